@@ -30,7 +30,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  given="$(PYTHON)"; found=$$("$${given:-python3}" --version 2>&1 | tail -n 1); \
 	  echo "setup: no Python 3.11 or newer: $${given:-python3} says '$$found'; install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
 	  exit 1; }
-	@python=.venv/bin/python; $$python -c '' 2>/dev/null || python="$(PYTHON)"; "$$python" -m pipeline_defs.edges.java
+	@python=.venv/bin/python; $$python -c '' 2>/dev/null || python="$(PYTHON)"; "$$python" -m pipeline_defs.adapters.system.java
 	@mkdir -p "$(LOGS)"
 	@.venv/bin/python -c '$(NEW_ENOUGH)' 2>/dev/null || { \
 	  echo "setup: making .venv with $(PYTHON)" >&2; \
@@ -50,9 +50,9 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  rm -f .venv/.project-* && touch $(PROJECT_STAMP); } || { \
 	  echo "setup: offsetlake itself could not be installed into .venv: see what pip says (log: $(LOGS)/project.log)" >&2; \
 	  exit 1; }
-	@test -e .env || .venv/bin/python -m pipeline_defs.project
-	@.venv/bin/python -m pipeline_defs.edges.jars "$(OFFSETLAKE_HOME)/jars"
-	@.venv/bin/python -m pipeline_defs.edges.class_archive "$(OFFSETLAKE_HOME)/jars" 2>"$(LOGS)/class_archive.log" || { \
+	@test -e .env || .venv/bin/python -m pipeline_defs.orchestration.home.project
+	@.venv/bin/python -m pipeline_defs.adapters.system.jars "$(OFFSETLAKE_HOME)/jars"
+	@.venv/bin/python -m pipeline_defs.adapters.testbed.class_archive "$(OFFSETLAKE_HOME)/jars" 2>"$(LOGS)/class_archive.log" || { \
 	  echo "setup: the class archives could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }
 
 # exec: the demo is make's own child, so that it gets Ctrl-C and SIGTERM and make waits while it cleans up

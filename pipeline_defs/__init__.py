@@ -1,4 +1,4 @@
-"""How Kafka offset ranges are landed. `landing.py` is the protocol; `core/` decides, `edges/` touches the world."""
+"""How Kafka offset ranges are landed. `core` decides, `adapters` touch the world."""
 
 import gc
 import multiprocessing

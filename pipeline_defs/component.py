@@ -15,20 +15,18 @@ from typing import Annotated, Literal, Self, cast
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from .catalog import check_owners, check_tags
-from .core.client_properties import check_addresses
-from .core.delivery import Delivery
+from .adapters.kafka.topic_pattern import TopicPattern, check_pattern
+from .adapters.system.yaml_text import shown
+from .core.landing.retiring import MAX_KEYS
+from .core.log.delivery import Delivery
+from .core.log.planning import Policy
+from .core.login.client_properties import check_addresses
 from .core.offsets import check_topic
-from .core.planning import Policy
-from .core.retiring import MAX_KEYS
-from .days_config import DaysConfig
-from .decode_config import DecodeConfig
-from .edges.topic_pattern import TopicPattern, check_pattern
-from .edges.yaml_text import shown
-from .latest_config import LatestConfig
+from .orchestration.assets.catalog import check_owners, check_tags
+from .orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig
+from .orchestration.assets.yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 from .settings import find_project, read_settings
 from .topics import GROUP, TOPIC, Topic
-from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
 def _check_start(start: str) -> str:
@@ -221,6 +219,6 @@ class KafkaTopic(dg.Component, YamlModel):
         root = context.project_root
         if self.pattern is not None:
             return dg.Definitions()
-        from .topic_defs import build_topic_defs  # late: commands read topics, and build nothing of them
+        from .orchestration.topic_defs import build_topic_defs  # late: commands read topics, and build nothing of them
 
         return build_topic_defs(self.as_topic(root), read_settings(project=root).lake)

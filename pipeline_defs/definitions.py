@@ -11,15 +11,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from .alerts import build_failure_sensor, build_watch
 from .core.errors import BadSetting
-from .housekeeping import build_housekeeping
-from .project_topics import load_topics
-from .pulse import build_pulse
+from .operate.alerts import build_failure_sensor, build_watch
+from .orchestration.pulse.pulse import build_pulse
+from .orchestration.topic_defs import build_topic_defs
+from .orchestration.upkeep.housekeeping import build_housekeeping
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
-from .topic_defs import build_topic_defs
-from .topic_files import Broken
+from .topic_files import Broken, load_topics
 
 
 def build_defs(

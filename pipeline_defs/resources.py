@@ -13,40 +13,40 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .apart import near, staging_of
-from .attempt import Tools
-from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
-from .core.decoders import Decode
+from .adapters.kafka.access import OPEN, Access, read_access
+from .adapters.kafka.kafka import Kafka
+from .adapters.lake.lake import Lake
+from .adapters.lake.lake_memory import LakeMemory
+from .adapters.spark.engine import Engine
+from .adapters.spark.remote_engine import RemoteEngine
+from .adapters.spark.spark import Spark, spark_config
+from .adapters.spark.spark_files import SparkFiles
+from .adapters.spark.spark_knock import without_parameters
+from .adapters.spark.spark_latest import SparkLatest
+from .adapters.spark.spark_server import find_server, fingerprint_of, start_server, stop_stuck
+from .adapters.spark.spark_serving import end_here, find_here, open_here
+from .adapters.system.jars import read_pins, resolve_jars
+from .adapters.system.java import archive_options, use_java
+from .adapters.tables.decodings import Decodings
+from .adapters.telemetry.openlineage import Sender
+from .core.decode.decoders import Decode
 from .core.errors import BadSetting
+from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.setting_values import check_plain, check_remote, remote_parameters
-from .decoded_staging import DecodeTools
-from .edges.access import OPEN, Access, read_access
-from .edges.decodings import Decodings
-from .edges.engine import Engine
-from .edges.jars import read_pins, resolve_jars
-from .edges.java import archive_options, use_java
-from .edges.kafka import Kafka
-from .edges.lake import Lake
-from .edges.lake_memory import LakeMemory
-from .edges.openlineage import Sender
-from .edges.remote_engine import RemoteEngine
-from .edges.spark import Spark, spark_config
-from .edges.spark_files import SparkFiles
-from .edges.spark_knock import without_parameters
-from .edges.spark_latest import SparkLatest
-from .edges.spark_server import find_server, fingerprint_of, start_server, stop_stuck
-from .edges.spark_serving import end_here, find_here, open_here
-from .latest import LatestTools
+from .core.steps import StepWatcher, no_step
+from .landing.attempt import Tools
+from .landing.staging_places import near, staging_of
 from .settings import IN_PROCESS, Settings, code_version
-from .steps import StepWatcher, no_step
+from .tables.decoded_staging import DecodeTools
+from .tables.latest import LatestTools
 from .topics import Topic
 
 if TYPE_CHECKING:
     from dagster import AssetKey, DagsterInstance
     from dagster_pyspark import LazyPySparkResource
 
-    from .core.coverage import Coverage
-    from .core.lag import Told
+    from .core.landing.lag import Told
+    from .core.log.coverage import Coverage
 
 REMOTE = "spark.remote"  # of the `pyspark` resource's configuration
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
@@ -100,7 +100,7 @@ class Edges:
                 return check_addresses(told)
             except ValueError as error:
                 raise BadSetting(f"{self._named_by(topic)}: {error}; no broker was asked") from error
-        from .edges.broker import read_broker
+        from .adapters.testbed.broker import read_broker
 
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
@@ -126,7 +126,7 @@ class Edges:
         if path is None:
             return OPEN
         if not self.is_told(topic):
-            from .edges.broker import read_broker
+            from .adapters.testbed.broker import read_broker
 
             if read_broker(self.settings.broker):
                 return OPEN
@@ -243,7 +243,7 @@ class Edges:
         self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
     ) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
-        from .edges.spark_decoding import SparkDecoder  # with every format's library
+        from .adapters.formats.spark_decoding import SparkDecoder  # with every format's library
 
         return DecodeTools(
             decodings=self.decodings,

@@ -23,6 +23,8 @@ from typing import Any
 from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
+from .adapters.system.text_files import UnreadableText, read_text_file
+from .adapters.telemetry.alerting import check_alert_urls
 from .core.errors import BadSetting
 from .core.setting_values import (
     check_dagster_home,
@@ -34,8 +36,6 @@ from .core.setting_values import (
     check_remote,
     check_web_address,
 )
-from .edges.alerting import check_alert_urls
-from .edges.text_files import UnreadableText, read_text_file
 
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
@@ -145,7 +145,7 @@ class Settings:
     has_raw_table: bool = False
     lanes: int = 1
     run_retention_days: int | None = 30
-    kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
+    kafka_properties: Path | None = None  # the file, which has the secrets; `adapters/kafka/access.py` reads it
 
     @property
     def jars(self) -> Path:

@@ -6,6 +6,7 @@ is in `broken`, with one error that names it; commands show it, and `build_defs`
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,16 +36,18 @@ from dagster_shared.check import CheckError
 from dagster_shared.error import DagsterError, DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
+from .adapters.kafka.topic_pattern import TopicPattern
+from .adapters.system.text_files import UnreadableText, read_text_file
+from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
 from .core.errors import BadSetting, OffsetlakeError
 from .core.near import meant
 from .core.offsets import is_topic
-from .edges.text_files import UnreadableText, read_text_file
-from .edges.topic_pattern import TopicPattern
-from .edges.yaml_text import Document, NotYaml, check_yaml, shown, sketch
-from .project import COMPONENT
+from .orchestration.assets.yaml_model import problems_of
+from .orchestration.home.project import COMPONENT
+from .resources import Edges
+from .settings import find_project, is_validating, read_settings
 from .topics import Topic
-from .yaml_model import problems_of
 
 MOST_BYTES = 256 * 1024  # a longer schema is a file of its own
 _WRONG = (
@@ -325,3 +328,25 @@ def _sketch(file: Path) -> list[Document]:
 
 def _file_of(folder: Path) -> Path:
     return find_defs_or_component_yaml(folder) or folder / "defs.yaml"
+
+
+def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:
+    """Read the topics of a project, without starting anything; a wrong defs.yaml hides no other topic.
+
+    Where one has a pattern, the lake is asked which topics it has.
+    """
+    project = _importable(project or find_project())
+
+    def planned() -> Sequence[str]:
+        if is_validating():
+            return ()  # what is checked are the files
+        return (edges or Edges(read_settings(project=project))).lake.planned_topics()
+
+    return read_topic_files(project, planned)
+
+
+def _importable(project: Path) -> Path:
+    """Have the project's own package be found: it is not installed."""
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+    return project

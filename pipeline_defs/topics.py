@@ -10,12 +10,12 @@ from typing import Literal
 
 import dagster as dg
 
-from .core.days import Days
-from .core.decoders import Decode
-from .core.delivery import Delivery
-from .core.latest import Latest
-from .core.planning import Policy
-from .core.retiring import MAX_KEYS
+from .core.decode.decoders import Decode
+from .core.landing.retiring import MAX_KEYS
+from .core.log.delivery import Delivery
+from .core.log.planning import Policy
+from .core.tables.days import Days
+from .core.tables.latest import Latest
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"

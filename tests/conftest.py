@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.bench.counting_proxy import CountingProxy
-from pipeline_defs.bench.s3 import s3_environment, s3_server, s3a_conf
-from pipeline_defs.bench.spark_cluster import SparkCluster
+from pipeline_defs.adapters.spark.spark import SCAN_CONF
+from pipeline_defs.adapters.spark.spark_server import stop_server
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.testbed.broker import Broker, start_broker, stop_broker
 from pipeline_defs.cli import progress
-from pipeline_defs.drills.report import BROKER_PROPERTIES
-from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.spark import SCAN_CONF
-from pipeline_defs.edges.spark_server import stop_server
+from pipeline_defs.lab.bench.counting_proxy import CountingProxy
+from pipeline_defs.lab.bench.s3 import s3_environment, s3_server, s3a_conf
+from pipeline_defs.lab.bench.spark_cluster import SparkCluster
+from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
@@ -29,7 +29,7 @@ from tests.support.world import PATIENCE_SECONDS, World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"

@@ -9,7 +9,10 @@ from typing import Any
 import click
 import dagster as dg
 
-from ..backfilling import (
+from ..core.advice import counted
+from ..core.command_lines import command
+from ..core.errors import DaemonUnavailable, RangesFailed
+from ..orchestration.backfill.backfilling import (
     BackfillState,
     check_daemon,
     follow_backfill,
@@ -17,13 +20,10 @@ from ..backfilling import (
     preview_rows,
     preview_totals,
 )
-from ..choosing import Choice, select_ranges
-from ..core.advice import counted
-from ..core.command_lines import command
-from ..core.errors import DaemonUnavailable, RangesFailed
-from ..daemons import read_silence
-from ..dagster_home import open_instance
-from ..moments import duration_text, time_text
+from ..orchestration.backfill.choosing import Choice, select_ranges
+from ..orchestration.home.daemons import read_silence
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.runs.moments import duration_text, time_text
 from ..topics import Duty, Topic
 from .decode import check_decodes
 from .progress import progress

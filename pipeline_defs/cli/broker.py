@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..edges.broker import read_broker, start_broker, stop_broker
-from ..edges.jars import resolve_jars
+from ..adapters.system.jars import resolve_jars
+from ..adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ..settings import read_settings
 from .progress import progress
 from .show import json_option, print_json

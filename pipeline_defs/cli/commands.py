@@ -31,7 +31,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {  # of each command the module that
         "explain": "doctor",
         "broker": "broker",
         "produce": "produce",
-        "demo": "demo",
+        "demo": "..lab.cli.demo",
     },
     "Land": {
         "plan": "land",
@@ -52,7 +52,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {  # of each command the module that
         "sweep": "compact",
     },
     "Derived data": {"decode": "decode", "dead-letters": "decode", "latest": "decode"},
-    "Lab": {"bench": "bench", "drill": "drill"},
+    "Lab": {"bench": "..lab.cli.bench", "drill": "..lab.cli.drill"},
 }
 
 
@@ -64,7 +64,8 @@ class Commands(Mapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return a command."""
-        module = import_module(f".{self._modules[name]}", __package__)
+        place = self._modules[name]
+        module = import_module(place if place.startswith(".") else f".{place}", __package__)
         found = getattr(module, _FUNCTIONS.get(name) or name.replace("-", "_"))
         assert isinstance(found, click.Command)
         assert found.name == name

@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from ..compacting import check_compaction, check_has_table, compact_tables, plan_compaction
 from ..core.advice import counted
-from ..core.compaction import CompactionVerdict, Group
-from ..core.decoded_table import DecodedGroup
 from ..core.errors import RangeFilesKept
-from ..dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
-from ..moments import time_text
+from ..core.tables.compaction import CompactionVerdict, Group
+from ..core.tables.decoded_table import DecodedGroup
+from ..landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from ..orchestration.runs.moments import time_text
+from ..orchestration.upkeep.compacting import check_compaction, check_has_table, compact_tables, plan_compaction
 from ..resources import Edges
-from ..sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from ..tables.dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
 from .progress import progress
 from .show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
 from .terminal import OUT

@@ -7,20 +7,19 @@ from typing import Any
 
 import click
 
-from ..choosing import Choice, find_decoded
+from ..adapters.tables.latest_table import LatestTable
 from ..core.advice import counted
 from ..core.command_lines import command
-from ..core.decoders import Decode
+from ..core.decode.decoders import Decode
 from ..core.errors import BadSetting, RangesFailed, Refused
+from ..core.landing.selection import find_ranges
 from ..core.offsets import OffsetRange
-from ..core.selection import find_ranges
-from ..decoded_checks import read_dead_letters
-from ..edges.latest_table import LatestTable
-from ..latest import find_due
-from ..latest_launching import update_latest_through_dagster
-from ..launching import decode_through_dagster
+from ..orchestration.assets.decoded_checks import read_dead_letters
+from ..orchestration.backfill.choosing import Choice, find_decoded
 from ..resources import Edges
+from ..tables.latest import find_due
 from ..topics import Topic
+from .launching import decode_through_dagster, update_latest_through_dagster
 from .progress import progress
 from .runs import launching, print_runs
 from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument

@@ -8,18 +8,18 @@ from pathlib import Path
 import click
 from rich.markdown import Markdown
 
+from ..adapters.system.jars import resolve_jars
+from ..adapters.system.java import find_java
+from ..adapters.testbed.class_archive import make_archive
 from ..core.durability import Durability
 from ..core.errors import OffsetlakeError
-from ..dagster_home import open_instance
-from ..documents import explain as find_text
-from ..documents import read_runbook
-from ..edges.class_archive import make_archive
-from ..edges.jars import resolve_jars
-from ..edges.java import find_java
-from ..project import write_env
-from ..project_topics import load_topics
+from ..operate.documents import explain as find_text
+from ..operate.documents import read_runbook
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.home.project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
+from ..topic_files import load_topics
 from ..topics import Topic
 from .engine import spark_text
 from .progress import progress

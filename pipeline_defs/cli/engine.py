@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import click
 
+from ..adapters.spark.spark_knock import LOOPBACK, find_silence, place_of
+from ..adapters.spark.spark_server import Server, read_server, stop_server
 from ..core.errors import Refused
-from ..edges.spark_knock import LOOPBACK, find_silence, place_of
-from ..edges.spark_server import Server, read_server, stop_server
-from ..moments import duration_text
+from ..orchestration.runs.moments import duration_text
 from ..resources import Edges
 from ..settings import IN_PROCESS, Settings, read_settings
 from .progress import progress

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..moments import duration_text
-from ..status import broken_document, find_instance, read_statuses
-from ..tables import latency_text, table_text
+from ..operate.status import broken_document, find_instance, read_statuses
+from ..operate.tables import latency_text, table_text
+from ..orchestration.runs.moments import duration_text
 from .engine import spark_text
 from .progress import progress
 from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text

@@ -12,7 +12,7 @@ from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import EmptySelection, UnknownTopic
 from ..core.near import meant
-from ..project import plan_project, write_env, write_project
+from ..orchestration.home.project import plan_project, write_env, write_project
 from ..resources import Edges
 from ..settings import read_settings
 from .progress import progress

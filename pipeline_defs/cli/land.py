@@ -12,17 +12,17 @@ import dagster as dg
 from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import EmptySelection, Refused
-from ..core.plan_step import PlanStep
-from ..core.planning import TopicState, WaitingTail, find_waiting_tail
-from ..core.planning import plan as decide
-from ..dagster_home import open_instance
-from ..launching import choose_ranges, land_through_dagster
-from ..moments import duration_text
-from ..planner import commit_next_step
-from ..rebuilding import rebuild_topic
+from ..core.log.plan_step import PlanStep
+from ..core.log.planning import TopicState, WaitingTail, find_waiting_tail
+from ..core.log.planning import plan as decide
+from ..landing.planner import commit_next_step
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.pulse.rebuilding import rebuild_topic
+from ..orchestration.runs.moments import duration_text
+from ..orchestration.runs.progress import holding_row, read_holding
 from ..resources import Edges
 from ..topics import Topic
-from ..transactions import holding_row, read_holding
+from .launching import choose_ranges, land_through_dagster
 from .progress import progress
 from .runs import launching, print_runs
 from .show import (

@@ -9,11 +9,11 @@ import click
 from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import BrokerUnavailable, UnknownTopic
-from ..core.losses import Loss, Skip
-from ..ledger import accept_loss as accept
-from ..ledger import is_accepted, read_ledger, read_ledger_of_lake, read_skips, standing
-from ..moments import time_text
-from ..skipping import commit_skip, find_skip, preview_skip
+from ..core.log.losses import Loss, Skip
+from ..operate.skipping import commit_skip, find_skip, preview_skip
+from ..orchestration.runs.ledger import accept_loss as accept
+from ..orchestration.runs.ledger import is_accepted, read_ledger, read_ledger_of_lake, read_skips, standing
+from ..orchestration.runs.moments import time_text
 from ..topics import Topic
 from .progress import progress
 from .show import (

@@ -8,10 +8,10 @@ import click
 
 from ..core.advice import counted
 from ..core.errors import Refused
-from ..core.picture import Look
-from ..map.draw import read_picture, write_page
-from ..map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
-from ..status import find_instance
+from ..core.landing.picture import Look
+from ..operate.status import find_instance
+from ..orchestration.map.draw import read_picture, write_page
+from ..orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
 from .progress import progress
 from .show import find_topic, open_edges, print_table, size_text, topic_argument
 from .terminal import ERRORS, OUT

@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 
 import click
 
+from ..adapters.system.http_pages import HTML, Page, serve_pages
+from ..adapters.telemetry.prometheus import CONTENT_TYPE, metrics_text
 from ..core.errors import LakeUnavailable
-from ..dagster_home import open_instance
-from ..edges.http_pages import HTML, Page, serve_pages
-from ..edges.prometheus import CONTENT_TYPE, metrics_text
-from ..map.draw import read_picture
-from ..map.page import page
-from ..metrics import read_metrics
+from ..operate.metrics import read_metrics
+from ..operate.status import find_instance
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.map.draw import read_picture
+from ..orchestration.map.page import page
 from ..resources import Edges
-from ..status import find_instance
 from ..topics import Topic
 from .show import find_topic, open_edges, optional_topic_argument, print_broken, read_topics
 from .terminal import ERRORS, OUT

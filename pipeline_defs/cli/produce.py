@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from ..adapters.kafka import producer
 from ..core.advice import counted
 from ..core.errors import BadSetting, UnknownTopic
 from ..core.near import meant
-from ..edges import producer
-from ..project_topics import load_topics
+from ..topic_files import load_topics
 from .progress import progress
 from .show import open_edges, topic_argument
 from .terminal import ERRORS, OUT

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..moments import pace_text
-from ..steps import StepWatcher, no_step
+from ..core.steps import StepWatcher, no_step
+from ..orchestration.runs.moments import pace_text
 from .terminal import ERRORS, Words
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line

@@ -6,15 +6,23 @@ from typing import Any
 
 import click
 
-from ..auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
+from ..adapters.tables.duck import Duck
 from ..core.advice import counted
-from ..decoded_checks import check_decoded
-from ..edges.duck import Duck
-from ..ledger import check_losses, read_ledger, read_ledger_of_lake
-from ..moments import time_text
-from ..project_topics import load_topics
-from ..reports import NOT_ASKED, check_broker, trace_row
+from ..landing.auditing import (
+    Finding,
+    check_completeness,
+    check_published,
+    check_replay,
+    check_table,
+    check_tiling,
+    looked,
+)
+from ..operate.reports import NOT_ASKED, check_broker, trace_row
+from ..orchestration.assets.decoded_checks import check_decoded
+from ..orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
+from ..orchestration.runs.moments import time_text
 from ..resources import Edges
+from ..topic_files import load_topics
 from ..topics import Topic
 from .progress import Shown, progress
 from .show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument

@@ -13,9 +13,9 @@ import dagster as dg
 
 from ..core.advice import counted
 from ..core.errors import RangesFailed
-from ..dagster_home import open_instance
-from ..launching import Launched
+from ..orchestration.home.dagster_home import open_instance
 from ..resources import Edges
+from .launching import Launched
 from .progress import progress
 from .terminal import OUT
 

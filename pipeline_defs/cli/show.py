@@ -16,14 +16,13 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from ..adapters.spark.spark_server import LOG
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
-from ..edges.spark_server import LOG
-from ..project_topics import load_topics
 from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
-from ..topic_files import Broken, TopicFiles
+from ..topic_files import Broken, TopicFiles, load_topics
 from ..topics import Topic
 from .progress import progress
 from .terminal import ERRORS, OUT, styled

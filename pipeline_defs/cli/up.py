@@ -13,19 +13,19 @@ from typing import Any
 
 import click
 
+from ..adapters.system.jars import resolve_jars
+from ..adapters.system.java import find_java
 from ..core.errors import EmptySelection, LakeUnavailable
-from ..daemons import DaemonProcess
-from ..dagster_home import open_instance
-from ..dagster_server import DagsterServer, DagsterUnavailable
-from ..edges.jars import resolve_jars
-from ..edges.java import find_java
-from ..failed_runs import FailedSince
-from ..landed import LandedSince, landed_text
-from ..project import write_env
-from ..project_topics import load_topics
+from ..operate.failed_runs import FailedSince
+from ..operate.landed import LandedSince, landed_text
+from ..orchestration.home.daemons import DaemonProcess
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
+from ..orchestration.home.project import write_env
+from ..orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
-from ..topic_discovery import DISCOVER_SECONDS
+from ..topic_files import load_topics
 from .engine import stopping_engine
 from .progress import progress
 from .show import open_edges, print_broken

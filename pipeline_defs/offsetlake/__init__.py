@@ -8,12 +8,12 @@ from pipeline_defs.core.errors import OffsetlakeError
 
 if TYPE_CHECKING:
     from pipeline_defs.definitions import build_defs
-    from pipeline_defs.reader import read
+    from pipeline_defs.operate.reader import read
 
 __all__ = ["KafkaTopic", "OffsetlakeError", "build_defs", "read"]
 
 
-_OF = {"build_defs": "pipeline_defs.definitions", "read": "pipeline_defs.reader"}
+_OF = {"build_defs": "pipeline_defs.definitions", "read": "pipeline_defs.operate.reader"}
 
 
 def __getattr__(name: str) -> Any:

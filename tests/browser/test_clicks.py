@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.settings import Settings
 from tests.support.browser import load_until, open_dialog, open_page
 from tests.support.desk import Desk

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from pipeline_defs.cli.launching import decode_through_dagster
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.launching import decode_through_dagster
 from pipeline_defs.settings import Settings
 from tests.support.browser import load_until, open_dialog
 from tests.support.decoded import DecodedTopic

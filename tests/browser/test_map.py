@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.picture import NOT_LANDED, UNDECODED, Line, Look, Picture
-from pipeline_defs.map.page import page
+from pipeline_defs.core.landing.picture import NOT_LANDED, UNDECODED, Line, Look, Picture
+from pipeline_defs.orchestration.map.page import page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

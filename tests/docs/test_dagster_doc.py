@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
 from tests.integration.test_days import configure, decode, event
 from tests.support.markdown import read_blocks

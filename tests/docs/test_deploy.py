@@ -223,7 +223,7 @@ def test_the_settings_are_the_same_to_a_shell() -> None:
 
 def test_no_image_has_a_projects_logins() -> None:
     """A project is copied from its own folder, or lies inside the checkout."""
-    from pipeline_defs.project import plan_project
+    from pipeline_defs.orchestration.home.project import plan_project
 
     files = {path.name: text for path, text in plan_project(Path("nowhere/my_lake"), ["orders"], None).items()}
     for text in (files[".dockerignore"], (DEPLOY / "Dockerfile.dockerignore").read_text()):
@@ -241,7 +241,7 @@ def test_compose_and_build_are_shown_with_the_same_project() -> None:
 
 
 def test_values_name_what_the_image_has() -> None:
-    from pipeline_defs.daemons import AnnouncedRunCoordinator
+    from pipeline_defs.orchestration.home.daemons import AnnouncedRunCoordinator
 
     values = load("kubernetes/values.yaml")
     custom = values["dagsterDaemon"]["runCoordinator"]["config"]["customRunCoordinator"]

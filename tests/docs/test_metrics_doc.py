@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pipeline_defs.metrics import HELP
+from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.settings import PROJECT
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.bench.s3 import s3_environment, s3a_conf
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.jars import read_pins, resolve_jars
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.latest import update
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.system.jars import read_pins, resolve_jars
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.lab.bench.s3 import s3_environment, s3a_conf
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.latest import update
 from tests.conftest import JARS
 from tests.support.markdown import Block, read_blocks
 from tests.support.own_spark import spark_defaults

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.edges.broker import stop_broker
+from pipeline_defs.adapters.testbed.broker import stop_broker
 from pipeline_defs.settings import PROJECT, VARIABLES
 from tests.conftest import JARS
 from tests.support.markdown import is_shown, read_blocks, read_table

@@ -13,7 +13,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline_defs.edges.operations import Operations
+from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal

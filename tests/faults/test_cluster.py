@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
+from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.testbed.broker import read_broker, start_broker, stop_broker
+from pipeline_defs.adapters.testbed.cluster import Cluster, start_cluster, stop_cluster
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, UnknownTopic
-from pipeline_defs.core.losses import CLOSED
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.drills.producing import lose_leader
-from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.edges.broker import read_broker, start_broker, stop_broker
-from pipeline_defs.edges.cluster import Cluster, start_cluster, stop_cluster
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.producer import Acks, Guarantees
-from pipeline_defs.ledger import read_ledger
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.losses import CLOSED
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.lab.drills.producing import lose_leader
+from pipeline_defs.orchestration.runs.ledger import read_ledger
 from pipeline_defs.settings import Settings
-from pipeline_defs.steps import StepWatcher, no_step
 from tests.conftest import JARS
 from tests.support.world import World
 

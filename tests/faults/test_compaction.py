@@ -20,22 +20,22 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_completeness, check_published, check_table, check_tiling
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
-from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import CompactionFailed, Refused
-from pipeline_defs.core.raw_table import is_compacted, is_compacted_name
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.tables.compaction import CompactionOutcome, CompactionVerdict
+from pipeline_defs.core.tables.raw_table import is_compacted, is_compacted_name
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.housekeeping import COMPACT
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.reports import trace_row
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_completeness, check_published, check_table, check_tiling
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
@@ -306,7 +306,7 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
 
 
 def drop(world: World) -> list[str | None]:
-    dropping = importlib.import_module("pipeline_defs.dropping")
+    dropping = importlib.import_module("pipeline_defs.tables.dropping")
     plans = dropping.plan_dropping(world.name, world.edges.lake, world.edges.now_ms() + 1, 0)
     return [verdict.reason for verdict in dropping.drop_range_files(world.name, world.edges.lake, plans, 0)]
 

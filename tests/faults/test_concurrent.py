@@ -8,9 +8,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.landing import land
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 

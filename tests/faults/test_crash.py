@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from dagster import DagsterRunStatus
 
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.drills.systems import KILLS, OURS
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.lab.drills.systems import KILLS, OURS
 from pipeline_defs.settings import PROJECT
 from tests.support.killing import stopped_at
 from tests.support.markdown import read_table

@@ -9,11 +9,11 @@ import dataclasses
 
 import pytest
 
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided
-from pipeline_defs.dead_runs import end_dead_runs
-from pipeline_defs.launching import decode_through_dagster
-from pipeline_defs.ticking import run_derive_tick
+from pipeline_defs.cli.launching import decode_through_dagster
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
+from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from tests.support.decoded import shown_places
 from tests.support.killing import everywhere, stopped_at
 from tests.support.world import World

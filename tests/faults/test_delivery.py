@@ -8,11 +8,11 @@ from collections import Counter
 import dagster as dg
 import pytest
 
-from pipeline_defs.auditing import check_tiling
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.losses import ABANDONED
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.ledger import accept_loss, read_ledger
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.losses import ABANDONED
+from pipeline_defs.landing.auditing import check_tiling
+from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger
 from pipeline_defs.topics import NOTHING_LOST
 from tests.support.killing import stopped_at
 from tests.support.world import World

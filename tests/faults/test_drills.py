@@ -20,12 +20,12 @@ import psutil
 import pytest
 import stamina
 
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.drills.arena import Arena, Row
-from pipeline_defs.drills.catalog import DRILLS
-from pipeline_defs.drills.recovery import recover_from_failed_write, recover_from_kill
-from pipeline_defs.drills.supervisor import DoesNotEnd, run_to_end
-from pipeline_defs.drills.systems import KILLS, LOOP, OURS, TUTORIAL, System
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.lab.drills.arena import Arena, Row
+from pipeline_defs.lab.drills.catalog import DRILLS
+from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
+from pipeline_defs.lab.drills.supervisor import DoesNotEnd, run_to_end
+from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, System
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table
@@ -240,14 +240,14 @@ def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
         ),
         pytest.param(
             "kill_at_commit",
-            "pipeline_defs/landing.py",
+            "pipeline_defs/landing/landing.py",
             "        elif not run.coverage.is_landed(offsets):\n",
             "        elif False:\n",
             id="what is committed is not rolled forward",
         ),
         pytest.param(
             "tear_staged_file",
-            "pipeline_defs/redo.py",
+            "pipeline_defs/landing/redo.py",
             "if parquet.digest(staged) != manifest.digest:",
             "if False:",
             id="what is rolled forward is not verified",

@@ -22,15 +22,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges import engine
-from pipeline_defs.edges.engine import Engine
-from pipeline_defs.edges.processes import stop_process
-from pipeline_defs.edges.remote_engine import RemoteEngine
-from pipeline_defs.edges.spark_server import (
+from pipeline_defs.adapters.spark import engine
+from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.spark.spark_server import (
     LOG,
     STATE,
     WORK,
@@ -42,8 +37,13 @@ from pipeline_defs.edges.spark_server import (
     start_server,
     stop_server,
 )
+from pipeline_defs.adapters.system.processes import stop_process
+from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.settings import Settings
-from pipeline_defs.steps import StepWatcher
 from tests.conftest import JARS
 from tests.support.environment import plain_environment
 from tests.support.killing import run_module

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.auditing import check_published, check_tiling
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.landing.auditing import check_published, check_tiling
+from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from pipeline_defs.settings import PROJECT
-from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from tests.support.killing import stopped_at
 from tests.support.world import World
 

@@ -19,7 +19,7 @@ import pytest
 import stamina
 from dagster import DagsterRun, DagsterRunStatus
 
-from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.settings import Settings
 from tests.support.power import UNDER_WAY, Power
 from tests.support.world import World, own_spark

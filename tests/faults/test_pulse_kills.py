@@ -14,10 +14,10 @@ import pytest
 from dagster import DagsterRunStatus, RunsFilter
 from deltalake import DeltaTable
 
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.projection import ACTIVE
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.orchestration.runs.projection import ACTIVE
 from tests.support.killing import stopped_at
 from tests.support.pulse import ask, run_pulse
 from tests.support.world import World

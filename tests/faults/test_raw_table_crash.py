@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from pipeline_defs.auditing import check_table
-from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.landing.auditing import check_table
 from tests.support.killing import everywhere, stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.spark_server import stop_server
+from pipeline_defs.adapters.spark.spark_server import stop_server
+from pipeline_defs.adapters.system.jars import resolve_jars
 from tests.conftest import JARS
 
 pytestmark = pytest.mark.long

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.bench.s3 import s3_environment, s3a_conf
-from pipeline_defs.compaction import compact, compact_table
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.decoded_compaction import DecodedTable
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.latest import update
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.lab.bench.s3 import s3_environment, s3a_conf
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
-from pipeline_defs.vacuum import VACUUM_AFTER_SECONDS, vacuum
+from pipeline_defs.tables.compaction import compact, compact_table
+from pipeline_defs.tables.decoded_compaction import DecodedTable
+from pipeline_defs.tables.latest import update
+from pipeline_defs.tables.vacuum import VACUUM_AFTER_SECONDS, vacuum
 from tests.conftest import JARS
 from tests.support.own_spark import spark_defaults
 from tests.support.readers import Read, count_files, reading, time_read

@@ -13,10 +13,10 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.core.coverage import State
+from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.projection import ACTIVE, RANGE_END, RANGE_START
-from pipeline_defs.siblings import BACKFILL_TAG, LANDED_BY_TAG
+from pipeline_defs.orchestration.runs.projection import ACTIVE, RANGE_END, RANGE_START
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, LANDED_BY_TAG
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
 from tests.support.killing import stopped_at, work_off
 from tests.support.world import World

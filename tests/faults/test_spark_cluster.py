@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.bench.spark_cluster import SparkCluster
+from pipeline_defs.adapters.kafka.access import read_access
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.core.errors import EngineLost
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.access import read_access
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.lab.bench.spark_cluster import SparkCluster
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS

@@ -18,9 +18,9 @@ import psutil
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
-from pipeline_defs.edges.spark_server import read_server
+from pipeline_defs.adapters.spark.spark_server import read_server
+from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.settings import PROJECT, Settings
-from pipeline_defs.sweeping import sweep_orphans
 from pipeline_defs.topics import LAND_PENDING
 from tests.faults.test_power_cut import two_topics, wait
 from tests.support.power import Power
@@ -91,7 +91,7 @@ def frozen(settings: Settings) -> Iterator[None]:
 STARTS_SPARK = """
 import signal, sys
 from pathlib import Path
-from pipeline_defs.edges.spark_serving import open_here
+from pipeline_defs.adapters.spark.spark_serving import open_here
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Dagster has it in a run: an exception where it is
 open_here({"spark.ui.enabled": "false"}, "test", Path(sys.argv[1]), None)

@@ -17,10 +17,10 @@ import pytest
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.daemons import find_daemons
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.dead_runs import end_dead_runs
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.home.daemons import find_daemons
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.postgres import Postgres, running_postgres

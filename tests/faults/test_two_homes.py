@@ -12,10 +12,10 @@ from contextlib import ExitStack
 import dagster as dg
 import pytest
 
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.planner import commit_next_step
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.orchestration.home.dagster_home import open_instance
 from tests.support.power import Power
 from tests.support.world import World
 

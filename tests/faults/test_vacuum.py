@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.decoders import Decode
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.latest import update
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.latest import update
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
 from tests.support.world import World

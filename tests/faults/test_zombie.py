@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.ledger import read_ledger
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.orchestration.runs.ledger import read_ledger
 from tests.support.killing import stopped_at
 from tests.support.world import World
 

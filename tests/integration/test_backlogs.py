@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
+from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.core.landing.scans import READS_AT_ONCE
+from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.scans import READS_AT_ONCE
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.landing import land_topics
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 

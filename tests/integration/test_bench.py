@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.bench import (
+from pipeline_defs.adapters.spark.spark_server import read_server
+from pipeline_defs.core.log.coverage import tiling_violations
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.lab.bench import (
     append_cost,
     backlog,
     client_cost,
@@ -19,14 +22,11 @@ from pipeline_defs.bench import (
     topics_cost,
     upsert,
 )
-from pipeline_defs.bench.delta import DeltaState
-from pipeline_defs.bench.engine import AIMS, Profile, run_engine_bench
-from pipeline_defs.bench.measurement import Bench, WrongCount
-from pipeline_defs.bench.rounds import Load
-from pipeline_defs.bench.run_cost import PARTS, RUN
-from pipeline_defs.core.coverage import tiling_violations
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.spark_server import read_server
+from pipeline_defs.lab.bench.delta import DeltaState
+from pipeline_defs.lab.bench.engine import AIMS, Profile, run_engine_bench
+from pipeline_defs.lab.bench.measurement import Bench, WrongCount
+from pipeline_defs.lab.bench.rounds import Load
+from pipeline_defs.lab.bench.run_cost import PARTS, RUN
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.system.processes import Process, read_process
+from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
+from pipeline_defs.adapters.testbed.broker_properties import Node, plan_properties
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable
-from pipeline_defs.edges.broker import Broker, read_broker, start_broker, stop_broker
-from pipeline_defs.edges.broker_properties import Node, plan_properties
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.processes import Process, read_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +99,7 @@ def test_a_running_broker_is_returned_by_a_second_start_and_stopped_by_another_p
     broker = start_broker(directory, jars=jars)
     assert start_broker(directory, jars=jars, port=1) == broker
     stop = (
-        "import pathlib, sys; from pipeline_defs.edges.broker import stop_broker;"
+        "import pathlib, sys; from pipeline_defs.adapters.testbed.broker import stop_broker;"
         "print(stop_broker(pathlib.Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", stop, directory]

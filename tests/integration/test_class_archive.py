@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pipeline_defs.edges.broker import Broker
-from pipeline_defs.edges.class_archive import make_archive
-from pipeline_defs.edges.java import archive_options, class_archive, find_java
-from pipeline_defs.edges.spark_server import read_server
+from pipeline_defs.adapters.spark.spark_server import read_server
+from pipeline_defs.adapters.system.java import archive_options, class_archive, find_java
+from pipeline_defs.adapters.testbed.broker import Broker
+from pipeline_defs.adapters.testbed.class_archive import make_archive
 from pipeline_defs.settings import Settings
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_making_the_archives_leaves_nothing_in_the_folder_it_is_done_in(settings
     folder.mkdir()
     for what in ("spark", "broker"):
         (jars / what).symlink_to(settings.jars / what)
-    command = [sys.executable, "-W", "ignore", "-m", "pipeline_defs.edges.class_archive", str(jars)]
+    command = [sys.executable, "-W", "ignore", "-m", "pipeline_defs.adapters.testbed.class_archive", str(jars)]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     assert class_archive(jars, "spark").is_file(), "the control: it was made"
     assert [each.name for each in folder.iterdir()] == []

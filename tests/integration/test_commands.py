@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import requests
 
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.environment import variables_of
 from tests.support.killing import run_module

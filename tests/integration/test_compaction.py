@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_completeness, check_published
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Decided
-from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.offsets import parse_key
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.landing import land
-from pipeline_defs.ledger import accept_loss
+from pipeline_defs.core.tables.decoding import Decided
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_completeness, check_published
+from pipeline_defs.landing.landing import land
+from pipeline_defs.orchestration.runs.ledger import accept_loss
 from tests.support.killing import stopped_at
 from tests.support.world import Row, World
 

@@ -13,25 +13,25 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.compacting import compact_tables
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.days import Days, EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
+from pipeline_defs.adapters.formats.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.tables.event_time import count_days
+from pipeline_defs.cli.launching import decode_through_dagster
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadKey, Refused
-from pipeline_defs.days import report_days
-from pipeline_defs.decoded_checks import check_decoded, check_outside
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.days import Days, EventTime
+from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.engine import Engine
-from pipeline_defs.edges.event_time import count_days
-from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
-from pipeline_defs.launching import decode_through_dagster
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.reader import read
-from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.operate.reader import read
+from pipeline_defs.orchestration.assets.days import report_days
+from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_outside
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
+from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
-from pipeline_defs.ticking import run_derive_tick
-from pipeline_defs.tries import trying
 from tests.support.outcomes import decoding_session
 from tests.support.queued import queue_run
 from tests.support.world import World

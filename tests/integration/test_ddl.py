@@ -8,17 +8,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline_defs.core.ddl import NotDdl, parse_ddl
+from pipeline_defs.adapters.formats.spark_json import parse_schema
+from pipeline_defs.adapters.spark.spark_session import end, make_active, open_session
+from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.edges.spark_json import parse_schema
-from pipeline_defs.edges.spark_session import end, make_active, open_session
 from tests.support.fuzz import draws
 from tests.support.fuzz_json import ddl_of, draw_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 TAKEN = """
 BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import jsonschema
 
-from pipeline_defs.core.decoders import Format, Side
-from pipeline_defs.edges.spark_wire import head_of
+from pipeline_defs.adapters.formats.spark_wire import head_of
+from pipeline_defs.core.decode.decoders import Format, Side
 from tests.support import fuzz_avro, fuzz_json, outcomes
 from tests.support.fake_registry import fake_registry
 from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_protobuf import draw_message, draw_schema
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 RECORDS = 150
 SECRET = "hush"
@@ -210,7 +210,7 @@ def test_protobuf_through_spark_loses_and_blames_nothing(engine: Engine) -> None
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
-    from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
+    from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 
     for seed, dice in draws(1):
         text = draw_schema(dice)

@@ -20,18 +20,18 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.client_properties import RegistryLogin
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided
+from pipeline_defs.adapters.formats.decoded import Decoded
+from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
+from pipeline_defs.adapters.kafka.access import read_access
+from pipeline_defs.adapters.kafka.schema_registry import connect
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
-from pipeline_defs.decoding import decode as decode_ranges
-from pipeline_defs.edges.access import read_access
-from pipeline_defs.edges.decoded import Decoded
-from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
-from pipeline_defs.edges.schema_registry import connect
-from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
-from pipeline_defs.edges.spark_wire import MOST_IDS, head_of
+from pipeline_defs.core.login.client_properties import RegistryLogin
+from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.tables.decoding import decode as decode_ranges
 from tests.conftest import JARS
 from tests.support.fake_registry import fake_registry
 from tests.support.outcomes import RAW, Outcomes, decode, decode_rows, decoding_session
@@ -40,7 +40,7 @@ from tests.support.secured import Authority, write_properties
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 
 @pytest.fixture(scope="module")

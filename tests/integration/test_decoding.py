@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs import staging_places
-from pipeline_defs.attempt import Attempt
+from pipeline_defs.adapters.formats.decoded import Decoded
+from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder
 from pipeline_defs.cli.decode import SAID
-from pipeline_defs.core.decoded_table import TREE
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
-from pipeline_defs.decoding import decode
-from pipeline_defs.edges.decoded import Decoded
-from pipeline_defs.edges.spark_decoding import SparkDecoder
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.decoded_table import TREE
+from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict
+from pipeline_defs.landing import staging_places
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.tables.decoding import decode
 from tests.support.footers import list_encodings_falling
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 

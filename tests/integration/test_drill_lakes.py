@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.testbed.broker import Broker
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.drills.arena import Arena, FaultNotProven
-from pipeline_defs.drills.report import open_arena
-from pipeline_defs.drills.systems import visible_values
-from pipeline_defs.edges.broker import Broker
-from pipeline_defs.edges.store import Store
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.lab.drills.arena import Arena, FaultNotProven
+from pipeline_defs.lab.drills.report import open_arena
+from pipeline_defs.lab.drills.systems import visible_values
 from pipeline_defs.settings import Settings
 
 POLICY = Delivery.EFFECTIVELY_ONCE

@@ -9,10 +9,10 @@ import json
 import fastavro
 import pytest
 
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.cli.launching import decode_through_dagster
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.decode_config import BudgetConfig, DecodeConfig, SideConfig
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.launching import decode_through_dagster
+from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
 from tests.support.world import World
 
 AVRO = '{"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}'

@@ -10,15 +10,15 @@ import duckdb
 import pytest
 from kafka import KafkaAdminClient
 
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
 from pipeline_defs.core.errors import TopicRecreated
-from pipeline_defs.core.losses import CLOSED
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.broker import start_broker, stop_broker
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.ledger import read_ledger
-from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.losses import CLOSED
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.runs.ledger import read_ledger
 from pipeline_defs.settings import Settings
-from pipeline_defs.status import read_statuses
 from tests.support.world import World
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from pipeline_defs.core.decoders import Format, Side
+from pipeline_defs.core.decode.decoders import Format, Side
 from tests.support.outcomes import decode_rows, decoding_session
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Decided
-from pipeline_defs.decoded_checks import read_dead_letters
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.reports import trace_row
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.decoding import Decided
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 

@@ -10,17 +10,17 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.auditing import check_completeness, check_replay
+from pipeline_defs.adapters.lake import disk
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.spark.spark import RAW_COLUMNS
 from pipeline_defs.core.errors import BadKey, EmptySelection
-from pipeline_defs.core.holes import Cause
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges import disk
-from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.parquet import RAW_SCHEMA
-from pipeline_defs.edges.spark import RAW_COLUMNS
-from pipeline_defs.ledger import accept_loss
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.holes import Cause
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.landing.auditing import check_completeness, check_replay
+from pipeline_defs.orchestration.runs.ledger import accept_loss
 from tests.support.world import World
 
 

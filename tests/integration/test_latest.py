@@ -24,25 +24,25 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.cli.launching import LaunchedUpdate, update_latest_through_dagster
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.core.latest import Latest, Placed, Stretch
+from pipeline_defs.core.log.plan_step import Watermarks
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Watermarks
-from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
-from pipeline_defs.dead_runs import end_dead_runs
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
-from pipeline_defs.edges.store import Store
-from pipeline_defs.latest import LatestTools, Updated, find_due, update
-from pipeline_defs.latest_check import check_share
-from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.latest import Latest, Placed, Stretch
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.orchestration.assets.latest_asset import check_share
+from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
+from pipeline_defs.orchestration.pulse.ticking import LatestTick, run_latest_tick
 from pipeline_defs.resources import Edges
-from pipeline_defs.steps import StepWatcher, no_step
-from pipeline_defs.ticking import LatestTick, run_latest_tick
+from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest
@@ -52,7 +52,7 @@ from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 RANGE, LATER = OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 20, 40)
 KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
@@ -403,7 +403,7 @@ def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path,
 
 def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates that only insert add a file each."""
-    monkeypatch.setattr("pipeline_defs.latest.MOST_FILES", 3)
+    monkeypatch.setattr("pipeline_defs.tables.latest.MOST_FILES", 3)
     state = State(str(tmp_path / "lake"))
     counts = []
     for number in range(5):

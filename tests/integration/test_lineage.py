@@ -15,12 +15,11 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.edges.openlineage import PATIENCE_SECONDS
-from pipeline_defs.latest_launching import update_latest_through_dagster
-from pipeline_defs.launching import decode_through_dagster
+from pipeline_defs.adapters.telemetry.openlineage import PATIENCE_SECONDS
+from pipeline_defs.cli.launching import decode_through_dagster, update_latest_through_dagster
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 

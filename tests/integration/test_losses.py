@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.auditing import check_completeness, check_tiling
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import BadKey, Refused
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.losses import BEFORE_LANDED, BEFORE_PLANNED
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.ledger import accept_loss, check_nothing_lost, read_ledger
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED
+from pipeline_defs.landing.auditing import check_completeness, check_tiling
+from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from tests.support.world import World
 
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000

@@ -11,14 +11,14 @@ import pytest
 import sqlalchemy
 from kafka import KafkaAdminClient
 
+from pipeline_defs.adapters.kafka import kafka_glance
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
-from pipeline_defs.core.plan_step import PlanStep
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges import kafka_glance
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.edges.kafka_connection import Connection
-from pipeline_defs.planner import commit_next_step
-from pipeline_defs.pulse import tick_topics
+from pipeline_defs.core.log.plan_step import PlanStep
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.orchestration.pulse.pulse import tick_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
 from tests.support.world import World
@@ -144,7 +144,7 @@ def test_a_topic_that_is_gone_or_sick_is_asked_alone(world: World, monkeypatch: 
         seen.append({*found})
         return found
 
-    monkeypatch.setattr("pipeline_defs.edges.kafka.look_at", note)
+    monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", note)
     tick_topics([gone, *topics], world.instance, world.edges)
     assert seen == [{topic.name for topic in topics}]
 
@@ -156,10 +156,10 @@ def test_where_no_look_at_all_is_possible_each_topic_is_asked(world: World, monk
     def refuse(*_: object) -> None:
         raise BrokerUnavailable("the fault")
 
-    monkeypatch.setattr("pipeline_defs.edges.kafka.look_at", refuse)
+    monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", refuse)
     ticks = tick_topics(topics, world.instance, world.edges)
     assert [tick.error for tick in ticks] == [None, None]
-    monkeypatch.setattr("pipeline_defs.edges.kafka.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.PATIENCE_SECONDS", -1.0)
     ticks = tick_topics(topics, world.instance, world.edges)
     assert [str(tick.error) for tick in ticks] == ["the fault"] * 2
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline_defs.checks import MAPPED
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.picture import CAUSES, NOT_LANDED, UNDECODED, Look
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, Look
+from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.housekeeping import AUDIT
-from pipeline_defs.map.draw import map_file, read_picture, write_page
-from pipeline_defs.map.words import summary
+from pipeline_defs.orchestration.assets.checks import MAPPED
+from pipeline_defs.orchestration.map.draw import map_file, read_picture, write_page
+from pipeline_defs.orchestration.map.words import summary
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.days import GONE, Days, EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.days import day_event, report_days
-from pipeline_defs.edges.prometheus import metrics_text
-from pipeline_defs.latest import update
-from pipeline_defs.metrics import HELP, read_metrics
+from pipeline_defs.adapters.telemetry.prometheus import metrics_text
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.tables.days import GONE, Days, EventTime
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.operate.metrics import HELP, read_metrics
+from pipeline_defs.operate.tables import latency_text, read_tables, table_text
+from pipeline_defs.orchestration.assets.days import day_event, report_days
 from pipeline_defs.resources import Edges
-from pipeline_defs.tables import latency_text, read_tables, table_text
+from pipeline_defs.tables.latest import update
 from pipeline_defs.topics import Topic
 from tests.support.world import World
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaConsumer
 
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.broker import start_broker, stop_broker
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.java import find_java
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.system.java import find_java
+from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.settings import Settings
-from pipeline_defs.steps import StepWatcher
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
 

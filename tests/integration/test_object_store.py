@@ -10,20 +10,20 @@ import obstore
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_published, check_table, check_tiling
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.layout import published_path
-from pipeline_defs.edges.store import Answer, Store
-from pipeline_defs.latest import update
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
+from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.resources import Edges
-from pipeline_defs.steps import StepWatcher, no_step
-from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.latest import update
 from tests.support.decoded import DecodedTopic
 from tests.support.world import World
 

@@ -10,12 +10,12 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.adapters.lake.layout import data_path
+from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.layout import data_path
-from pipeline_defs.housekeeping import AUDIT
+from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.topics import PROGRESS
-from pipeline_defs.tries import trying
 from tests.support.pulse import said
 from tests.support.world import World
 
@@ -197,6 +197,6 @@ def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> 
 
 
 def moment(at_ms: int | dg.RunRecord) -> str:
-    from pipeline_defs.moments import time_text
+    from pipeline_defs.orchestration.runs.moments import time_text
 
     return time_text(int((at_ms.end_time or 0) * 1000) if isinstance(at_ms, dg.RunRecord) else at_ms)

@@ -20,22 +20,22 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline_defs import raw_table
-from pipeline_defs.auditing import check_table
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
+from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.raw_table import SCHEMA, name_of
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.delta_log import DeltaLog, raw_table_log
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.layout import published_path
-from pipeline_defs.edges.parquet import RAW_SCHEMA
-from pipeline_defs.edges.store import Store
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.steps import StepWatcher, no_step
-from pipeline_defs.vacuum import find_unnamed, is_vacuum_due, vacuum
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
+from pipeline_defs.core.tables.raw_table import SCHEMA, name_of
+from pipeline_defs.landing import raw_table
+from pipeline_defs.landing.auditing import check_table
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.conftest import JARS
 from tests.support.environment import plain_environment
 from tests.support.fake_log import TOPIC
@@ -45,8 +45,8 @@ from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
-    from pipeline_defs.core.manifest import Manifest
-    from pipeline_defs.core.verdicts import Verdict
+    from pipeline_defs.core.landing.verdicts import Verdict
+    from pipeline_defs.core.log.manifest import Manifest
 
 
 DAY_MS = 24 * 3600 * 1000

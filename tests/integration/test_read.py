@@ -10,19 +10,19 @@ import offsetlake
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.days import EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import Refused
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.parquet import RAW_SCHEMA
-from pipeline_defs.latest import update
+from pipeline_defs.core.tables.days import EventTime
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.latest import update
 from tests.support.compacting import compact_decoded
 from tests.support.world import World
 

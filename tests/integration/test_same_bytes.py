@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.edges.engine import Engine
-from pipeline_defs.edges.footer import canonicalize
-from pipeline_defs.edges.parquet import digest
-from pipeline_defs.edges.spark import SCAN_CONF, write_parquet
-from pipeline_defs.edges.spark_decoding import DECODE_CONF
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF
+from pipeline_defs.adapters.lake.footer import canonicalize
+from pipeline_defs.adapters.lake.parquet import digest
+from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.spark.spark import SCAN_CONF, write_parquet
 from tests.support.footers import list_encodings_falling
 from tests.support.killing import stopped_at
 from tests.support.world import PATIENCE_SECONDS, World

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline_defs.adapters.kafka.access import OPEN, read_access
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.operations import Operations
+from pipeline_defs.adapters.kafka.producer import Guarantees, Record, produce
+from pipeline_defs.adapters.spark.spark_server import LOG
+from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.core.errors import BrokerRefuses, ScanFailed
+from pipeline_defs.core.landing.scans import Read, Scan
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.scans import Read, Scan
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.access import OPEN, read_access
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.edges.operations import Operations
-from pipeline_defs.edges.producer import Guarantees, Record, produce
-from pipeline_defs.edges.spark_server import LOG
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic

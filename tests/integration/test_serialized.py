@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline_defs.core.decoders import SERIALIZED, Format, Side
+from pipeline_defs.core.decode.decoders import SERIALIZED, Format, Side
 from tests.support.outcomes import decode
 
 if TYPE_CHECKING:
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 # as java.nio.ByteBuffer has them, which the serializers use
 WIRE = {Format.SHORT: ">h", Format.INTEGER: ">i", Format.LONG: ">q", Format.FLOAT: ">f", Format.DOUBLE: ">d"}

@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from pipeline_defs.auditing import check_tiling
-from pipeline_defs.checks import lake_result
-from pipeline_defs.core.coverage import State
 from pipeline_defs.core.errors import Refused
-from pipeline_defs.core.losses import find_skips
-from pipeline_defs.core.plan_step import PlanStep
-from pipeline_defs.ledger import read_ledger
-from pipeline_defs.moments import time_text
-from pipeline_defs.retirement import find_retirable
-from pipeline_defs.skipping import LATEST, commit_skip, find_skip, preview_skip
-from pipeline_defs.tries import read_tries, trying
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.losses import find_skips
+from pipeline_defs.core.log.plan_step import PlanStep
+from pipeline_defs.landing.auditing import check_tiling
+from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip, preview_skip
+from pipeline_defs.orchestration.assets.checks import lake_result
+from pipeline_defs.orchestration.runs.ledger import read_ledger
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.tries import read_tries, trying
+from pipeline_defs.orchestration.upkeep.retirement import find_retirable
 from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.queued import queue_run
@@ -114,7 +114,7 @@ def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: Wo
 
 def test_more_ranges_than_a_step_may_have_are_refused(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-92] A grid of few records over a backlog of millions would make a step that nobody can read."""
-    monkeypatch.setattr("pipeline_defs.core.planning.MOST_SKIPPED", 1)
+    monkeypatch.setattr("pipeline_defs.core.log.planning.MOST_SKIPPED", 1)
     steps = behind.coverage.log.steps
     with pytest.raises(Refused, match="more than 1 ranges of 100 offsets; nothing was written"):
         skip(behind, LATEST)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.bench.spark_cluster import SparkCluster
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Decided
+from pipeline_defs.adapters.spark import engine as edge
+from pipeline_defs.adapters.spark import remote_engine, spark_knock
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EngineLost, EngineUnfit
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges import engine as edge
-from pipeline_defs.edges import remote_engine, spark_knock
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.tables.decoding import Decided
+from pipeline_defs.lab.bench.spark_cluster import SparkCluster
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.environment import plain_environment

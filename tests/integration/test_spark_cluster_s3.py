@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.auditing import check_table
-from pipeline_defs.bench.counting_proxy import CountingProxy
-from pipeline_defs.bench.data import produce
-from pipeline_defs.bench.driver_bytes import LOAD, count_control, count_driver_bytes
-from pipeline_defs.bench.measurement import Bench
-from pipeline_defs.bench.spark_cluster import SparkCluster
-from pipeline_defs.compacting import compact_tables
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Decided
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.duck import Duck
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoding import Decided
+from pipeline_defs.lab.bench.counting_proxy import CountingProxy
+from pipeline_defs.lab.bench.data import produce
+from pipeline_defs.lab.bench.driver_bytes import LOAD, count_control, count_driver_bytes
+from pipeline_defs.lab.bench.measurement import Bench
+from pipeline_defs.lab.bench.spark_cluster import SparkCluster
+from pipeline_defs.landing.auditing import check_table
+from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS

@@ -9,10 +9,10 @@ from pathlib import Path
 import dagster as dg
 from dagster._daemon.types import DaemonHeartbeat
 
+from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.edges.locks import share
-from pipeline_defs.run_locks import CODE_SERVER
-from pipeline_defs.status import find_instance, read_statuses
+from pipeline_defs.operate.status import find_instance, read_statuses
+from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
 from tests.support.world import World
 
 

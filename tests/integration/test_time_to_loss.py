@@ -6,8 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline_defs.core.planning import plan
-from pipeline_defs.exposure import Endangered, check_expiry, read_endangered
+from pipeline_defs.core.log.planning import plan
+from pipeline_defs.orchestration.runs.exposure import Endangered, check_expiry, read_endangered
 from pipeline_defs.topics import TIME_TO_LOSS
 from tests.support.world import World
 

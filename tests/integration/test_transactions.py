@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 
+from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
 from pipeline_defs.cli import glance as status_commands
-from pipeline_defs.edges.broker import start_broker, stop_broker
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.kafka_transactions import OpenTransaction
-from pipeline_defs.moments import time_text
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.progress import holding_row, read_holding
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import PROGRESS
-from pipeline_defs.transactions import holding_row, read_holding
 from tests.support.pulse import said
 from tests.support.world import World
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
 from tests.support.environment import plain_environment
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs import compaction
-from pipeline_defs.auditing import check_published, check_table
-from pipeline_defs.core.coverage import completeness_violations, tiling_violations
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.landing.auditing import check_published, check_table
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.tables import compaction
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.strategies import EPOCH_MS

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs import compaction, decoding
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoded_table import TREE
-from pipeline_defs.core.decoding import Budget, completeness_of
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.decodings import Decodings, decoded_table_log
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoded_table import TREE
+from pipeline_defs.core.tables.decoding import Budget, completeness_of
+from pipeline_defs.tables import compaction, decoding
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.auditing import check_published, check_table, check_tiling
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.decoding import Budget, Decided
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import given_up_paths, published_path
-from pipeline_defs.edges.topic_rows import find_rows
-from pipeline_defs.raw_table import append_landed
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import given_up_paths, published_path
+from pipeline_defs.adapters.tables.topic_rows import find_rows
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
+from pipeline_defs.landing.raw_table import append_landed
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, watch_obstore
 from tests.support.redecoding import OffsetDecoder, decode_by

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.landing import land
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land
 from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 

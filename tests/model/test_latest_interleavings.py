@@ -23,21 +23,21 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pipeline_defs import compaction, decoding
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.decoded_ranges import DecodedRanges
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.delta import Snapshot
+from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.disk import Disk
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import published_path
-from pipeline_defs.latest import LatestTools, Updated, find_due, update
+from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.delta import Snapshot
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.tables import compaction, decoding
+from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest

@@ -34,28 +34,29 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pipeline_defs import compaction, landing
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_published
-from pipeline_defs.compaction import compact
-from pipeline_defs.core import settling
-from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
-from pipeline_defs.core.delivery import Acceptance, Delivery
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import range_of
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.losses import find_losses, unrecorded_losses
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log import settling
+from pipeline_defs.core.log.coverage import Coverage, State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.delivery import Acceptance, Delivery
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.losses import find_losses, unrecorded_losses
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, parse_key
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import range_of
-from pipeline_defs.edges.store import Store
-from pipeline_defs.landing import land
-from pipeline_defs.planner import commit_next_step
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.sweeping import sweep_orphans
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.landing import landing
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_published
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.landing.sweeping import sweep_orphans
+from pipeline_defs.tables import compaction
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
 from tests.support.strategies import EPOCH_MS, skip_of

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs import landing
-from pipeline_defs.auditing import check_published
-from pipeline_defs.core.coverage import State, completeness_violations, tiling_violations
-from pipeline_defs.core.delivery import Acceptance, Delivery
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.coverage import State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.delivery import Acceptance, Delivery
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import TopicRange
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import manifest_path, published_path
-from pipeline_defs.staging import Matched, match_parts
-from pipeline_defs.staging_places import Staging
+from pipeline_defs.landing import landing
+from pipeline_defs.landing.auditing import check_published
+from pipeline_defs.landing.staging import Matched, match_parts
+from pipeline_defs.landing.staging_places import Staging
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS

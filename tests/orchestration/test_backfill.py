@@ -8,13 +8,18 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.backfilling import BackfillState, follow_backfill, launch_backfill, select_failed
 from pipeline_defs.core.errors import DaemonUnavailable
+from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.selection import choose_missing
-from pipeline_defs.ledger import accept_loss
-from pipeline_defs.raw_asset import land_config
-from pipeline_defs.siblings import BACKFILL_TAG
+from pipeline_defs.orchestration.assets.raw_asset import land_config
+from pipeline_defs.orchestration.backfill.backfilling import (
+    BackfillState,
+    follow_backfill,
+    launch_backfill,
+    select_failed,
+)
+from pipeline_defs.orchestration.runs.ledger import accept_loss
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from tests.support.daemon import running_daemon
 from tests.support.world import World
 

@@ -12,7 +12,7 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.raw_asset import land_config
+from pipeline_defs.orchestration.assets.raw_asset import land_config
 from pipeline_defs.topics import REDO_TAG
 from tests.support.world import World
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from pipeline_defs.adapters.system.processes import read_process
 from pipeline_defs.core.errors import Refused
-from pipeline_defs.daemons import find_daemons, is_silent, read_silence
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.dagster_server import DagsterServer
-from pipeline_defs.edges.processes import read_process
+from pipeline_defs.orchestration.home.daemons import find_daemons, is_silent, read_silence
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.dagster_server import DagsterServer
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS
 

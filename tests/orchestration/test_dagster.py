@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.projection import RANGE_END, RANGE_START
-from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.topics import op_name
 from tests.support.pulse import is_asked
 from tests.support.world import World

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs import dagster_server
-from pipeline_defs.dagster_server import DagsterServer, PortTaken
-from pipeline_defs.edges.processes import Process, spawn_process
+from pipeline_defs.adapters.system.processes import Process, spawn_process
+from pipeline_defs.orchestration.home import dagster_server
+from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
 
 

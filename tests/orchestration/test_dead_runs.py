@@ -32,16 +32,16 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_runs_to_should_retry
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
+from pipeline_defs.adapters.system.locks import share
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
-from pipeline_defs.edges.locks import share
-from pipeline_defs.launcher import HANDOVER_SECONDS
-from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
+from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
+from pipeline_defs.orchestration.home.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
+from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import read_tries, trying
 from tests.support.queued import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
@@ -324,7 +324,8 @@ def test_a_lock_that_another_user_has_made_hurts_nobody(
 
 def test_the_launcher_is_thin_and_loads_no_spark() -> None:
     """Daemon, web server and code server load it."""
-    lines = (Path(PROJECT) / "pipeline_defs" / "launcher.py").read_text().splitlines()
+    module = "pipeline_defs.orchestration.home.launcher"
+    lines = (Path(PROJECT) / f"{module.replace('.', '/')}.py").read_text().splitlines()
     assert len(lines) < 80
-    probe = "import sys, pipeline_defs.launcher; assert not [m for m in sys.modules if m.startswith('pyspark')]"
+    probe = f"import sys, {module}; assert not [m for m in sys.modules if m.startswith('pyspark')]"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

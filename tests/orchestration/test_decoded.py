@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner, Result
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipeline_defs.backfilling import launch_backfill
-from pipeline_defs.choosing import Choice, find_decoded, select_ranges
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
+from pipeline_defs.cli.launching import Launched, decode_through_dagster
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.launching import Launched, decode_through_dagster
-from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.orchestration.backfill.backfilling import launch_backfill
+from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, select_ranges
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.pulse.ticking import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.resources import Edges
-from pipeline_defs.ticking import DeriveTick, is_backlog, run_derive_tick
 from tests.support.world import World
 
 
@@ -237,7 +237,7 @@ def test_a_type_that_is_changed_is_decoded_in_one_run_however_many_ranges_there_
     decoded: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-66] New ranges fail and say what is to be done; in runs of their own the old ones stand in each other's way."""
-    monkeypatch.setattr("pipeline_defs.launching.RANGES_PER_RUN", 2)
+    monkeypatch.setattr("pipeline_defs.cli.launching.RANGES_PER_RUN", 2)
     ranges = list(decoded.coverage.log.ranges)
     assert all(each.succeeded for each in launch(decoded, ranges))
     decode = Decode(value=Side(Format.JSON, "id STRING"), budget=Budget(5, 1.0))

@@ -17,10 +17,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from pipeline_defs.demo.flights import DAYS, POISON
-from pipeline_defs.edges.broker import read_broker
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.processes import Process
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.system.processes import Process
+from pipeline_defs.adapters.testbed.broker import read_broker
+from pipeline_defs.lab.demo.flights import DAYS, POISON
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
@@ -28,7 +28,7 @@ from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
 from tests.support.world import PATIENCE_SECONDS
 
-demo_command = importlib.import_module("pipeline_defs.cli.demo")
+demo_command = importlib.import_module("pipeline_defs.lab.cli.demo")
 
 
 @pytest.fixture

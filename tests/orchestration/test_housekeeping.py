@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 from dagster_shared.error import DagsterError
 
-from pipeline_defs import housekeeping
 from pipeline_defs.core.errors import TopicsFailed, UnknownTopic
-from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.housekeeping import AUDIT, COMPACT, RETIRE, build_housekeeping
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
+from pipeline_defs.orchestration.upkeep import housekeeping
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, RETIRE, build_housekeeping
 from pipeline_defs.resources import Edges
-from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import TOPIC_TAG, Topic
 from tests.support.world import World
 

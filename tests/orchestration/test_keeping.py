@@ -18,28 +18,34 @@ from dagster._core.execution.backfill import BulkActionStatus
 from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipeline_defs import retirement
-from pipeline_defs.alerts import build_failure_sensor, build_watch
-from pipeline_defs.backfilling import launch_backfill
-from pipeline_defs.checks import QUICK, check_key
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.days import Days, EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.retiring import retired
-from pipeline_defs.days import report_days
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.cli.launching import choose_ranges
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.landing.retiring import retired
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.tables.days import Days, EventTime
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.housekeeping import RETIRE
-from pipeline_defs.launching import choose_ranges
-from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
-from pipeline_defs.projection import RANGE_END, RANGE_START
-from pipeline_defs.rebuilding import rebuild_topic
-from pipeline_defs.reports import trace_row
-from pipeline_defs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
+from pipeline_defs.operate.alerts import build_failure_sensor, build_watch
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.orchestration.assets.checks import QUICK, check_key
+from pipeline_defs.orchestration.assets.days import report_days
+from pipeline_defs.orchestration.backfill.backfilling import launch_backfill
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.runs.ledger import accept_loss, loss_text, read_ledger
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
+from pipeline_defs.orchestration.runs.siblings import (
+    BACKFILL_TAG,
+    TRIED_BY_TAG,
+    end_siblings,
+    read_landed_by,
+    read_siblings,
+)
+from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.orchestration.upkeep import retirement
+from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
-from pipeline_defs.tries import trying
 from tests.support.killing import stopped_at
 from tests.support.queued import queue_run
 from tests.support.world import World

@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_defs.core.decoders import Decode
-from pipeline_defs.core.dispatch import APART, lane_of
+from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.spark import Spark
-from pipeline_defs.pulse import LOCATION_TAG
+from pipeline_defs.core.landing.dispatch import APART, lane_of
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG
 from tests.support.pulse import ask, location_of, refuse_tools, said
@@ -122,7 +122,7 @@ def test_a_topic_that_is_slow_is_moved_out_of_the_way(
 
 def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] Else nobody could say which of them is the slow one; one that is not is back after ten minutes."""
-    monkeypatch.setattr("pipeline_defs.pulse_run.read_slow", lambda *_: {world.name, other.name})
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.read_slow", lambda *_: {world.name, other.name})
     scans = []
     world.edges.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
     assert run_lane(world, other, APART).success

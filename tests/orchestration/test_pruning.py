@@ -9,15 +9,15 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import PruningFailed, ScanFailed
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.spark import Spark
-from pipeline_defs.housekeeping import AUDIT, JOBS, PRUNE
-from pipeline_defs.pruning import DAY_MS, Pruning
-from pipeline_defs.rebuilding import rebuild_topic
-from pipeline_defs.retirement import retire_keys
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, JOBS, PRUNE
+from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
+from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.pulse import run_pulse
 from tests.support.queued import queue_run

@@ -8,18 +8,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_defs.checks import QUICK, check_key
-from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokerUnavailable, TopicsFailed
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.latest_check import RECOMPUTED
-from pipeline_defs.projection import failure_text
-from pipeline_defs.pulse import LOCATION_TAG, build_pulse
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.orchestration.assets.checks import QUICK, check_key
+from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
+from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
+from pipeline_defs.orchestration.runs.projection import failure_text
+from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOOK_TAG
-from pipeline_defs.tries import read_tries, trying
 from tests.support.pulse import ask, is_asked, refuse_tools, run_pulse, said
 from tests.support.queued import queue_run
 from tests.support.world import World
@@ -157,7 +157,7 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     assert not run_pulse(world).success
     assert world.materialized() == {"0-0-1"} and len(calls) == 1
     assert not is_asked(world), "decoding backs off"
-    monkeypatch.setattr("pipeline_defs.pulse_run.find_undecoded", fail)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.find_undecoded", fail)
     result = run_pulse(world)
     assert not result.success and "ImportError" in reasons(result)
 
@@ -262,8 +262,8 @@ def test_a_topic_with_a_backlog_keeps_no_other_waiting(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-32] Batches take turns: the quiet topic is landed by the first one."""
-    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 4)
-    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_PER_RUN", 6)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_PER_RUN", 6)
     for each, count in ((world, 3000), (other, 100)):
         each.create_topic()
         each.send_numbered(count)
@@ -278,9 +278,9 @@ def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch, at_step: str
 ) -> None:
     """[R-95] A quiet topic waits for the end of a job, or of a batch that is decoded, and not of the backlog."""
-    monkeypatch.setattr("pipeline_defs.pulse_run.FIRST_OFFSETS", 200)
-    monkeypatch.setattr("pipeline_defs.pulse_run.JOB_SECONDS", 0.0)
-    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 4)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.FIRST_OFFSETS", 200)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.JOB_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
     world.create_topic(1)
     other.create_topic(1)
@@ -307,7 +307,7 @@ def test_a_topic_is_landed_in_the_order_of_its_policy(
     world: World, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """[R-93] Each batch has the oldest ranges that wait, or the newest ones."""
-    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 2)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 2)
     world.with_policy(order=order)
     world.create_topic(1)
     world.send_numbered(600)

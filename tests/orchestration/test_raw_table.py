@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_defs.auditing import check_table
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.read import run_audit
-from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.landing.auditing import check_table
 from tests.support.world import World
 
 

@@ -7,21 +7,21 @@ import dataclasses
 import dagster as dg
 import pytest
 
-from pipeline_defs.comparing import COMPARE
-from pipeline_defs.core import settling
-from pipeline_defs.core.days import Days, EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.adapters.tables import decodings
+from pipeline_defs.cli.launching import choose_ranges
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import TopicsFailed
-from pipeline_defs.core.latency import WINDOW_MS
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.edges import decodings
-from pipeline_defs.latest_check import check_share
-from pipeline_defs.launching import choose_ranges
-from pipeline_defs.pulse import LOCATION_TAG
-from pipeline_defs.rebuilding import rebuild_topic
-from pipeline_defs.reports import trace_row
+from pipeline_defs.core.log import settling
+from pipeline_defs.core.log.latency import WINDOW_MS
+from pipeline_defs.core.tables.days import Days, EventTime
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.assets.latest_asset import check_share
+from pipeline_defs.orchestration.pulse.comparing import COMPARE
+from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
-from pipeline_defs.status import read_statuses
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.compacting import compact_decoded
 from tests.support.killing import stopped_at

@@ -12,15 +12,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_defs import topic_discovery
-from pipeline_defs.bench.measurement import count_rows
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.edges.topic_pattern import TopicPattern
-from pipeline_defs.project import plan_project, write_env, write_project
-from pipeline_defs.pulse import build_pulse
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.lab.bench.measurement import count_rows
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
+from pipeline_defs.orchestration.pulse import topic_discovery
+from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.settings import PROJECT, read_settings
 from pipeline_defs.topic_files import PatternFile, TopicFiles
 from pipeline_defs.topics import Topic

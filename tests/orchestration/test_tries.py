@@ -9,12 +9,12 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.core.dispatch import BACKOFF_LAST_SECONDS, choose_due
+from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.projection import is_redo_of_person
+from pipeline_defs.orchestration.runs.projection import is_redo_of_person
+from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import UPDATE, read_tries, trying
 
 TOPIC = Topic("orders", Policy())
 RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]

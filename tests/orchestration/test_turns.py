@@ -11,13 +11,13 @@ from dagster import DagsterRun
 from dagster._core.instance.config import PoolGranularity
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipeline_defs.checks import build_standing_checks
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.moments import time_text
-from pipeline_defs.progress import check_progress, read_situation
-from pipeline_defs.pulse import LOCATION_TAG
-from pipeline_defs.siblings import BACKFILL_TAG
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.orchestration.assets.checks import build_standing_checks
+from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.topics import LAND_PENDING, PROGRESS
 from tests.integration.test_days import configure, event
 from tests.support.pulse import ask

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.postgres import running_postgres
 from tests.support.world import World

@@ -14,9 +14,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline_defs.edges.processes import free_ports
-from pipeline_defs.project import plan_project, write_env, write_project
-from pipeline_defs.run_locks import CODE_SERVER, is_code_server_gone
+from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
+from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.active import WITH_SLOT, ActiveRun, State, Turns
+from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, State, Turns
 
 runs = st.lists(
     st.builds(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.client_properties import KNOWN, parse_client_properties
+from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.edges.access import read_access
+from pipeline_defs.core.login.client_properties import KNOWN, parse_client_properties
 from tests.support import strategies as _profile  # noqa: F401  the profile of examples, and HUNT
 from tests.support.secured import jaas
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of
-from pipeline_defs.core.coverage import Coverage, State
-from pipeline_defs.core.delta import Commit, Snapshot, apply, check
 from pipeline_defs.core.errors import BrokenTable
-from pipeline_defs.core.manifest import StagedFile
+from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.manifest import StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.raw_table import (
+from pipeline_defs.core.tables.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of
+from pipeline_defs.core.tables.delta import Commit, Snapshot, apply, check
+from pipeline_defs.core.tables.raw_table import (
     RangeFiles,
     compacted_file,
     compacted_name,

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
-from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import EPOCH_MS, TOPIC, Landing, logs, provenance, staged_file
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from pipeline_defs.core.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
-from pipeline_defs.core.calendar import LAST as LAST_NUMBER
-from pipeline_defs.core.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
-from pipeline_defs.core.decoded_table import EVENT_TIME, with_events
-from pipeline_defs.core.decoding import Decoding
-from pipeline_defs.core.manifest import Provenance, StagedFile
+from pipeline_defs.core.log.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
+from pipeline_defs.core.tables.calendar import LAST as LAST_NUMBER
+from pipeline_defs.core.tables.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
+from pipeline_defs.core.tables.decoded_table import EVENT_TIME, with_events
+from pipeline_defs.core.tables.decoding import Decoding
 from tests.support.strategies import TOPIC
 
 AT = EventTime("value.at")

@@ -12,11 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.compaction import FOOTER_BYTES, MANY_FILES
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.decoded_ranges import DecodedRanges
-from pipeline_defs.core.decoded_sums import sum_up
-from pipeline_defs.core.decoded_table import (
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import BrokenManifest
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
+from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
+from pipeline_defs.core.tables.decoded_sums import sum_up
+from pipeline_defs.core.tables.decoded_table import (
     Contents,
     DecodedGroup,
     compacted_file,
@@ -28,8 +35,7 @@ from pipeline_defs.core.decoded_table import (
     read_packed,
     replace_ranges,
 )
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import (
+from pipeline_defs.core.tables.decoding import (
     Budget,
     Decoding,
     choose_dead,
@@ -39,13 +45,7 @@ from pipeline_defs.core.decoding import (
     find_due,
     verify_decoding,
 )
-from pipeline_defs.core.delta import Commit, File, Snapshot, apply, check, from_json, to_json
-from pipeline_defs.core.errors import BrokenManifest
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep
-from pipeline_defs.core.planlog import PlanLog
+from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
 
 Runs = list[tuple[int, int]]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.dispatch import (
+from pipeline_defs.core.landing.dispatch import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_LAST_SECONDS,
     Tried,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.delivery import Acceptance, Claim
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
+from pipeline_defs.core.log.delivery import Acceptance, Claim
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from tests.support.strategies import EPOCH_MS, TOPIC, Landing
 
 WHERE = "file:///lake/it.json"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.expiry import (
+from pipeline_defs.core.log.expiry import (
     Exposure,
     Rates,
     Retention,
@@ -15,7 +15,7 @@ from pipeline_defs.core.expiry import (
     read_retention,
     seconds_to_loss,
 )
-from pipeline_defs.core.plan_step import Look, Watermarks
+from pipeline_defs.core.log.plan_step import Look, Watermarks
 from tests.support.strategies import EPOCH_MS
 
 HOUR = 3600.0

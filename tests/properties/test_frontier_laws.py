@@ -16,21 +16,21 @@ from unittest.mock import patch
 
 import pytest
 
-from pipeline_defs.core import settling
-from pipeline_defs.core.coverage import Coverage, State, tiling_violations
-from pipeline_defs.core.delta import Snapshot
-from pipeline_defs.core.frontier import Frontier
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.losses import find_losses, find_skips
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.adapters.lake import disk
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import data_path
+from pipeline_defs.core.landing.retiring import retired
+from pipeline_defs.core.log import settling
+from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.log.frontier import Frontier
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.losses import find_losses, find_skips
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.planning import Policy, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy, plan, plan_skip
-from pipeline_defs.core.raw_table import find_due, find_due_by_files
-from pipeline_defs.core.retiring import retired
-from pipeline_defs.edges import disk
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import data_path
-from pipeline_defs.planner import reopen
+from pipeline_defs.core.tables.delta import Snapshot
+from pipeline_defs.core.tables.raw_table import find_due, find_due_by_files
+from pipeline_defs.landing.planner import reopen
 from tests.support.strategies import TOPIC, World, provenance, runs_of, skip_of, staged_file
 
 LONG_MS = 10**12  # so that what was reopened stays open

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 
 from pipeline_defs.core.errors import Refused
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import LinkKind, Tail, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import (
+from pipeline_defs.core.log.plan_step import LinkKind, Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import (
     PartitionState,
     Policy,
     TopicState,
     plan,
 )
+from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import (
     EPOCH_MS,
     TOPIC,

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.planlog import PlanLog
+from pipeline_defs.core.log.planlog import PlanLog
 from tests.support.strategies import Script, log_of, logs, scripts
 
 

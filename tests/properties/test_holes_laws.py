@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.holes import BatchSpan, Cause, Interval, Rows, SpanKind, explain_holes, missing_offsets
+from pipeline_defs.core.log.holes import BatchSpan, Cause, Interval, Rows, SpanKind, explain_holes, missing_offsets
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals
 from tests.support.strategies import intervals, offsets_in, runs_of
 

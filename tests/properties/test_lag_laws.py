@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.lag import (
+from pipeline_defs.core.landing.lag import (
     PACE_WINDOW_MS,
     TOLD_EVERY_MS,
     TOLD_WAITING_EVERY_MS,
@@ -19,10 +18,11 @@ from pipeline_defs.core.lag import (
     is_lag_news,
     landed_per_second,
 )
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Watermarks
-from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
 
 COUNTS = st.integers(0, 10**9)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.latency import (
+from pipeline_defs.core.log.latency import (
     BOUNDS_SECONDS,
     PACKED,
     Wait,

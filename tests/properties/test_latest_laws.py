@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.decoded_ranges import DecodedRanges
-from pipeline_defs.core.decoded_table import find_groups, read_contents, replace_ranges
-from pipeline_defs.core.decoding import Decoding
-from pipeline_defs.core.delta import Snapshot, apply
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.core.latest import Latest, Placed, compare, find_fresh, place_ranges, stretches_of
-from pipeline_defs.core.manifest import Provenance, StagedFile
+from pipeline_defs.core.log.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
+from pipeline_defs.core.tables.decoded_table import find_groups, read_contents, replace_ranges
+from pipeline_defs.core.tables.decoding import Decoding
+from pipeline_defs.core.tables.delta import Snapshot, apply
+from pipeline_defs.core.tables.latest import Latest, Placed, compare, find_fresh, place_ranges, stretches_of
 from tests.properties.test_decoding_laws import Documents, compacted, rest
 from tests.support.strategies import TOPIC
 
@@ -47,7 +47,7 @@ def epoch_of(offsets: OffsetRange) -> int:
 
 
 def positioned(offsets: OffsetRange, rows: Rows, placed: Placed) -> Iterable[tuple[int, Place, int | None]]:
-    """Yield key, place and value of each row, as edges/spark_latest.py finds them."""
+    """Yield key, place and value of each row, as adapters/spark/spark_latest.py finds them."""
     reached = placed.reached_ms if placed.reached_ms is not None else -1
     for at, (key, value, at_ms) in sorted(rows.items()):
         reached = max(reached, at_ms)
@@ -74,7 +74,7 @@ def update(
     after: Mapping[OffsetRange, Placed],
     decoded: Mapping[OffsetRange, Rows],
 ) -> Winners:
-    """Merge as edges/spark_latest.py and the table's MERGE do, in their order."""
+    """Merge as adapters/spark/spark_latest.py and the table's MERGE do, in their order."""
     change = compare(before, after)
     changed = stretches_of(change.changed)
     lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}

@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage, State
-from pipeline_defs.core.delivery import Acceptance
-from pipeline_defs.core.holes import Cause
-from pipeline_defs.core.losses import find_losses, read_from, unrecorded_losses
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.delivery import Acceptance
+from pipeline_defs.core.log.holes import Cause
+from pipeline_defs.core.log.losses import find_losses, read_from, unrecorded_losses
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
-from pipeline_defs.core.plan_step import Watermarks
-from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import TOPIC, logs, provenance, staged_file
 
 RANGES = st.builds(lambda start, size: OffsetRange(0, 0, start, start + size), st.integers(0, 50), st.integers(1, 50))

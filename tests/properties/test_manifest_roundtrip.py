@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenManifest
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import Landing, landings
 

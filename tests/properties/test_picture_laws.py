@@ -13,17 +13,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.dispatch import NEVER_TRIED
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.losses import all_losses, find_losses
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.landing.dispatch import NEVER_TRIED
+from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, Look, Picture, draw_picture
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.losses import all_losses, find_losses
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.picture import CAUSES, LOOKS, Line, Look, Picture, draw_picture
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.map.page import page
-from pipeline_defs.map.words import bar, summary
+from pipeline_defs.orchestration.map.page import page
+from pipeline_defs.orchestration.map.words import bar, summary
 from tests.properties.test_progress_laws import two_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
 

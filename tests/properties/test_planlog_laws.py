@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Tail, Watermarks
-from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import EPOCH_MS, TOPIC, logs
 
 Links = tuple[Link, ...]

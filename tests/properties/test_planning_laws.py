@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, LinkKind, Tail, Watermarks
-from pipeline_defs.core.planning import (
+from pipeline_defs.core.log.plan_step import Head, LinkKind, Tail, Watermarks
+from pipeline_defs.core.log.planning import (
     PartitionState,
     Policy,
     TopicState,
     plan,
 )
+from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import (
     EPOCH_MS,
     TOPIC,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
+from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from tests.support.strategies import EPOCH_MS, TOPIC, World, decide, logs, provenance, staged_file
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)

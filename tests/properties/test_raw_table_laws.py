@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage, State
-from pipeline_defs.core.delivery import Acceptance, Claim
-from pipeline_defs.core.delta import Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.delivery import Acceptance, Claim
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.raw_table import (
+from pipeline_defs.core.tables.delta import Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
+from pipeline_defs.core.tables.raw_table import (
     Due,
     RangeFiles,
     file_of,

@@ -9,8 +9,8 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_defs.core.landing.scans import READS_AT_ONCE, TASKS_AT_ONCE, Read, group_scans
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
-from pipeline_defs.core.scans import READS_AT_ONCE, TASKS_AT_ONCE, Read, group_scans
 
 TOPICS = ("a", "b", "c")
 

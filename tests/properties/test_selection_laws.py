@@ -9,14 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.errors import EmptySelection, Refused
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.retiring import retired
-from pipeline_defs.core.selection import (
+from pipeline_defs.core.landing.retiring import retired
+from pipeline_defs.core.landing.selection import (
     Selection,
     choose_all,
     choose_failed,
@@ -25,6 +20,11 @@ from pipeline_defs.core.selection import (
     choose_times,
     parse_offsets,
 )
+from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.offsets import OffsetRange
 from tests.properties.test_coverage_laws import Lake, lakes, manifest_of
 from tests.support.strategies import EPOCH_MS, TOPIC
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
-from pipeline_defs.core.losses import all_losses, find_losses, find_skips, unrecorded_losses
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.log.losses import all_losses, find_losses, find_skips, unrecorded_losses
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import LinkKind, PlanStep, Tail
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy, SkipAhead, TopicState, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import LinkKind, PlanStep, Tail
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import Policy, SkipAhead, TopicState, plan, plan_skip
 from tests.properties.test_coverage_laws import manifest_of
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, log_of, logs, scripts, skip_of
 

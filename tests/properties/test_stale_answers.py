@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.plan_step import Head, LinkKind, PlanStep, Tail, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
+from pipeline_defs.core.log.plan_step import Head, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, decide
 
 CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)

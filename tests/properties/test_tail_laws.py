@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Tail, Watermarks
-from pipeline_defs.core.planning import (
+from pipeline_defs.core.log.plan_step import Head, Tail, Watermarks
+from pipeline_defs.core.log.planning import (
     AUTO_RECORDS_DEFAULT,
     AUTO_RECORDS_MAX,
     PartitionState,
@@ -17,6 +16,7 @@ from pipeline_defs.core.planning import (
     plan,
     records_per_range,
 )
+from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import (
     EPOCH_MS,
     GROW,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.holes import Interval
-from pipeline_defs.core.manifest import StagedFile
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict, failed, verify_staged
+from pipeline_defs.core.log.holes import Interval
+from pipeline_defs.core.log.manifest import StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.verdicts import Outcome, Verdict, failed, verify_staged
 from tests.support.strategies import TOPIC, Landing, landings, runs_of
 
 IDS = ("id-0", "id-0", "id-0")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.edges.parquet import conform
+from pipeline_defs.adapters.lake.parquet import conform
 
 
 class ArrowFiles:

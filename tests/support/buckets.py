@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline_defs.edges.duck import Duck
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 

@@ -17,12 +17,12 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.parquet
 
-from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path
+from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import PlanStep
-from pipeline_defs.edges.layout import data_path, manifest_path
-from pipeline_defs.projection import register_keys
-from pipeline_defs.ticking import landed_event
+from pipeline_defs.orchestration.pulse.ticking import landed_event
+from pipeline_defs.orchestration.runs.projection import register_keys
 from tests.support.world import World
 
 PARTITIONS = 4

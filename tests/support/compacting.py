@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from typing import Any, cast
 
-from pipeline_defs.attempt import Attempt, Tools
-from pipeline_defs.compaction import compact_table
-from pipeline_defs.core.compaction import CompactionVerdict
-from pipeline_defs.decoded_compaction import DecodedTable
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.compaction import CompactionVerdict
+from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.tables.compaction import compact_table
+from pipeline_defs.tables.decoded_compaction import DecodedTable
 from tests.support.arrow_files import ArrowFiles
 from tests.support.strategies import EPOCH_MS
 

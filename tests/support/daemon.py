@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline_defs.bench.location import read_marks, write_location
+from pipeline_defs.lab.bench.location import read_marks, write_location
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS, World
 

@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline_defs.core.decoded_ranges import DecodedRanges
-from pipeline_defs.core.decoded_table import DEAD, TREE, read_contents, replace_ranges
-from pipeline_defs.core.decoding import Decoding
-from pipeline_defs.core.delta import Snapshot, apply
-from pipeline_defs.core.manifest import Provenance, StagedFile
+from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.columns_of_table import text_of
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.duck import connect
+from pipeline_defs.core.log.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.decoded_compaction import cut
-from pipeline_defs.edges import parquet
-from pipeline_defs.edges.columns_of_table import text_of
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.duck import connect
-from pipeline_defs.edges.lake import Lake
+from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
+from pipeline_defs.core.tables.decoded_table import DEAD, TREE, read_contents, replace_ranges
+from pipeline_defs.core.tables.decoding import Decoding
+from pipeline_defs.core.tables.delta import Snapshot, apply
+from pipeline_defs.tables.decoded_compaction import cut
 from tests.support.strategies import EPOCH_MS
 
 Rows = Mapping[int, tuple[Any, ...]]

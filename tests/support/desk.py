@@ -18,8 +18,8 @@ from types import TracebackType
 import stamina
 import yaml
 
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.edges.processes import free_ports
+from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.environment import plain_environment, variables_of
 

@@ -10,22 +10,22 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.attempt import Attempt, Tools
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Drop, Manifest
+from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.footer import canonicalize
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Drop, Manifest
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
-from pipeline_defs.edges import parquet
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.footer import canonicalize
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.staging import stage_empty
-from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.compaction import CompactionOutcome, CompactionVerdict
+from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.landing.staging import stage_empty
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
 from tests.support.arrow_files import ArrowFiles
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance
 

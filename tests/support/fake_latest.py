@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.adapters.spark.spark_latest import NEVER_MS, Inputs, Source
+from pipeline_defs.adapters.tables.latest_table import FIELDS, POSITION, SEQUENCE
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.latest_table import FIELDS, POSITION, SEQUENCE
-from pipeline_defs.edges.spark_latest import NEVER_MS, Inputs, Source
+from pipeline_defs.core.tables.latest import Latest
 
 Row = dict[str, Any]
 START = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,18 +18,18 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.attempt import Tools
+from pipeline_defs.adapters.kafka.kafka_glance import Observation
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
-from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
+from pipeline_defs.core.landing.scans import Scan
+from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
+from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.offsets import TopicRange
-from pipeline_defs.core.plan_step import Tail, Watermarks
-from pipeline_defs.core.planning import PartitionState, Policy, TopicState
-from pipeline_defs.core.scans import Scan
-from pipeline_defs.edges.kafka_topic import Observation
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.parquet import RAW_SCHEMA
-from pipeline_defs.planner import commit_next_step
-from pipeline_defs.steps import StepWatcher
+from pipeline_defs.core.steps import StepWatcher
+from pipeline_defs.landing.attempt import Tools
+from pipeline_defs.landing.planner import commit_next_step
 from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline_defs.edges.footer import _read, _Walk
+from pipeline_defs.adapters.lake.footer import _read, _Walk
 
 
 def list_encodings_falling(path: Path) -> None:

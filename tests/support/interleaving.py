@@ -27,28 +27,29 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore, ObjectStore
 
-from pipeline_defs import landing
-from pipeline_defs.attempt import Attempt, Tools
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.compaction import CompactionVerdict
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake import disk, store
+from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.system import locks
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.landing.verdicts import Verdict
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import Verdict
-from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
-from pipeline_defs.edges import disk, locks, store
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.disk import Disk
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import published_path
-from pipeline_defs.edges.store import Store
-from pipeline_defs.landing import land
-from pipeline_defs.standing import landed_files
-from pipeline_defs.steps import StepWatcher, no_step
-from pipeline_defs.sweeping import sweep_orphans
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.compaction import CompactionVerdict
+from pipeline_defs.landing import landing
+from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.standing import landed_files
+from pipeline_defs.landing.sweeping import sweep_orphans
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS

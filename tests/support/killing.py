@@ -19,23 +19,22 @@ from dagster import DagsterRunStatus
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.compaction import compact
-from pipeline_defs.dagster_home import open_instance
+from pipeline_defs.cli.launching import decode_through_dagster, land_through_dagster, update_latest_through_dagster
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.drills.children import FORKS, Child, become, end
-from pipeline_defs.drills.children import stopped_at as child_stopped_at
-from pipeline_defs.dropping import drop_range_files, plan_dropping
-from pipeline_defs.latest_launching import update_latest_through_dagster
-from pipeline_defs.launching import decode_through_dagster, land_through_dagster
-from pipeline_defs.pulse import build_pulse
-from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.lab.drills.children import FORKS, Child, become, end
+from pipeline_defs.lab.drills.children import stopped_at as child_stopped_at
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.pulse.pulse import build_pulse
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.pulse.ticking import run_tick
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import IN_PROCESS, Settings
-from pipeline_defs.ticking import run_tick
-from pipeline_defs.topic_defs import build_topic_defs
+from pipeline_defs.tables.compaction import compact
+from pipeline_defs.tables.dropping import drop_range_files, plan_dropping
+from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import LAND_PENDING, Topic
-from pipeline_defs.vacuum import vacuum
 from tests.support.world import PATIENCE_SECONDS, World
 
 PLACES = ("disk", "bucket")

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
-from pipeline_defs.core.decoders import Side
-from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, Decision
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, DECODERS, Decision
+from pipeline_defs.core.decode.decoders import Side
+from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline_defs.edges.engine import Engine
+    from pipeline_defs.adapters.spark.engine import Engine
 
 
 RAW = "topic string, partition int, offset long, key binary, value binary"

@@ -21,7 +21,7 @@ import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from sqlalchemy.exc import OperationalError
 
-from pipeline_defs.bench.location import write_location
+from pipeline_defs.lab.bench.location import write_location
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.topics import Topic
 

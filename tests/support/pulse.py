@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_defs.attempt import Tools
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.pulse import build_pulse
+from pipeline_defs.landing.attempt import Tools
+from pipeline_defs.orchestration.pulse.pulse import build_pulse
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.resources import Edges
-from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import World
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from pipeline_defs.edges.duck import Duck, connect
-from pipeline_defs.edges.lake import Lake
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.duck import Duck, connect
 from pipeline_defs.settings import PROJECT
 
 PLACE = 'generation, "partition", "offset"'

@@ -17,21 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.decoded_table import TREE
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict, Decoding
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest, StagedFile
+from pipeline_defs.adapters.formats.spark_decoding import Decision
+from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.decoded_staging import DecodeTools
-from pipeline_defs.decoding import decode
-from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.spark_decoding import Decision
+from pipeline_defs.core.tables.decoded_table import TREE
+from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict, Decoding
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
+from pipeline_defs.tables.decoded_staging import DecodeTools
+from pipeline_defs.tables.decoding import decode
 from tests.support.decoded import shown_places, table_files
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 

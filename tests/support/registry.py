@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline_defs.edges.jars import resolve_jars
-from pipeline_defs.edges.java import find_java
+from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.system.java import find_java
 from tests.support.world import PATIENCE_SECONDS, World
 
 START_SECONDS = 120

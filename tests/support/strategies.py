@@ -15,12 +15,12 @@ from typing import Literal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.core.log.plan_step import LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import LinkKind, PlanStep, Tail, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile(

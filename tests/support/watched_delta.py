@@ -15,8 +15,8 @@ import deltalake
 import pytest
 from deltalake.table import TableMerger
 
-from pipeline_defs.edges.disk import Disk
-from pipeline_defs.edges.lake import Lake
+from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.lake import Lake
 from tests.support import interleaving
 from tests.support.interleaving import Dead, WatchedDisk, Writer
 

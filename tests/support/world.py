@@ -16,31 +16,31 @@ import duckdb
 import stamina
 from kafka import KafkaProducer
 
-from pipeline_defs.attempt import Attempt, Tools
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.decoding import DecodeVerdict, Decoding
+from pipeline_defs.adapters.kafka.operations import Operations
+from pipeline_defs.adapters.lake.lake_memory import FOLDER
+from pipeline_defs.adapters.spark.spark_server import stop_server
+from pipeline_defs.adapters.tables.duck import connect
+from pipeline_defs.cli.launching import Launched, land_through_dagster
+from pipeline_defs.core.landing.verdicts import Verdict
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.plan_step import PlanStep, Watermarks
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import PlanStep, Watermarks
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import Verdict
-from pipeline_defs.dagster_home import open_instance
-from pipeline_defs.dead_runs import end_dead_runs
-from pipeline_defs.decoding import decode
-from pipeline_defs.edges.duck import connect
-from pipeline_defs.edges.lake_memory import FOLDER
-from pipeline_defs.edges.operations import Operations
-from pipeline_defs.edges.spark_server import stop_server
-from pipeline_defs.housekeeping import build_housekeeping
-from pipeline_defs.landing import land
-from pipeline_defs.launching import Launched, land_through_dagster
-from pipeline_defs.planner import commit_next_step
+from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables.decoding import DecodeVerdict, Decoding
+from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
+from pipeline_defs.orchestration.pulse.ticking import Tick, run_tick
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
+from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
-from pipeline_defs.status import read_statuses
-from pipeline_defs.steps import StepWatcher, no_step
-from pipeline_defs.ticking import Tick, run_tick
-from pipeline_defs.topic_defs import build_topic_defs
+from pipeline_defs.tables.decoding import decode
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
 from tests.support.migrations import read_migrations_once

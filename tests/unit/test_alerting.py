@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.edges.alerting import send_alert
 from pipeline_defs.settings import read_settings
 
 

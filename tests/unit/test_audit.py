@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.auditing import Finding, check_published, check_table, check_tiling
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.progress import progress
 from pipeline_defs.cli.read import run_audit
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.auditing import Finding, check_published, check_table, check_tiling
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore

@@ -9,10 +9,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from pipeline_defs.core.avro import END, enclose, parse_avro, read_avro, record_name
-from pipeline_defs.core.decoders import name_subject
+from pipeline_defs.adapters.formats.spark_avro_schema import whole_schema
+from pipeline_defs.core.decode.avro import END, enclose, parse_avro, read_avro, record_name
+from pipeline_defs.core.decode.decoders import name_subject
 from pipeline_defs.core.errors import UnusableSchema
-from pipeline_defs.edges.spark_avro_schema import whole_schema
 
 CITY = '{"type": "record", "name": "City", "namespace": "geo", "fields": [{"name": "name", "type": "string"}]}'
 PLACE = json.dumps(

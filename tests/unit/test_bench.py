@@ -16,15 +16,18 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.bench import DERIVED, PULSE, TOPICS, derived, topics_cost
-from pipeline_defs.bench import ENGINE as PART_ENGINE
-from pipeline_defs.bench.data import values
-from pipeline_defs.bench.delta import DeltaState
-from pipeline_defs.bench.engine import AIMS
-from pipeline_defs.bench.measurement import EngineReplaced
-from pipeline_defs.bench.orders import PROTO, VALUES
-from pipeline_defs.bench.report import choose_loads, choose_systems
-from pipeline_defs.bench.rounds import (
+from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.system.processes import Process
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.lab.bench import DERIVED, PULSE, TOPICS, derived, topics_cost
+from pipeline_defs.lab.bench import ENGINE as PART_ENGINE
+from pipeline_defs.lab.bench.data import values
+from pipeline_defs.lab.bench.delta import DeltaState
+from pipeline_defs.lab.bench.engine import AIMS
+from pipeline_defs.lab.bench.measurement import EngineReplaced
+from pipeline_defs.lab.bench.orders import PROTO, VALUES
+from pipeline_defs.lab.bench.report import choose_loads, choose_systems
+from pipeline_defs.lab.bench.rounds import (
     Load,
     Turn,
     median_seconds,
@@ -35,13 +38,10 @@ from pipeline_defs.bench.rounds import (
     spread,
     summary,
 )
-from pipeline_defs.bench.run_cost import CODE_SERVER, DAEMON, ENGINE, PARTS, REST, RUN, Look, net_seconds, sum_up
-from pipeline_defs.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
-from pipeline_defs.bench.visible import split_seconds
-from pipeline_defs.cli.bench import bench
-from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.edges.processes import Process
-from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
+from pipeline_defs.lab.bench.run_cost import CODE_SERVER, DAEMON, ENGINE, PARTS, REST, RUN, Look, net_seconds, sum_up
+from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
+from pipeline_defs.lab.bench.visible import split_seconds
+from pipeline_defs.lab.cli.bench import bench
 from pipeline_defs.settings import Settings
 
 LOAD = Load(1_000, 16_000, 1_000)
@@ -224,7 +224,7 @@ def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
     rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    monkeypatch.setattr("pipeline_defs.bench.topics_cost.time.time", lambda: 110.0)
+    monkeypatch.setattr("pipeline_defs.lab.bench.topics_cost.time.time", lambda: 110.0)
     for _ in range(2):
         traffic.look(tmp_path)
         assert sorted(traffic.waits["t"]) == [8.5, 10.0]
@@ -252,10 +252,10 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr("pipeline_defs.bench.report.run_bench", start)
-    monkeypatch.setattr("pipeline_defs.bench.engine.run_engine_bench", start)
-    monkeypatch.setattr("pipeline_defs.bench.derived.run_derived_bench", start)
-    monkeypatch.setattr("pipeline_defs.bench.topics_cost.run_topics_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.report.run_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.engine.run_engine_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.derived.run_derived_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.topics_cost.run_topics_bench", start)
     for options, expected in (
         ([], whole),
         (["--part", "engine"], part),
@@ -353,7 +353,7 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
 def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(
     part: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("pipeline_defs.bench.")]:
+    for name in [name for name in sys.modules if name.startswith("pipeline_defs.lab.bench.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psutil", None)
     error = CliRunner().invoke(bench, part).exception

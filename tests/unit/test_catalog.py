@@ -8,11 +8,11 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from pipeline_defs import catalog
+from pipeline_defs.adapters.spark.spark import RAW_COLUMNS
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.edges.spark import RAW_COLUMNS
+from pipeline_defs.orchestration.assets import catalog
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.settings import PROJECT
-from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import Topic
 
 

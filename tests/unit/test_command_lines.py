@@ -15,7 +15,7 @@ from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.show import TopicName
 from pipeline_defs.core.command_lines import command
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
-from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from tests.support.messages import texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML

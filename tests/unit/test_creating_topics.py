@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, TopicAlreadyExistsError
 
+from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.errors import BrokerUnavailable, Refused
-from pipeline_defs.edges.kafka import Kafka
 
 TOPIC = "orders"
 

@@ -17,21 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import glance, show, terminal
-from pipeline_defs.core.decoders import Decode
+from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.map.draw import read_picture
-from pipeline_defs.metrics import read_metrics
-from pipeline_defs.projection import register_keys
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.operate.metrics import read_metrics
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.pulse.ticking import run_tick
+from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.status import read_statuses
-from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, World
 

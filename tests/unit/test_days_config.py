@@ -6,9 +6,9 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.topic_defs import build_days
+from pipeline_defs.core.tables.days import Days, EventTime
+from pipeline_defs.orchestration.topic_defs import build_days
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
 TOPIC = "topic: orders\n"

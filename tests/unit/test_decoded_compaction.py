@@ -15,26 +15,27 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs import compaction, reader
-from pipeline_defs.attempt import Attempt
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import differing_in_any_order
+from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import read
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoded_table import TREE, document_path, is_of_dead_letters
-from pipeline_defs.core.decoders import Decode
-from pipeline_defs.core.decoding import Decided, completeness_of
-from pipeline_defs.core.delta import Commit
+from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
-from pipeline_defs.edges.decodings import Decodings, decoded_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.parquet import differing_in_any_order
-from pipeline_defs.latest import LatestTools, Updated, open_sources, place, update
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoded_table import TREE, document_path, is_of_dead_letters
+from pipeline_defs.core.tables.decoding import Decided, completeness_of
+from pipeline_defs.core.tables.delta import Commit
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.operate import reader
+from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
+from pipeline_defs.tables import compaction
+from pipeline_defs.tables.latest import LatestTools, Updated, open_sources, place, update
+from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import Topic
-from pipeline_defs.vacuum import vacuum
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.fake_latest import FakeLatest

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.core.decoded_table import TREE
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.lake import Lake
+from pipeline_defs.core.tables.decoded_table import TREE
 from tests.support.decoded import DecodedTopic, numbered, shown_places
 from tests.support.strategies import EPOCH_MS
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.core.coverage import tiling_violations
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import manifest_path
-from pipeline_defs.planner import commit_next_step
-from pipeline_defs.sweeping import sweep_orphans
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.coverage import tiling_violations
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.delta import Commit, File, Snapshot, apply, check, from_json, to_json
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
-from pipeline_defs.edges.delta_log import DeltaLog
-from pipeline_defs.edges.store import Store
+from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
 
 A, B = (File(f"{name}.parquet", 10, 0, {"numRecords": 1}) for name in "ab")
 TABLE = apply(Commit([A], transactions={"g0/p0": 5}), Snapshot())

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.auditing import check_published, check_tiling
-from pipeline_defs.core.coverage import State
-from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.losses import all_losses
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.edges.layout import manifest_path, published_path
-from pipeline_defs.edges.store import Store
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.losses import all_losses
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.landing.auditing import check_published, check_tiling
 from tests.support.fake_log import COMMITTED, TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
 

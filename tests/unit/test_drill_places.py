@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pipeline_defs.cli.drill import drill
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.drills.catalog import DRILLS
-from pipeline_defs.drills.report import choose
-from pipeline_defs.drills.systems import OURS
+from pipeline_defs.lab.cli.drill import drill
+from pipeline_defs.lab.drills.catalog import DRILLS
+from pipeline_defs.lab.drills.report import choose
+from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.settings import Settings
 
 
@@ -60,8 +60,8 @@ def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
 ) -> None:
     """The control is a drill that begins."""
     said = StringIO()
-    monkeypatch.setattr("pipeline_defs.cli.drill.ERRORS", Console(file=said, force_terminal=True))
-    monkeypatch.setattr("pipeline_defs.drills.report.run_drills", lambda *_: {"drills": []})
+    monkeypatch.setattr("pipeline_defs.lab.cli.drill.ERRORS", Console(file=said, force_terminal=True))
+    monkeypatch.setattr("pipeline_defs.lab.drills.report.run_drills", lambda *_: {"drills": []})
     with monkeypatch.context() as wrong:
         wrong.setenv(name, text)
         assert isinstance(CliRunner().invoke(drill, ["--lake", "s3"]).exception, BadSetting)

@@ -7,26 +7,26 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.auditing import check_published, check_table, check_tiling
-from pipeline_defs.compaction import RawTable
-from pipeline_defs.core.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.delta import Commit, Snapshot, apply
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable, Refused, TableFileGone
-from pipeline_defs.core.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.core.raw_table import file_of, find_due_by_files, name_of
-from pipeline_defs.dropping import DropVerdict, plan_dropping
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import manifest_path, published_path
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.redo import verify_expired
-from pipeline_defs.standing import landed_files
-from pipeline_defs.vacuum import vacuum
+from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
+from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
+from pipeline_defs.core.tables.raw_table import file_of, find_due_by_files, name_of
+from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.landing.redo import verify_expired
+from pipeline_defs.landing.standing import landed_files
+from pipeline_defs.tables.compaction import RawTable
+from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
+from pipeline_defs.tables.vacuum import vacuum
 from tests.support.dropped import (
     R,
     another,

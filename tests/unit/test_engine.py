@@ -24,17 +24,18 @@ from click.testing import CliRunner
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError
 
+from pipeline_defs.adapters.kafka.access import OPEN, Access
+from pipeline_defs.adapters.spark import engine, spark_knock, spark_server, spark_serving, spark_session
+from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.adapters.spark.spark_server import Limits, Server
+from pipeline_defs.adapters.spark.spark_session import RETRIES
+from pipeline_defs.adapters.system import locks
+from pipeline_defs.adapters.system.processes import Process, free_ports, read_process
 from pipeline_defs.cli import engine as command
-from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
-from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
-from pipeline_defs.edges.access import OPEN, Access
-from pipeline_defs.edges.engine import Engine
-from pipeline_defs.edges.processes import Process, free_ports, read_process
-from pipeline_defs.edges.remote_engine import RemoteEngine
-from pipeline_defs.edges.spark import Spark
-from pipeline_defs.edges.spark_server import Limits, Server
-from pipeline_defs.edges.spark_session import RETRIES
+from pipeline_defs.core.login.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support.world import PATIENCE_SECONDS, World

@@ -13,11 +13,11 @@ import pytest
 
 from pipeline_defs.core import errors
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import PlanStep, Tail
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
-from pipeline_defs.core.plan_step import PlanStep, Tail
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 PACKAGE = Path(__file__).parents[2] / "pipeline_defs"

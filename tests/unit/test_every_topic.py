@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic

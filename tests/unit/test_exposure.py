@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.plan_step import Tail, Watermarks
-from pipeline_defs.core.planlog import PlanLog
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.exposure import check_expiry, read_endangered
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, TOPIC, World, decide
 

@@ -8,7 +8,7 @@ import dagster as dg
 
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
-from pipeline_defs.failed_runs import FailedSince
+from pipeline_defs.operate.failed_runs import FailedSince
 
 REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"
 

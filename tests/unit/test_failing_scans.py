@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.core.errors import EngineLost, EngineUnavailable, ScanFailed
-from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.landing.scans import Scan
+from pipeline_defs.core.landing.verdicts import Outcome, violations_by_range
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.scans import Scan
-from pipeline_defs.core.verdicts import Outcome, violations_by_range
-from pipeline_defs.edges.engine import scan_failed
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.landing import land
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
@@ -43,7 +43,7 @@ class Java(Exception):
 
 
 class OnFullDisk(Stumbling):
-    """Spark whose every job ends as Java says, by the error that edges/spark.py makes of that."""
+    """Spark whose every job ends as Java says, by the error that adapters/spark/spark.py makes of that."""
 
     def __init__(self, kafka: FakeKafka, cause: str) -> None:
         super().__init__(kafka, -1)

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.core import settling
-from pipeline_defs.core.coverage import State
-from pipeline_defs.core.decoded_ranges import DecodedRanges
-from pipeline_defs.core.decoding import Decoding
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake.lake import STEPS_AHEAD, Lake, step_path
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path
+from pipeline_defs.adapters.lake.store import Store
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.frontier import Frontier
+from pipeline_defs.core.log import settling
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.frontier import Frontier
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.settling import sum_up
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
-from pipeline_defs.core.settling import sum_up
-from pipeline_defs.edges.lake import STEPS_AHEAD, Lake, step_path
-from pipeline_defs.edges.layout import data_path, manifest_path
-from pipeline_defs.edges.store import Store
+from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
+from pipeline_defs.core.tables.decoding import Decoding
 from tests.properties.test_coverage_laws import manifest_of
 from tests.support.decoded import decoded_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC

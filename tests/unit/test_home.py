@@ -14,9 +14,9 @@ from dagster._cli.utils import get_possibly_temporary_instance_for_cli
 
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, Refused
-from pipeline_defs.dagster_home import open_instance
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.orchestration.home.dagster_home import open_instance
+from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.settings import check_home, read_settings
 
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from pipeline_defs.adapters.system.http_pages import CONNECTIONS, HTML, Page, serve_pages
+from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, Family, metrics_text
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.edges.http_pages import CONNECTIONS, HTML, Page, serve_pages
-from pipeline_defs.edges.prometheus import CONTENT_TYPE, Family, metrics_text
 
 Ask = Callable[..., tuple[int, str]]
 

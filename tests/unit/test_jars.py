@@ -13,9 +13,10 @@ from typing import get_args
 
 import pytest
 
+from pipeline_defs.adapters.system import jars
+from pipeline_defs.adapters.system.java import find_java
+from pipeline_defs.adapters.testbed import class_archive
 from pipeline_defs.core.errors import JarsUnavailable, JavaUnusable
-from pipeline_defs.edges import class_archive, jars
-from pipeline_defs.edges.java import find_java
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +81,7 @@ def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> 
     """Real Ivy with nobody at its proxy; afterwards the cache has its log and lock, and no half directory."""
     nobody = "".join(f" -D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline_defs.edges.jars", tmp_path / "jars"],
+        [sys.executable, "-m", "pipeline_defs.adapters.system.jars", tmp_path / "jars"],
         cwd=ROOT,
         env={**os.environ, "JAVA_TOOL_OPTIONS": nobody},
         capture_output=True,

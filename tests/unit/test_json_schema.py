@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pipeline_defs.adapters.formats.json_batches import batch_checker
+from pipeline_defs.adapters.formats.json_checks import find_violation, open_checker
 from pipeline_defs.core.bounds import MOST_CHECKS
-from pipeline_defs.core.json_schema import columns_of, find_clashes, refuse_bomb
-from pipeline_defs.edges.json_batches import batch_checker
-from pipeline_defs.edges.json_checks import find_violation, open_checker
+from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
 
 COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
     ({"type": "string"}, "STRING"),

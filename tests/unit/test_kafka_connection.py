@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kafka.errors import UnsupportedVersionError
 
+from pipeline_defs.adapters.kafka import kafka_connection
+from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.core.errors import BrokerUnavailable
-from pipeline_defs.edges import kafka_connection
-from pipeline_defs.edges.kafka_connection import Connection
 
 CLOSED = "NetworkSelector closed!"
 

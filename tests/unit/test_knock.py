@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from pipeline_defs.core.client_properties import parse_client_properties
-from pipeline_defs.edges.access import OPEN, Access
-from pipeline_defs.edges.kafka_knock import knock
+from pipeline_defs.adapters.kafka.access import OPEN, Access
+from pipeline_defs.adapters.kafka.kafka_knock import knock
+from pipeline_defs.core.login.client_properties import parse_client_properties
 from tests.support.secured import jaas
 
 SECRET = "hush-4711"

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.coverage import State
-from pipeline_defs.core.delivery import Acceptance
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path
+from pipeline_defs.adapters.system import locks
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.delivery import Acceptance
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.plan_step import Tail
-from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.edges import locks
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import data_path, manifest_path
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.landed import Landed, LandedSince, landed_text
+from pipeline_defs.operate.landed import Landed, LandedSince, landed_text
 
 
 def test_each_landed_range_is_told_once() -> None:

@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.latest import Latest
-from pipeline_defs.topic_defs import build_latest
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.orchestration.topic_defs import build_latest
 from pipeline_defs.topics import Topic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own

@@ -9,9 +9,9 @@ import pytest
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from pipeline_defs.adapters.kafka.kafka_log import Batch, find_untellable, read_batches
 from pipeline_defs.core.errors import Unavailable
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.kafka_log import Batch, find_untellable, read_batches
+from pipeline_defs.core.log.holes import SpanKind
 
 NONE, GZIP, SNAPPY, ZSTD = 0, 1, 2, 4
 

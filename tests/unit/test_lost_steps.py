@@ -9,15 +9,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline_defs.auditing import check_tiling
-from pipeline_defs.core.delivery import Acceptance, Delivery
+from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.lake import Lake
+from pipeline_defs.core.log.delivery import Acceptance, Delivery
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.auditing import check_tiling
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.status import read_statuses
-from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore

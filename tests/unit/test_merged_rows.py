@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline_defs.adapters.lake.parquet import differing_from_all, differing_rows, read_ranges
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.parquet import differing_from_all, differing_rows, read_ranges
 
 FIRST: dict[str, list[Any]] = {"offset": [0, 1, 2], "value": [b"a", None, b"c"]}
 SECOND: dict[str, list[Any]] = {"offset": [5, 7], "value": [b"d", b""]}

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.landing import land
-from pipeline_defs.mirror import mirror_frontier
-from pipeline_defs.steps import no_step
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.steps import no_step
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.mirror import mirror_frontier
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 
 

@@ -12,21 +12,21 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import BrokerUnavailable, EmptySelection, LakeUnavailable, Refused
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.landing import land
-from pipeline_defs.planner import commit_next_step
-from pipeline_defs.reports import trace_row
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.steps import no_step
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.status import read_statuses
-from pipeline_defs.steps import no_step
-from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS

@@ -14,16 +14,16 @@ from dagster_pyspark import LazyPySparkResource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.decoders import Decode
+from pipeline_defs.core.decode.decoders import Decode
+from pipeline_defs.core.landing.picture import Picture
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import check_topic
-from pipeline_defs.core.picture import Picture
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.housekeeping import COMPACT, RETIRE
-from pipeline_defs.map.draw import write_page
-from pipeline_defs.project import defs_yaml, folder_name
+from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
+from pipeline_defs.orchestration.map.draw import write_page
+from pipeline_defs.orchestration.topic_defs import build_topic_defs
+from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.moments import TELL_MS, Pace, pace_text
+from pipeline_defs.orchestration.runs.moments import TELL_MS, Pace, pace_text
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.future import Future
 
+from pipeline_defs.adapters.kafka import producer
+from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.edges import producer
-from pipeline_defs.edges.producer import Guarantees
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.core.errors import UnusableSchema
-from pipeline_defs.edges.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.edges.protobuf_schema import (
+from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_bodies, open_reader
+from pipeline_defs.adapters.formats.protobuf_schema import (
     MAIN,
     ProtoFile,
     compile_proto,
@@ -22,6 +21,7 @@ from pipeline_defs.edges.protobuf_schema import (
     find_message,
     find_mismatches,
 )
+from pipeline_defs.core.errors import UnusableSchema
 
 ORDER = """
 syntax = "proto3";

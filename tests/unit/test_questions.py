@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.duck_questions import close_in
 from pipeline_defs.cli import read
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.duck_questions import close_in
-from pipeline_defs.edges.lake import Lake
 from tests.support.decoded import DecodedTopic
 
 

@@ -11,14 +11,14 @@ import offsetlake
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.core.decoding import Budget
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
-from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.parquet import RAW_SCHEMA
-from pipeline_defs.edges.topic_rows import find_rows
-from pipeline_defs.reader import _read
+from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.tables.decoding import Budget
+from pipeline_defs.operate.reader import _read
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, watch_obstore
 from tests.support.redecoding import OffsetDecoder, decode_by

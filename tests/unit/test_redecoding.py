@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.decoded_table import TREE
-from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Decided, choose_outdated
+from pipeline_defs.adapters.formats.spark_decoding import Decision
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.spark.engine import scan_failed
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EngineUnavailable
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.decoded_checks import read_dead_letters
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.engine import scan_failed
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.spark_decoding import Decision
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.tables.decoded_table import TREE
+from pipeline_defs.core.tables.decoding import Decided, choose_outdated
+from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
+from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import Topic
-from pipeline_defs.vacuum import vacuum
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -172,7 +172,7 @@ def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(
     topic.land(FIRST, WHOLE)
     topic.land(SECOND, WHOLE)
     topic.decode(FIRST, SECOND)
-    monkeypatch.setattr("pipeline_defs.decoding.RANGES_PER_JOB", 1)
+    monkeypatch.setattr("pipeline_defs.tables.decoding.RANGES_PER_JOB", 1)
     verdicts = topic.decode(FIRST, SECOND, by=MENDED, redo=True)
     assert [each.outcome for each in verdicts] == [Decided.REPLACED] * 2
     assert topic.table().version() == 1, "one commit"
@@ -253,7 +253,7 @@ def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, ou
 
 def test_a_long_history_is_read_from_a_checkpoint(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """By who begins now as by who has read it all along; what became of each range is in it, and so are the columns."""
-    monkeypatch.setattr("pipeline_defs.raw_table.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("pipeline_defs.landing.raw_table.CHECKPOINT_EVERY", 3)
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
     known = Decodings(topic.lake)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline_defs.adapters.kafka import schema_registry
+from pipeline_defs.adapters.kafka.schema_registry import Registry, without_login
 from pipeline_defs.core.errors import RegistryUnavailable, UnknownSubject, UnusableSchema
-from pipeline_defs.edges import schema_registry
-from pipeline_defs.edges.schema_registry import Registry, without_login
 from tests.support.fake_registry import NOT_THERE, Answer, FakeRegistry, fake_registry
 
 HTML = b"<html><body>It works! " + b"x" * 100_000 + b"</body></html>"

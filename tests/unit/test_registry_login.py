@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
+from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.decode_config import SideConfig
-from pipeline_defs.edges.schema_registry import connect
+from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
+from pipeline_defs.orchestration.assets.derived_config import SideConfig
 
 SECRET = "hush-4711"
 LOGIN = RegistryLogin(f"reader:{SECRET}")

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.remote_file import RemoteFile
+from pipeline_defs.adapters.spark.spark_files import Digest
 from pipeline_defs.core.errors import BadSetting, DamagedFile
 from pipeline_defs.core.hadoop_urls import hadoop_url
-from pipeline_defs.edges import parquet
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.remote_file import RemoteFile
-from pipeline_defs.edges.spark_digests import Digest
-from pipeline_defs.staging_places import RemoteStaging
+from pipeline_defs.landing.staging_places import RemoteStaging
 
 ROWS = 2_000
 

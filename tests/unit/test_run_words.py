@@ -12,12 +12,12 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 
+from pipeline_defs.cli.launching import Launched, reason_of
 from pipeline_defs.core.errors import RangesFailed
+from pipeline_defs.core.landing.verdicts import failed
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.verdicts import failed
-from pipeline_defs.launching import Launched, reason_of
-from pipeline_defs.raw_asset import _check_landed
+from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.topics import Topic
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))

@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.columns import Column
-from pipeline_defs.core.ddl import NotDdl, parse_ddl
-from pipeline_defs.core.decoders import Format, Side
+from pipeline_defs.core.decode.columns import Column
+from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
+from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import OffsetlakeError
-from pipeline_defs.schema_checks import read_side
+from pipeline_defs.orchestration.assets.schema_checks import read_side
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
 

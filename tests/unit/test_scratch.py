@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.store import Answer, Store
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges.disk import Disk
-from pipeline_defs.edges.store import Answer, Store
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from pipeline_defs.core.client_properties import parse_client_properties
-from pipeline_defs.core.decoders import Format, Side
+from pipeline_defs.adapters.kafka.access import read_access
+from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
-from pipeline_defs.edges.access import read_access
-from pipeline_defs.edges.store import Store
-from pipeline_defs.project import make_home
+from pipeline_defs.core.login.client_properties import parse_client_properties
+from pipeline_defs.orchestration.home.project import make_home
 from pipeline_defs.settings import check_home, load_env_file, read_env_file, read_settings
 from tests.support.fuzz import draws, mutate
 from tests.support.secured import jaas, write_properties

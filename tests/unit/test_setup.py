@@ -18,8 +18,8 @@ from pathlib import Path
 import pip
 import pytest
 
+from pipeline_defs.adapters.system.java import find_java
 from pipeline_defs.core.errors import JavaUnusable
-from pipeline_defs.edges.java import find_java
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("awk", "cat", "cksum", "grep", "make", "mkdir", "rm", "sh", "sleep", "tail", "touch", "tr")
@@ -195,9 +195,9 @@ def test_setup_says_how_far_pip_is_while_it_is(tree: Path, tools: Path) -> None:
 def test_setup_does_each_stage_once_and_again_only_for_another_lock(tree: Path, tools: Path) -> None:
     read_calls = write_fake_venv(tree)
     environ = clean_environ(tools)
-    home = "-m pipeline_defs.project"
-    java, jars = "-m pipeline_defs.edges.java", "-m pipeline_defs.edges.jars .offsetlake/jars"
-    classes = "-m pipeline_defs.edges.class_archive .offsetlake/jars"
+    home = "-m pipeline_defs.orchestration.home.project"
+    java, jars = "-m pipeline_defs.adapters.system.java", "-m pipeline_defs.adapters.system.jars .offsetlake/jars"
+    classes = "-m pipeline_defs.adapters.testbed.class_archive .offsetlake/jars"
 
     assert run_make(tree, environ, "setup").returncode == 0
     first = read_calls()

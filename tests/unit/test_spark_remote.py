@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.adapters.spark import engine, remote_engine, spark_knock, spark_session
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, remote_engine, spark_knock, spark_session
-from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 
@@ -86,10 +86,10 @@ def refuse(listener: socket.socket) -> None:
 
 
 KNOCKING = """
-from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.core.errors import EngineUnavailable
 import sys
-from pipeline_defs.edges import remote_engine
+from pipeline_defs.adapters import remote_engine
 remote_engine.REFUSED_SECONDS = 0.0
 try:
     RemoteEngine(sys.argv[1]).session({})

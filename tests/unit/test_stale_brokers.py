@@ -14,14 +14,14 @@ import pytest
 from kafka import TopicPartition
 from kafka.structs import OffsetAndTimestamp
 
-from pipeline_defs import planner
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.kafka_glance import Glance, look_at
+from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.plan_step import Tail, Watermarks
-from pipeline_defs.core.planning import PartitionState, Policy, TopicState
-from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.edges.kafka_glance import Glance, look_at
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.planner import commit_next_step
+from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
+from pipeline_defs.landing import planner
+from pipeline_defs.landing.planner import commit_next_step
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 

@@ -13,10 +13,10 @@ import stamina
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 from obstore.store import MemoryStore
 
+from pipeline_defs.adapters.lake import disk
+from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
-from pipeline_defs.edges import disk
-from pipeline_defs.edges.processes import free_ports
-from pipeline_defs.edges.store import Answer, Store
 
 
 def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:

@@ -21,24 +21,24 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline_defs import staging_places
-from pipeline_defs.auditing import check_published, check_table
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.cli import compact as command
-from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.errors import DamagedFile, LakeUnavailable, RangeFilesKept, TableFileGone
-from pipeline_defs.core.raw_table import compacted_name
-from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
-from pipeline_defs.edges.decodings import Decodings
-from pipeline_defs.edges.delta_log import raw_table_log
-from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.latest_table import LatestTable
-from pipeline_defs.raw_table import append_landed
-from pipeline_defs.standing import Digests, landed_files
-from pipeline_defs.steps import no_step
-from pipeline_defs.vacuum import find_unnamed, is_vacuum_due, vacuum
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.steps import no_step
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.raw_table import compacted_name
+from pipeline_defs.landing import staging_places
+from pipeline_defs.landing.auditing import check_published, check_table
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.landing.standing import Digests, landed_files
+from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
+from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.support.dropped import (
     R,
     another,

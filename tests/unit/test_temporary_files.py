@@ -14,7 +14,7 @@ from pipeline_defs.settings import PROJECT
 
 OWNER = """
 import sys
-from pipeline_defs.edges.locks import scratch
+from pipeline_defs.adapters.system.locks import scratch
 (scratch() / "copy.parquet").write_bytes(b"rows")
 print(scratch(), flush=True)
 sys.stdin.read()

@@ -19,12 +19,11 @@ from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.metrics import read_metrics
-from pipeline_defs.project import plan_project, write_project
-from pipeline_defs.project_topics import load_topics
+from pipeline_defs.operate.metrics import read_metrics
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.topic_files import MOST_BYTES
+from pipeline_defs.topic_files import MOST_BYTES, load_topics
 from tests.support.fuzz import draws, mutate
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML

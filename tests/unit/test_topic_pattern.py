@@ -10,11 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.cli import show
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, UnknownTopic
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.topic_pattern import TopicPattern
-from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import TopicFiles, read_topic_files

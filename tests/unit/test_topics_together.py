@@ -15,10 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_published
-from pipeline_defs.core.coverage import State
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.adapters.lake import lake as lake_module
+from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import (
     BrokenManifest,
     BrokerUnavailable,
@@ -28,13 +26,15 @@ from pipeline_defs.core.errors import (
     StaleAnswer,
     UnknownTopic,
 )
-from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.core.scans import Scan
-from pipeline_defs.core.verdicts import Outcome, Verdict
-from pipeline_defs.edges import lake as lake_module
-from pipeline_defs.edges.lake import Lake
-from pipeline_defs.landing import land_topics
+from pipeline_defs.core.landing.scans import Scan
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import check_published
+from pipeline_defs.landing.landing import land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 
 RECORDS, PER_RANGE = 10, 4

@@ -1,0 +1,1 @@
+"""Impure: one foreign system per file. Nothing here knows landing, Dagster or settings."""

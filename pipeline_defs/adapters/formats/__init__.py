@@ -1,0 +1,1 @@
+"""Decoding in Spark, a file or two for each format."""

@@ -1,0 +1,1 @@
+"""Kafka, and the Schema Registry beside it."""

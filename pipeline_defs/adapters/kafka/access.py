@@ -1,0 +1,157 @@
+"""How Kafka clusters are entered: the properties file as Kafka's own commands take it, for every client we have.
+
+Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: the file is read once per process.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import javaproperties
+
+from ...core.errors import BadSetting
+from ...core.login.client_properties import PEM_ADVICE, ClientProperties, Pem, Tls, parse_client_properties
+from ...core.login.pem import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find_blocks, is_locked_by_pbes2
+from ..system.text_files import NotText, UnreadableText, read_file, read_text_file
+
+VARIABLE = "OFFSETLAKE_KAFKA_PROPERTIES"
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Is how one machine enters its clusters; without a file, as anybody, in the clear."""
+
+    properties: ClientProperties = field(default_factory=ClientProperties)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    path: Path | None = None
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether what Spark is told has a password or a private key in it."""
+        tls = self.properties.tls
+        return self.properties.login is not None or (tls is not None and tls.key is not None)
+
+    def kafka_python(self) -> dict[str, Any]:
+        """Derives the configuration that each client of kafka-python is opened with."""
+        login = self.properties.login
+        config: dict[str, Any] = {"security_protocol": self.properties.protocol, "ssl_context": self.tls}
+        if login is not None:
+            config |= {
+                "sasl_mechanism": login.mechanism,
+                "sasl_plain_username": login.username,
+                "sasl_plain_password": login.password,
+            }
+        return config
+
+    def spark(self) -> Mapping[str, str]:
+        """Derives the options of Spark's Kafka source: what the file says, under its own names."""
+        return {f"kafka.{key}": value for key, value in self.properties.kafka.items()}
+
+
+OPEN = Access()
+
+
+@cache
+def read_access(path: Path) -> Access:
+    """Reads a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
+    where = f"{VARIABLE} {path}"
+    try:
+        values, lines = _read_values(BytesIO(read_file(path)))
+    except (UnreadableText, javaproperties.InvalidUEscapeError) as error:
+        reason = str(error) if isinstance(error, UnreadableText) else "a \\u is not followed by four digits"
+        raise BadSetting(
+            f"{where} cannot be read: {reason}, expected a properties file as Kafka's commands take it by "
+            "--command-config; nothing was asked of any broker; correct the variable or the file"
+        ) from None
+    properties = parse_client_properties(values, where, lines)
+    if properties.tls is None:
+        return Access(properties, None, path)
+    context = _context(properties.tls, where)  # first: it says best what is wrong with a file
+    return Access(replace(properties, kafka=_without_paths(properties.kafka, properties.tls, where)), context, path)
+
+
+def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, str]:
+    """Return what Spark's Kafka client is told with the text of files for their paths: executors may have other disks."""
+    told = {key: value for key, value in kafka.items() if not key.endswith(".location")}
+    if tls.trust is not None and tls.trust.location is not None:
+        told["ssl.truststore.certificates"] = _read(tls.trust, CERTIFICATE, where)
+    if tls.key is not None and tls.key.location is not None:
+        told["ssl.keystore.key"] = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
+        told["ssl.keystore.certificate.chain"] = _read(tls.key, CERTIFICATE, where)
+    return told
+
+
+def _read_values(file: BinaryIO) -> tuple[dict[str, str], dict[str, int]]:
+    """Read keys with their values and their lines; of a key that stands twice the last counts, as in Java."""
+    values, lines, line = {}, {}, 1
+    for element in javaproperties.parse(file):
+        if isinstance(element, javaproperties.KeyValue):
+            values[element.key], lines[element.key] = element.value, line
+        line += len(element.source.splitlines())
+    return values, lines
+
+
+def _context(tls: Tls, where: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    wanted = sorted(_VERSIONS[each] for each in tls.versions)
+    context.minimum_version, context.maximum_version = wanted[0], wanted[-1]
+    context.check_hostname = tls.checks_host_name
+    if tls.trust is None:
+        context.load_default_certs()
+    else:
+        try:
+            context.load_verify_locations(cadata=_read(tls.trust, CERTIFICATE, where))
+        except ssl.SSLError as error:
+            raise _unusable(tls.trust, where, f"a certificate in it cannot be read{_said(error)}") from None
+    if tls.key is not None:
+        key = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
+        if tls.key_password is not None and is_locked_by_pbes2(key):
+            reason = (
+                "its key is encrypted by PBES2, which Spark's Kafka client cannot undo: encrypt it by PBE-SHA1-3DES"
+            )
+            raise _unusable(tls.key, where, reason)
+        both = key + _read(tls.chain or tls.key, CERTIFICATE, where)
+        try:
+            # OpenSSL takes keys from files only, this one is nobody else's to read; without a password it would ask for one
+            with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:
+                file.write(both)
+                file.flush()
+                context.load_cert_chain(file.name, password=tls.key_password or "")
+        except ssl.SSLError as error:
+            reason = f"its key cannot be read, or is not its certificate's, or ssl.key.password is wrong{_said(error)}"
+            raise _unusable(tls.key, where, reason) from None
+    return context
+
+
+def _read(pem: Pem, kind: str, where: str) -> str:
+    """Reads the blocks of one kind, of which there must be one at least."""
+    try:
+        text = pem.text if pem.location is None else read_text_file(Path(pem.location))
+    except NotText:
+        raise _unusable(pem, where, f"it is not PEM; where it is a JKS or PKCS12 store, {PEM_ADVICE}") from None
+    except UnreadableText as error:
+        raise _unusable(pem, where, str(error)) from None
+    found = find_blocks(text or "", kind)
+    if not found:
+        raise _unusable(pem, where, f"it has no BEGIN {kind}")
+    return found
+
+
+def _said(error: ssl.SSLError) -> str:
+    """Return what OpenSSL calls it, where it says anything."""
+    return f" ({error.reason})" if error.reason else ""
+
+
+def _unusable(pem: Pem, where: str, reason: str) -> BadSetting:
+    return BadSetting(
+        f"{where} cannot be used: {pem.source}: {reason}; nothing was asked of any broker; correct the file, "
+        "`offsetlake explain security` has examples"
+    )

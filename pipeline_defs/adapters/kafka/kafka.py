@@ -1,0 +1,359 @@
+"""What the broker says: topic ids, watermarks, timestamps, open transactions, group offsets.
+
+Planning, evidence and administration only: bulk records are Spark's. Invariant: results are keyed by Kafka partition,
+never joined by position; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import (
+    AuthorizationError,
+    StaleMetadata,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
+
+from ...core.durability import Durability, read_durability
+from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused
+from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
+from ...core.log.holes import BatchSpan, SpanKind
+from ...core.log.plan_step import Tail, Watermarks
+from ...core.log.planning import PartitionState, Policy, TopicState
+from .kafka_connection import Connection, read_refusals
+from .kafka_glance import ISOLATION, Description, Glance, Observation, look_at, read_configs, read_ids_of_leaders
+from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
+from .kafka_transactions import OpenTransaction, find_open
+
+PATIENCE_SECONDS = 5.0  # a broker that has not answered by then is not asked for the other topics of its cluster
+
+
+class Kafka(Connection):
+    """One Kafka cluster."""
+
+    def __init__(self, bootstrap_servers: str, **how: Any) -> None:
+        super().__init__(bootstrap_servers, **how)
+        self._glance = Glance()
+
+    # ---- many topics at once
+
+    @contextmanager
+    def glancing(self, topics: Collection[str]) -> Iterator[None]:
+        """Look at topics at once, in a few requests to each broker; while the context is open, what was seen is the answer.
+
+        What a look at all of them cannot tell is asked of each topic, which says what is wrong with it.
+        Raises `BrokerUnavailable` where no broker answers in time.
+        """
+        began = time.monotonic()
+        try:
+            seen = self._ask("", lambda admin: look_at(admin, topics), attempts=1)
+        except OffsetlakeError:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise
+            seen = {}
+        self._glance = Glance(seen, known=self._glance.timestamps)
+        try:
+            yield
+        finally:
+            self._glance = Glance(timestamps=self._glance.timestamps)
+
+    def look_again(self, topic: str) -> None:
+        """Forget what a glance has seen of a topic: it is asked for."""
+        self._glance.seen.pop(topic, None)
+
+    # ---- what planning sees
+
+    def read_topic_id(self, topic: str) -> str | None:
+        """Read the topic's id as all leaders of its Kafka partitions have it; none from brokers too old to give one.
+
+        Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
+        """
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.topic_id
+
+        def question(admin: KafkaAdminClient) -> str | None:
+            told = self._describe(topic)
+            if told.topic_id is None:
+                return None
+            others = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic] - {told.topic_id}
+            if others:
+                raise StaleMetadata(f"brokers give it {told.topic_id} and {', '.join(sorted(map(str, others)))} as id")
+            return told.topic_id
+
+        return self._ask(topic, question)
+
+    def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
+        """Read `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
+        return self.observe(topic, isolation_level).watermarks
+
+    def observe(self, topic: str, isolation_level: str) -> Observation:
+        """Read id and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.observation(isolation_level)
+
+        def question(_: KafkaAdminClient) -> Observation:
+            topic_id = self.read_topic_id(topic)
+            firsts = self._list_offsets(topic, self._partitions(topic), OffsetSpec.EARLIEST, "read_uncommitted")
+            ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
+            if self.read_topic_id(topic) != topic_id or any(ends[p].offset < firsts[p].offset for p in firsts):
+                raise StaleMetadata("it was created again while it was looked at")
+            marks = {p: Watermarks(firsts[p].offset, ends[p].offset) for p in firsts}
+            return Observation(topic_id, marks, {p: end.leader_epoch for p, end in ends.items()})
+
+        return self._ask(topic, question)
+
+    def _list_offsets(
+        self, topic: str, partitions: Sequence[int], which: OffsetSpec, isolation_level: str
+    ) -> dict[int, OffsetAndTimestamp]:
+        """Read an offset of each Kafka partition; the latest is its last stable one, or read uncommitted its high watermark."""
+        wanted = {TopicPartition(topic, p): which for p in partitions}
+        level = ISOLATION[isolation_level]
+        found = self._ask(topic, lambda admin: admin.list_partition_offsets(wanted, isolation_level=level))
+        return {p: found[TopicPartition(topic, p)] for p in partitions}
+
+    def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
+        seen = self._glance.seen.get(topic)
+        if seen is not None and seen.leaders.keys() >= {*partitions}:
+            return {p: seen.ends[isolation_level][p].offset for p in partitions}
+        ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
+        return {p: end.offset for p, end in ends.items()}
+
+    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+        """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
+        seen = self.observe(topic, policy.isolation_level)
+        topic_id, watermarks = seen.topic_id, seen.watermarks
+        same = tail.topic_id in {None, topic_id}
+        below = [p for p, marks in watermarks.items() if same and p in tail.heads and marks.end < tail.heads[p].offset]
+        highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
+        starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
+        retention = read_retention(self.read_config(topic))
+        partitions = {}
+        for partition, marks in watermarks.items():
+            head = tail.heads[partition].offset if same and partition in tail.heads else marks.earliest
+            waiting = max(head, marks.earliest) < marks.end
+            at = max(head, marks.earliest)
+            oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
+            left = seconds_to_loss(retention, Rates(), Exposure(at, oldest, marks), now_ms) if waiting else None
+            partitions[partition] = PartitionState(
+                marks, oldest, starts.get(partition), left, highs.get(partition), seen.leader_epochs[partition]
+            )
+        size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
+        return TopicState(topic, topic_id, partitions, size)
+
+    def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:
+        if policy.start == "latest":
+            return {p: mark.end for p, mark in marks.items()}
+        return self.read_offsets_at(topic, marks, policy.start) if isinstance(policy.start, int) else {}
+
+    def read_offsets_at(self, topic: str, marks: Mapping[int, Watermarks], moment_ms: int) -> dict[int, int]:
+        """Reads of each Kafka partition the first offset with a record of that moment or later; its end where none is.
+
+        Kafka takes a time before 1970 for a question of another kind: -1 is the end of the log.
+        """
+        specs = {TopicPartition(topic, p): max(0, moment_ms) for p in marks}
+        found = self._ask(topic, lambda admin: admin.list_partition_offsets(specs))
+        # no record at or after the timestamp is answered with -1
+        offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}
+        return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
+
+    def read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
+        """Read the timestamp (ms since 1970) of the first record at or after an offset, none where there is none.
+
+        Of a topic that is glanced at, one that was read before is remembered: no record changes.
+        """
+        seen = self._glance.seen.get(topic)
+        if seen is None:
+            return self._read_timestamp(topic, partition, offset, isolation_level)
+        place = topic, seen.topic_id, partition, offset, isolation_level
+        return self._glance.timestamp(place, lambda: self._read_timestamp(topic, partition, offset, isolation_level))
+
+    def _read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
+        for batch in self._read_batches(topic, partition, offset, offset + 1, isolation_level, max_bytes=1):
+            if batch.span.kind is SpanKind.DATA:
+                return batch.first_timestamp_ms
+        return None
+
+    def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
+        """Is the mean size of a record on the broker's disk; none where the topic is empty."""
+        marks = watermarks or self.read_watermarks(topic, "read_committed")
+        offsets = sum(mark.end - mark.earliest for mark in marks.values())
+        if not offsets:
+            return None
+        return sum(self.read_sizes(topic, sorted(marks)).values()) / offsets
+
+    def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Read the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
+        glance = self._glance  # which another may end meanwhile
+        if glance.seen.get(topic) is None:
+            return self._read_sizes({topic: partitions}).get(topic, {})
+        if glance.sizes is None:
+            glance.sizes = self._read_sizes({name: [*each.leaders] for name, each in [*glance.seen.items()]})
+        return glance.sizes.get(topic, {})
+
+    def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
+        wanted = {topic: list(partitions) for topic, partitions in topics.items()}
+        brokers = self._ask(next(iter(topics)), lambda admin: admin.describe_log_dirs(wanted))
+        sizes: dict[str, dict[int, int]] = {}
+        for found in (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"]):
+            largest = sizes.setdefault(found["name"], {})
+            for replica in found["partitions"]:
+                partition = replica["partition_index"]
+                largest[partition] = max(largest.get(partition, 0), replica["partition_size"])
+        return sizes
+
+    # ---- evidence
+
+    def read_spans(
+        self,
+        topic: str,
+        partition: int,
+        wanted: Sequence[tuple[int, int]],
+        isolation_level: str,
+        is_told: Callable[[BatchSpan], bool] = lambda span: True,
+    ) -> Iterator[BatchSpan]:
+        """Read what the log holds in the sorted intervals `wanted`, batch by batch.
+
+        Intervals that lie close together share a fetch; what lies far between them is not fetched. No batch is
+        decompressed but those of data whose header does not tell enough, as `is_told` has it: they come with offsets.
+        Those behind the last interval are fetched along and not looked into.
+        """
+        reached = 0
+        for start, end in wanted:
+            for batch in self._read_batches(topic, partition, max(start, reached), end, isolation_level):
+                span = batch.span
+                reached = max(reached, span.end)
+                is_enough = span.kind is not SpanKind.DATA or span.start >= wanted[-1][1] or is_told(span)
+                yield span if is_enough else batch.look_into()
+
+    def find_untellable(
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str
+    ) -> tuple[int, int] | None:
+        """Find the first record whose time no column can hold, which nobody's reader gets past: its offset and timestamp."""
+        return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Says whether the topic's cleanup policy includes compaction."""
+        return "compact" in self.read_config(topic).get("cleanup.policy", "")
+
+    def read_durability(self, topic: str) -> Durability:
+        """Read what decides whether the loss of a broker takes acknowledged records with it."""
+        return read_durability(self._describe(topic).replicas, self.read_config(topic))
+
+    def read_config(self, topic: str) -> dict[str, str]:
+        """Read what is used of the topic's configuration, defaults included."""
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.config
+        return self._ask(topic, lambda admin: read_configs(admin, [topic])[topic])
+
+    def _read_batches(
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = FETCH_BYTES
+    ) -> Iterator[Batch]:
+        def fetch(offset: int) -> Fetched:
+            request = fetch_request(topic, partition, offset, ISOLATION[isolation_level], max_bytes)
+            return self._ask(topic, lambda admin: send_fetch(admin, TopicPartition(topic, partition), request))
+
+        return read_batches(fetch, start, end)
+
+    # ---- open transactions
+
+    def read_open_transactions(self, topic: str, now_ms: int) -> list[OpenTransaction]:
+        """Names the transactions that hold back the last stable offset; asks only where it is behind the log's end.
+
+        One that its coordinator does not know began, as far as anybody can tell, with its first record.
+        """
+        partitions = self._partitions(topic)
+        stable = self._read_ends(topic, partitions, "read_committed")
+        high = self._read_ends(topic, partitions, "read_uncommitted")
+        behind = {p: high[p] for p in partitions if stable[p] < high[p]}
+        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms)) if behind else []
+        return [
+            each
+            if each.started_at_ms is not None
+            else replace(
+                each, started_at_ms=self.read_timestamp(topic, each.partition, each.first_offset, "read_uncommitted")
+            )
+            for each in found
+        ]
+
+    # ---- the mirror
+
+    def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
+        """Moves the consumer group's offsets to the landed frontier, so that lag tools work."""
+        if not frontier:
+            return
+        offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
+        refused = self._ask(topic, lambda admin: read_refusals(admin.alter_group_offsets(group, offsets)))
+        if refused:
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not move consumer group {group} on "
+                f"{', '.join(f'{topic}/{p} to {frontier[p]}: {why}' for p, why in refused.items())}; what is landed stays "
+                "landed; have no consumer join that group, the next run moves it",
+                group=group,
+            )
+
+    def read_group(self, topic: str, group: str) -> dict[int, int]:
+        """Reads the group's offsets of a topic."""
+        found = self._ask(topic, lambda admin: admin.list_group_offsets({group: None}))[group]
+        return {tp.partition: meta.offset for tp, meta in found.items() if tp.topic == topic}
+
+    # ---- topics
+
+    def list_topics(self) -> list[str]:
+        """Lists the topics of the cluster, without Kafka's own."""
+        return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
+
+    def create_topic(
+        self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> None:
+        """Creates a topic with `replicas` copies of each Kafka partition and waits until its leaders answer.
+
+        The answer to a request that created it may be lost: a topic that a repeated request finds there is the one.
+
+        Raises:
+            Refused: the topic was there before.
+        """
+        wanted = {topic: {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}}
+        requests = 0
+
+        def create(admin: KafkaAdminClient) -> None:
+            nonlocal requests
+            requests += 1
+            try:
+                admin.create_topics(wanted)
+            except TopicAlreadyExistsError as error:
+                if requests == 1:
+                    raise Refused(
+                        f"topic {topic} exists already on the broker at {self.bootstrap_servers}; nothing was created; use "
+                        "that topic, or name another"
+                    ) from error
+
+        self._ask(topic, create)
+        self._ask(topic, lambda admin: admin.wait_for_topics([topic], timeout_ms=self._timeout_ms))
+
+    # ---- the connection
+
+    def _partitions(self, topic: str) -> list[int]:
+        seen = self._glance.seen.get(topic)
+        return list((seen or self._describe(topic)).leaders)
+
+    def _describe(self, topic: str) -> Description:
+        def question(admin: KafkaAdminClient) -> Description:
+            (found,) = admin.describe_topics([topic])
+            error = for_code(found["error_code"])
+            if issubclass(error, AuthorizationError | UnknownTopicOrPartitionError):
+                raise error  # which it says in its answer, other than of what it does not do
+            return Description.of(found)
+
+        return self._ask(topic, question)

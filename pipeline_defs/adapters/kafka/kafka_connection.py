@@ -1,0 +1,151 @@
+"""One admin client of a Kafka cluster: opened at first use, asked again where that may help, its errors made ours.
+
+Knows no question. Invariant: whatever Kafka answers, a caller gets an answer or one clear error of our tree.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Self, TypeVar
+
+import stamina
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConnectionError,
+    KafkaError,
+    NoError,
+    StaleMetadata,
+    UnknownTopicOrPartitionError,
+)
+
+from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic
+from .access import OPEN, Access
+from .kafka_knock import knock
+
+stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
+
+T = TypeVar("T")
+
+
+def is_retriable(error: Exception) -> bool:
+    """Return whether Kafka calls an error retriable; that there is no such topic is not waited for."""
+    return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+
+
+def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
+    """Read from the answers of a group's coordinator which Kafka partitions it refused; raise what may pass."""
+    refused = {}
+    for tp, answer in sorted(answers.items()):
+        if answer is not NoError:
+            if is_retriable(answer()):
+                raise answer
+            refused[tp.partition] = answer.__name__
+    return refused
+
+
+class Connection:
+    """Connection to one Kafka cluster, closed with `close()`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        timeout_seconds: float = 20.0,
+        access: Access = OPEN,
+        named_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS",
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.named_by = named_by  # where a person corrects the address
+        self.access = access
+        self._timeout_ms = int(timeout_seconds * 1000)
+        self._admin: KafkaAdminClient | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; a later call opens a new one."""
+        self._let_go(self._admin)
+
+    def _let_go(self, admin: KafkaAdminClient | None) -> None:
+        """Close a client where it still is the one that is asked: threads share it, and another may have closed it."""
+        with self._lock:
+            is_asked = admin is self._admin
+            if admin is not None and is_asked:
+                admin.close()
+                self._admin = None
+
+    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T], attempts: int | None = None) -> T:
+        """Ask the cluster; what Kafka calls retriable is asked again until the time-out, or so many `attempts` are made."""
+        retriable = stamina.retry_context(
+            on=is_retriable, timeout=self._timeout_ms / 1000, attempts=attempts, wait_max=1
+        )
+        admin = None
+        try:
+            for attempt in retriable:
+                with attempt:
+                    admin = self._connected()
+                    return self._put(question, admin)
+        except StaleMetadata as error:
+            raise StaleAnswer(
+                f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
+                "written and nothing is lost; it is asked again later, and where it stays so, look which broker is cut off "
+                "from the others",
+                topic=topic,
+            ) from error
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopic(
+                f"topic {topic} does not exist on the broker at {self.bootstrap_servers}; nothing was written; create the "
+                "topic, correct `topic` in its defs.yaml, or `exclude` it where a pattern matches it",
+                topic=topic,
+            ) from error
+        except AuthorizationError as error:
+            what = f" of topic {topic}" if topic else ""
+            raise BrokerRefuses(
+                f"the Kafka broker at {self.bootstrap_servers} does not allow us what was asked{what} over "
+                f"{self.access.properties}: {type(error).__name__}; nothing was written and nothing is lost; have it allowed, "
+                "`offsetlake explain security` names what is needed",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
+        except (KafkaError, OSError) as error:
+            self._let_go(admin)
+            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
+                f"was written and nothing is lost; start that broker, or correct its address: {self.named_by}",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
+        raise AssertionError("a retry context ends by returning or raising")
+
+    def _put(self, question: Callable[[KafkaAdminClient], T], admin: KafkaAdminClient) -> T:
+        """Put a question to a client; where another thread has closed it meanwhile, that is an error to ask again after."""
+        try:
+            return question(admin)
+        except RuntimeError as error:  # kafka-python's, of a selector that is closed
+            with self._lock:
+                is_closed = admin is not self._admin
+            if is_closed:
+                raise KafkaConnectionError("another thread has closed the connection") from error
+            raise
+
+    def _connected(self) -> KafkaAdminClient:
+        with self._lock:
+            if self._admin is None:
+                if self.access.path is not None:  # whoever logs in is told at once why not
+                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self.bootstrap_servers,
+                    client_id="offsetlake",
+                    request_timeout_ms=self._timeout_ms,
+                    bootstrap_timeout_ms=self._timeout_ms,
+                    **self.access.kafka_python(),
+                )
+            return self._admin

@@ -1,0 +1,182 @@
+"""Many topics of a cluster seen at once: ids, watermarks and configurations, in a few requests to each broker.
+
+Kafka answers of a thousand Kafka partitions as soon as of one. Invariant: a topic of which the look tells nothing certain
+(no leader, created again meanwhile, not allowed) is not among what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.protocol.metadata import MetadataRequest
+from kafka.structs import OffsetAndTimestamp
+
+from ...core.log.plan_step import Watermarks
+
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+CONFIGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+)
+LEADER_MS = 2_000  # for which a leader that moves is waited for
+Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of one topic; `ends` is by isolation level, then by Kafka partition."""
+
+    topic_id: str | None
+    leaders: Mapping[int, int]
+    firsts: Mapping[int, int]
+    ends: Mapping[str, Mapping[int, OffsetAndTimestamp]]
+    config: dict[str, str]
+
+    def observation(self, isolation_level: str) -> Observation:
+        """Return it as a reader at an isolation level sees it."""
+        ends = self.ends[isolation_level]
+        marks = {p: Watermarks(first, ends[p].offset) for p, first in self.firsts.items()}
+        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks})
+
+
+@dataclass(slots=True)
+class Glance:
+    """What is answered from one look: topics by name, sizes by topic and Kafka partition once they were asked for.
+
+    `known` are timestamps of records that the glance before has used; those that this one uses are in `timestamps`.
+    """
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    sizes: Mapping[str, dict[int, int]] | None = None
+    known: Mapping[Place, int] = field(default_factory=dict)
+    timestamps: dict[Place, int] = field(default_factory=dict)
+
+    def timestamp(self, place: Place, read: Callable[[], int | None]) -> int | None:
+        """Return the timestamp of the first record from a place on; none, which is not remembered, where there is none yet."""
+        found = self.timestamps.get(place, self.known.get(place))
+        if found is None:
+            found = read()
+        if found is not None:
+            self.timestamps[place] = found
+        return found
+
+
+def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Seen]:
+    """Look at topics; those of which it is not certain what is so are left out."""
+    before = _describe(admin, topics)
+    partitions = [TopicPartition(topic, p) for topic, told in before.items() for p in told.leaders]
+    firsts = _list(admin, partitions, OffsetSpec.EARLIEST, "read_uncommitted")
+    ends = {level: _list(admin, partitions, OffsetSpec.LATEST, level) for level in ISOLATION}
+    configs = read_configs(admin, before)
+    after = _describe(admin, before)
+    seen: dict[str, Seen] = {}
+    for topic, told in before.items():
+        own = [TopicPartition(topic, p) for p in told.leaders]
+        is_whole = all(ends[level][tp].offset >= firsts[tp].offset for level in ISOLATION for tp in own)
+        if topic in after and after[topic].topic_id == told.topic_id and is_whole:
+            seen[topic] = Seen(
+                told.topic_id,
+                told.leaders,
+                {tp.partition: firsts[tp].offset for tp in own},
+                {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION},
+                configs[topic],
+            )
+    return seen
+
+
+def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Description]:
+    """Describe the topics on whose id all brokers agree, and of which each Kafka partition has a leader."""
+    if not topics:
+        return {}
+    answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
+    told = {name: Description.of(answer) for name, answer in answers.items()}
+    told = {name: each for name, each in told.items() if each.leaders and NO_LEADER not in each.leaders.values()}
+    ids = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
+    return {name: each for name, each in told.items() if each.topic_id is None or ids[name] == {each.topic_id}}
+
+
+def _list(
+    admin: KafkaAdminClient, partitions: Collection[TopicPartition], which: OffsetSpec, level: str
+) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+    wanted = dict.fromkeys(partitions, which)
+    found: Mapping[TopicPartition, OffsetAndTimestamp] = admin.list_partition_offsets(
+        wanted, isolation_level=ISOLATION[level], timeout_ms=LEADER_MS
+    )
+    return found
+
+
+def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, dict[str, str]]:
+    """Read what is used of the configurations of topics, defaults included."""
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGS)) for topic in topics]
+    found = admin.describe_configs(wanted, config_filter="all")["topic"] if wanted else {}
+    return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
+
+
+_NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
+
+    `replicas` is the number of copies of the Kafka partition that has the fewest.
+    """
+
+    topic_id: str | None
+    leaders: Mapping[int, int]
+    replicas: int
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Description:
+        """Return the description in an answer of kafka-python's admin client."""
+        leaders = {part["partition_index"]: part["leader_id"] for part in answer["partitions"]}
+        replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
+        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Id, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
+
+    topic_id: str | None
+    watermarks: Mapping[int, Watermarks]
+    leader_epochs: Mapping[int, int | None]
+
+
+def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[str | None]]:
+    """Return the ids that topics have to those who lead their Kafka partitions; one that does not know a topic says none.
+
+    `leaders` is by topic. Each broker is asked once, for all that it leads.
+    """
+    led: dict[int, list[str]] = {}
+    for topic, nodes in leaders.items():
+        for node in {*nodes} - {NO_LEADER}:
+            led.setdefault(node, []).append(topic)
+    ids: dict[str, set[str | None]] = {topic: set() for topic in leaders}
+
+    async def ask() -> None:
+        for node, topics in sorted(led.items()):
+            request = MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+            for answer in (await admin._manager.send(request, node_id=node)).topics:
+                ids[answer.name].add(None if answer.error_code else _known_id(answer.topic_id))
+
+    admin._manager.run(ask)
+    return ids
+
+
+def _known_id(topic_id: object) -> str | None:
+    return None if topic_id in {None, UUID(int=0)} or str(topic_id) == _NO_ID else str(topic_id)

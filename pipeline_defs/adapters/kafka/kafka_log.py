@@ -1,0 +1,196 @@
+"""The log itself: record batches over an interval of offsets, told apart without decoding a record.
+
+kafka-python's admin client has no public fetch; the two functions that use its connection manager stand here
+(docs/design/0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnsupportedCodecError, for_code
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.util import decode_varint
+
+from ...core.errors import Unavailable
+from ...core.log.holes import BatchSpan, SpanKind
+
+FETCH_BYTES = 1024 * 1024
+_BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
+
+MICROSECONDS_END_MS = (
+    2**63 - 1
+) // 1000  # the last moment, either way from 1970, that a column of microseconds can hold
+
+Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself."""
+
+    span: BatchSpan
+    first_timestamp_ms: int | None
+    raw: Any
+
+    def look_into(self) -> BatchSpan:
+        """Return the span with the offsets of its records; without them where its compression cannot be undone here.
+
+        Raises `Unavailable` where the batch is damaged.
+        """
+        if self.span.offsets is not None:
+            return self.span
+        try:
+            return replace(self.span, offsets=tuple(offset for offset, _ in _read_records(self.raw)))
+        except UnsupportedCodecError:
+            return self.span
+
+
+def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[Batch]:
+    """Yields the batches that the log holds from `start` on, until `end` is reached or nothing is left.
+
+    Those that were fetched although they lie behind `end` are yielded too: they may serve the next hole.
+    """
+    at = start
+    while at < end:
+        data = fetch(at)
+        records = MemoryRecords(bytes(data.records or b""))
+        aborted = sorted((txn.first_offset, txn.producer_id) for txn in data.aborted_transactions or ())
+        aborting: set[int] = set()
+        reached = at
+        while (batch := records.next_batch()) is not None:
+            if not isinstance(batch, DefaultRecordBatch):
+                found = _legacy(batch)
+                reached = max(reached, found.span.end)
+                if found.span.end > start:
+                    yield found
+                continue
+            reached = max(reached, batch.next_offset)
+            while aborted and aborted[0][0] <= batch.last_offset:
+                aborting.add(aborted.pop(0)[1])
+            if batch.is_control_batch:
+                aborting.discard(batch.producer_id)
+                kind = SpanKind.CONTROL
+            else:
+                is_aborted = batch.is_transactional and batch.producer_id in aborting
+                kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
+            if batch.next_offset > start:
+                span = BatchSpan(batch.base_offset, batch.next_offset, kind, batch.records_count)
+                yield Batch(span, _known_time(batch.first_timestamp), batch)
+        if reached <= at:
+            return
+        at = reached
+
+
+def _read_records(batch: Any) -> list[tuple[int, int]]:
+    """Return offset and timestamp (ms since 1970) of each record of a batch; the rest of it is passed over by its length.
+
+    kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
+    where the batch is not as its header says.
+    """
+    if not isinstance(batch, DefaultRecordBatch):
+        return [(record.offset, record.timestamp) for record in batch]
+    try:
+        iter(batch)  # decompresses
+        data, at, found = batch._buffer, batch._pos, []
+        is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
+        for _ in range(batch.records_count):
+            length, begin = decode_varint(data, at)
+            time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
+            offset_delta, _ = decode_varint(data, pos)
+            time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
+            found.append((batch.base_offset + offset_delta, time))
+            at = begin + length
+        if at != len(data):
+            raise ValueError(f"its records end at byte {at} of {len(data)}")
+    except UnsupportedCodecError:
+        raise
+    except Exception as error:  # each codec has errors of its own
+        raise Unavailable(
+            f"the record batch at offset {batch.base_offset} is damaged on the broker: {type(error).__name__}; what it holds "
+            "is not known, so nothing of its range was written; `kafka-dump-log.sh --deep-iteration` shows it; have its "
+            "replica restored from another broker"
+        ) from error
+    return found
+
+
+def _legacy(batch: Any) -> Batch:
+    """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
+
+    Brokers take no such message any more from 4.0 on, and still send what lies on their disks (KIP-724).
+    """
+    try:
+        records = list(batch)
+    except (KafkaError, AssertionError) as error:
+        raise Unavailable(
+            f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: "
+            f"{type(error).__name__}: {error}; what they hold is not known, so nothing of their range was written; have them "
+            "copied to a topic of today's format (MirrorMaker, or a consumer that produces them again)"
+        ) from error
+    offsets = tuple(record.offset for record in records)
+    span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
+    return Batch(span, _known_time(records[0].timestamp), batch)
+
+
+def _known_time(timestamp_ms: int | None) -> int | None:
+    return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
+
+
+def find_untellable(batches: Iterable[Batch], start: int, end: int) -> tuple[int, int] | None:
+    """Find the first record in `[start, end)` whose time no column can hold: its offset and timestamp (ms since 1970).
+
+    None where there is no such record, or where its batch cannot be read here.
+    """
+    for batch in batches:
+        try:
+            records = _read_records(batch.raw)
+        except (UnsupportedCodecError, Unavailable):
+            continue
+        for offset, time in records:
+            if start <= offset < end and abs(time or 0) > MICROSECONDS_END_MS:
+                return offset, time
+    return None
+
+
+def fetch_request(topic: str, partition: int, offset: int, isolation_level: int, max_bytes: int) -> FetchRequest:
+    """Is the request for the log of one Kafka partition from an offset on, `max_bytes` of it and at least one batch."""
+    part = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=max_bytes,
+    )
+    return FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[part])],
+        forgotten_topics_data=[],
+        rack_id="",
+        min_version=4,
+        max_version=_BY_NAME,
+    )
+
+
+def send_fetch(admin: KafkaAdminClient, partition: TopicPartition, request: FetchRequest) -> Fetched:
+    """Sends a fetch to the partition's leader; offsets that the log does not hold are answered with no records."""
+
+    async def send() -> Any:
+        leader = next(iter(await admin._async_get_leader_for_partitions({partition})))
+        return await admin._manager.send(request, node_id=leader)
+
+    data = admin._manager.run(send).responses[0].partitions[0]
+    error = for_code(data.error_code)
+    if error not in {NoError, OffsetOutOfRangeError}:
+        raise error(f"fetch of {partition.topic}/{partition.partition}")
+    return data

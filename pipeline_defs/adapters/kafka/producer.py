@@ -1,0 +1,283 @@
+"""Producing records to Kafka, for demos, tests and drills; not a part of landing.
+
+Invariant: a record counts as acknowledged only where the broker has said so, and in a transaction once it is committed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from ...core.errors import BadSetting, BrokerUnavailable, Refused
+from .access import OPEN, Access
+from .kafka_knock import knock
+
+PROGRESS_EVERY = 5_000
+RECORDS_PER_TRANSACTION = 1_000
+BOOTSTRAP_SECONDS = 20.0
+ABORT_SECONDS = 30.0  # for a broker that does not answer; it then aborts by itself, after the transaction's time-out
+Acks = Literal["0", "1", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Is one record to produce; where no partition is named, Kafka chooses it by the key's hash."""
+
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """Is what a producer asks of the broker, in kafka-python's words; raises `BadSetting` for what cannot be had together.
+
+    | acks | acknowledged means |
+    |---|---|
+    | `0` | sent: nobody has said anything |
+    | `1` | the leader has it; lost with the leader, where no follower has fetched it yet |
+    | `all` | every replica in sync has it, at least `min.insync.replicas` of them |
+
+    Idempotence is on where nothing else is asked for and `acks` is `all`: a record that is sent again stands once.
+    """
+
+    acks: Acks = "all"
+    enable_idempotence: bool | None = None
+    transactional_id: str | None = None
+    records_per_transaction: int | None = None
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.enable_idempotence and self.acks != "all":
+            wrong.append(f"idempotence needs acks=all, found acks={self.acks}")
+        if self.transactional_id is not None:
+            if self.acks != "all":
+                wrong.append(f"a transactional id needs acks=all, found acks={self.acks}")
+            if self.enable_idempotence is False:
+                wrong.append("a transactional id needs idempotence, which is switched off")
+        elif self.records_per_transaction is not None:
+            wrong.append("records per transaction need a transactional id, and none is given")
+        if wrong:
+            raise BadSetting(f"these producer options contradict each other: {'; '.join(wrong)}; nothing was produced")
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Says whether the broker drops what it has already from this producer."""
+        return self.acks == "all" if self.enable_idempotence is None else self.enable_idempotence
+
+    def config(self) -> dict[str, Any]:
+        """Derives kafka-python's configuration."""
+        return {
+            "acks": "all" if self.acks == "all" else int(self.acks),
+            "enable_idempotence": self.is_idempotent,
+            "transactional_id": self.transactional_id,
+        }
+
+
+def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = None) -> Iterator[Record]:
+    """Read records from JSON lines, gzipped or not: each line is a value, one of its fields the key.
+
+    Raises `Refused` with the line that is not one JSON object, or lacks a field; its contents are not said.
+    """
+    fields = "".join(f" with a field {field}" for field in (key_field, timestamp_field) if field)
+    for number, line in _read_lines(path):
+        value = line.rstrip(b"\r")
+        if not value:
+            continue
+        try:
+            document = json.loads(value, parse_constant=_refuse_constant)
+            if not isinstance(document, dict):
+                raise ValueError("not a JSON object")
+            key = document[key_field] if key_field else None
+            timestamp_ms = _timestamp(document[timestamp_field]) if timestamp_field else None
+        except (ValueError, KeyError, RecursionError) as error:
+            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise Refused(
+                f"{path}:{number} is not a record to produce: {reason}; expected one JSON object per line{fields}"
+            ) from error
+        text = key if isinstance(key, str) else json.dumps(key)
+        yield Record(None if key is None else text.encode(errors="surrogatepass"), value, timestamp_ms)
+
+
+def read_raw(path: Path, separator: bytes = b"\t") -> Iterator[Record]:
+    """Read a record from each line as it is, whatever it holds: key, separator, value; without one the line is a value."""
+    for _, line in _read_lines(path):
+        key, found, value = line.partition(separator) if separator else (b"", b"", line)
+        yield Record(key, value) if found else Record(None, line)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, gzipped or not, each with its number; raises `Refused` where the file ends too early."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with opener(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                yield number, line.removesuffix(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise Refused(
+            f"{path} cannot be read behind line {number}: {error}; expected text, or text as gzip packs it"
+        ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _timestamp(found: object) -> int:
+    """Return a timestamp in ms since 1970; refuses what no Kafka record can have."""
+    if isinstance(found, int | str) and not isinstance(found, bool):
+        with suppress(ValueError):
+            moment = int(found)
+            if 0 <= moment < 2**63:
+                return moment
+    raise ValueError("the timestamp is not a whole number of ms since 1970")
+
+
+class _Tally:
+    """Counts what a producer was given and what of it was acknowledged, told so on the producer's own thread."""
+
+    def __init__(self, topic: str, progress: Callable[[int], None]) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.failure: BaseException | None = None
+        self._topic = topic
+        self._progress = progress
+
+    def send(self, producer: KafkaProducer, record: Record) -> None:
+        """Hands one record to the producer."""
+        future = producer.send(
+            self._topic,
+            key=record.key,
+            value=record.value,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+        self.sent += 1
+        future.add_callback(self._acknowledge)
+        future.add_errback(self._fail)
+        if self.sent % PROGRESS_EVERY == 0:
+            self._progress(self.sent)
+
+    def told(self, guarantees: Guarantees) -> str:
+        """Return in words what became of the records that were handed over so far."""
+        if guarantees.transactional_id is not None:
+            lost = self.sent - self.acknowledged
+            return f"{self.acknowledged} records before it are committed, {lost} of its transaction were aborted"
+        if guarantees.acks == "0":
+            return f"{self.sent} records before it were sent"
+        return f"{self.sent} records before it were sent, {self.acknowledged} of them are acknowledged"
+
+    def _acknowledge(self, _: object) -> None:
+        self.acknowledged += 1
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+
+
+def produce(
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[Record],
+    progress: Callable[[int], None] = lambda count: None,
+    guarantees: Guarantees = Guarantees(),
+    access: Access = OPEN,
+) -> int:
+    """Produces records and returns how many were acknowledged: all of them, else it raises and says how many were not.
+
+    With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
+    how many were sent. Raises `BrokerUnavailable`, and `Refused` where reading the records does, with what was sent before.
+    """
+    tally = _Tally(topic, progress)
+    if access.path is not None:  # whoever logs in is told at once why not
+        knock(bootstrap_servers, access, BOOTSTRAP_SECONDS)
+    try:
+        producer = KafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            linger_ms=50,
+            batch_size=256 * 1024,
+            compression_type="lz4",
+            bootstrap_timeout_ms=int(BOOTSTRAP_SECONDS * 1000),
+            **access.kafka_python(),
+            **guarantees.config(),
+        )
+        if guarantees.transactional_id is None:
+            _produce_plainly(producer, records, tally)
+        else:
+            each = guarantees.records_per_transaction or RECORDS_PER_TRANSACTION
+            _produce_in_transactions(producer, records, tally, each)
+        if tally.failure is not None:
+            raise tally.failure
+    except Refused as error:
+        raise Refused(f"{error.message}; {tally.told(guarantees)}; nothing behind it was sent") from error
+    except KafkaError as error:
+        done = "committed" if guarantees.transactional_id else "acknowledged"
+        raise BrokerUnavailable(
+            f"producing to {topic} at {bootstrap_servers} failed: {type(error).__name__}: {error}; of {tally.sent} records "
+            f"{tally.acknowledged} are {done} and {tally.sent - tally.acknowledged} are not"
+            + (
+                ": no reader of committed records sees these"
+                if guarantees.transactional_id
+                else ", on the broker or not"
+            ),
+            sent=tally.sent,
+            acknowledged=tally.acknowledged,
+        ) from error
+    progress(tally.sent)
+    return tally.acknowledged
+
+
+def _produce_plainly(producer: KafkaProducer, records: Iterable[Record], tally: _Tally) -> None:
+    try:
+        for record in records:
+            tally.send(producer, record)
+        producer.flush()
+    finally:
+        producer.close()
+
+
+def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, each: int) -> None:
+    """Commits after every `each` records; what fails aborts the open transaction and leaves the committed ones."""
+    committed, is_open, is_answering = 0, False, True
+    try:
+        producer.init_transactions()
+        for record in records:
+            if not is_open:
+                producer.begin_transaction()
+                is_open = True
+            tally.send(producer, record)
+            if tally.sent - committed == each:
+                producer.commit_transaction()
+                committed, is_open = tally.sent, False
+        if is_open:
+            producer.commit_transaction()
+            committed, is_open = tally.sent, False
+    finally:
+        tally.acknowledged = committed
+        if is_open:
+            is_answering = _abort(producer)
+        producer.close(timeout=None if is_answering else 0)
+
+
+def _abort(producer: KafkaProducer) -> bool:
+    """Aborts the open transaction and says whether the broker has answered: kafka-python alone would wait for ever."""
+    answered = threading.Event()
+
+    def abort() -> None:
+        with suppress(KafkaError):  # a fenced producer has nothing to abort
+            producer.abort_transaction()
+        answered.set()
+
+    threading.Thread(target=abort, name="offsetlake-abort", daemon=True).start()
+    return answered.wait(ABORT_SECONDS)

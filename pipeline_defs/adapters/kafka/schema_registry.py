@@ -1,0 +1,251 @@
+"""A Schema Registry, through confluent-kafka's own client: schemas by id and by subject, with what they refer to.
+
+Only reads. Invariants: what has an id never changes, so it is asked for once; a subject's latest version is asked for anew; no
+answer is believed for its status alone, and only the registry's own words say that there is no such schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from ...core.bounds import MOST_ANSWER_BYTES, MOST_LEVELS, MOST_REFERENCES
+from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, unusable_schema
+from ...core.login.client_properties import ANYBODY, RegistryLogin
+
+if TYPE_CHECKING:
+    import httpx2
+    from confluent_kafka.schema_registry import RegisteredSchema, Schema
+
+Answer = TypeVar("Answer")
+
+NOT_FOUND = 404
+NOT_FOUND_CODES = {
+    40401,
+    40402,
+    40403,
+}  # a subject, a version, a schema; any other 404 is another server's, or a proxy's
+NOT_LET_IN = {401, 403}
+REDIRECTS = range(300, 400)
+TIMEOUT_SECONDS = 10
+DO = "see whether it runs and `registry` in defs.yaml names it"
+EXPECTED = "expected what a Schema Registry answers"
+RETRIES, RETRY_WAIT_MS = 2, 300
+LONGEST = 300  # characters of an address and of what is answered there
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A schema as the registry has it; `kind` is AVRO, PROTOBUF or JSON.
+
+    `references` are the texts that it refers to, by the name that it calls them, what they refer to before them.
+    """
+
+    id: int
+    kind: str
+    text: str
+    references: Mapping[str, str]
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+@cache
+def connect(url: str, login: RegistryLogin = ANYBODY) -> Registry:
+    """Return the registry at `url`; one for the life of the process, with all that was read of it. Raises `BadSetting`."""
+    return Registry(url, login)
+
+
+class Registry:
+    """One registry."""
+
+    def __init__(self, url: str, login: RegistryLogin = ANYBODY) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        self.url = without_login(url)
+        self._answered = "nothing"
+        self._refuse_open_login(login)
+        settings = {"timeout": TIMEOUT_SECONDS, "max.retries": RETRIES, "retries.wait.ms": RETRY_WAIT_MS}
+        entry = {"basic.auth.user.info": login.user, "ssl.ca.location": login.authority}
+        try:
+            self._client = SchemaRegistryClient({"url": url, **settings, **{k: v for k, v in entry.items() if v}})
+            session: httpx2.Client = self._client._rest_client.session  # noqa: SLF001 (it takes none, and reads any number of bytes)
+        except OSError as error:
+            raise BadSetting(
+                f"schema.registry.ssl.ca.location {login.authority} cannot be used: {error.strerror or error}, expected a file "
+                "of certificates in PEM; nothing was decoded; correct the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            ) from None
+        except ValueError as error:
+            raise BadSetting(
+                f"registry {self.url!r} is no address of a Schema Registry, expected such as http://localhost:8081: {error}; "
+                "nothing was decoded; correct `registry` in defs.yaml"
+            ) from error
+        session.headers["Accept-Encoding"] = "identity"
+        session.event_hooks["response"] = [self._look]
+
+    def _refuse_open_login(self, login: RegistryLogin) -> None:
+        """Refuse to send a login in the clear to another machine; Basic is but another spelling of it."""
+        for each in self.url.split(",") if login.user else ():
+            address = urlsplit(each.strip())
+            if address.scheme.lower() != "https" and not _is_this_machine(address.hostname or ""):
+                raise BadSetting(
+                    f"registry {self.url} is asked over plain http, where everybody on the way reads the login of "
+                    "schema.registry.basic.auth.user.info, expected https://; nothing was sent and nothing was decoded; give "
+                    "the registry a certificate and correct `registry` in defs.yaml, or take the login out of the file that "
+                    "OFFSETLAKE_KAFKA_PROPERTIES names",
+                    registry=self.url,
+                )
+
+    def read_latest(self, subject: str) -> Registered:
+        """Return the latest version of a subject, as of now.
+
+        Raises `UnknownSubject`, `UnusableSchema` and `RegistryUnavailable`.
+        """
+        found = self._ask(partial(self._client.get_version, subject, "latest"), _check_version)
+        if found is None:
+            raise UnknownSubject(
+                f"registry {self.url} has no subject {subject}, expected the schema that records are read with; nothing was "
+                "decoded; correct `subject` in defs.yaml, or register a schema",
+                subject=subject,
+            )
+        assert found.schema_id is not None
+        return self._registered(found.schema_id, found.schema)
+
+    def read_schema(self, schema_id: int) -> Registered | None:
+        """Return the schema of an id, or none where the registry has none.
+
+        Raises `UnusableSchema` where it cannot be had whole, and `RegistryUnavailable`.
+        """
+        found = self._ask(partial(self._client.get_schema, schema_id), _check_schema)
+        return None if found is None else self._registered(schema_id, found)
+
+    def _registered(self, schema_id: int, schema: Schema) -> Registered:
+        references: dict[str, str] = {}
+        seen: set[tuple[str, int]] = set()
+        for name, text in self._read_references(f"schema {schema_id} of registry {self.url}", schema, (), seen):
+            if references.setdefault(name, text) != text:
+                raise unusable_schema(
+                    f"schema {schema_id} of registry {self.url}", f"what it refers to has two schemas called {name}"
+                )
+        return Registered(schema_id, schema.schema_type or "AVRO", schema.schema_str or "", references)
+
+    def _read_references(
+        self, what: str, schema: Schema, above: tuple[tuple[str, int], ...], seen: set[tuple[str, int]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what a schema refers to, what that refers to before it; each version of a subject is asked for once."""
+        for reference in schema.references or ():
+            subject, version = str(reference.subject), reference.version or 1
+            if (subject, version) in above:
+                raise unusable_schema(what, f"version {version} of subject {subject} refers to itself")
+            # whoever refers to a version means it, also where it was deleted since
+            found = self._ask(partial(self._client.get_version, subject, version, deleted=True), _check_version)
+            if found is None:
+                raise UnknownSubject(
+                    f"registry {self.url} has no version {version} of subject {subject}, to which {what} refers as "
+                    f"{reference.name}; nothing was decoded; register it again",
+                    subject=subject,
+                )
+            if (subject, version) not in seen:
+                seen.add((subject, version))
+                if len(seen) > MOST_REFERENCES or len(above) > MOST_LEVELS:
+                    raise unusable_schema(
+                        what, f"it refers to more than {MOST_REFERENCES:,} others, or {MOST_LEVELS} deep"
+                    )
+                yield from self._read_references(what, found.schema, (*above, (subject, version)), seen)
+            yield str(reference.name), found.schema.schema_str or ""
+
+    def _ask(self, question: Callable[[], Answer], check: Callable[[Answer], str | None]) -> Answer | None:
+        """Ask the registry; return none where it says, itself, that there is no such thing."""
+        import httpx2
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        answer = None
+        try:
+            answer = question()
+            wrong = check(answer)
+        except SchemaRegistryError as error:
+            if error.http_status_code == NOT_FOUND and error.error_code in NOT_FOUND_CODES:
+                return None
+            raise self._refused(error.http_status_code) from error
+        except (httpx2.TransportError, OSError) as error:
+            reason = f"does not answer, within {RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds: {error}"
+            raise self._unavailable(reason) from error
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            wrong = f"{type(error).__name__} in reading it"
+        if wrong is None:
+            return answer
+        self._client.clear_caches()  # type: ignore[no-untyped-call] # or it would say so again once the registry is mended
+        raise self._unavailable(f"answers {self._answered}, {EXPECTED}: {wrong}")
+
+    def _refused(self, status: int) -> RegistryUnavailable:
+        if status in NOT_LET_IN:
+            do = "name schema.registry.basic.auth.user.info in the file of OFFSETLAKE_KAFKA_PROPERTIES"
+            return self._unavailable(f"does not let us in (it answers {self._answered})", do)
+        if status in REDIRECTS:
+            do = "name the address that it sends to as `registry` in defs.yaml"
+            return self._unavailable(f"answers {self._answered}, {EXPECTED}", do)
+        return self._unavailable(f"answers {self._answered}, {EXPECTED}")
+
+    def _unavailable(self, reason: str, do: str = DO) -> RegistryUnavailable:
+        return RegistryUnavailable(
+            f"registry {self.url} {reason}; nothing was decoded; {do}, and decode again",
+            registry=self.url,
+        )
+
+    def _look(self, response: httpx2.Response) -> None:
+        """Note what is answered, before its body is read, and bound that."""
+        kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
+        to = response.headers.get("location")
+        asked = without_login(str(response.request.url))
+        self._answered = f"{asked} with {response.status_code}, {kind}{f', to {without_login(to)}' if to else ''}"[
+            :LONGEST
+        ]
+        size = 0
+        parts = []
+        for part in response.iter_raw():
+            size += len(part)
+            if size > MOST_ANSWER_BYTES:
+                response.close()
+                raise self._unavailable(f"answers {self._answered}, {EXPECTED}: more than {MOST_ANSWER_BYTES:,} bytes")
+            parts.append(part)
+        response._content = b"".join(parts)  # noqa: SLF001
+
+
+def without_login(url: str) -> str:
+    """Return an address as it may be shown: without user and password."""
+    found = urlsplit(url)
+    return found._replace(netloc=found.netloc.rpartition("@")[2]).geturl()
+
+
+def _check_version(answer: RegisteredSchema) -> str | None:
+    number = answer.schema_id
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 31:
+        return f"`id` is {_kind(number)}, expected a number"
+    return _check_schema(answer.schema)
+
+
+def _check_schema(answer: Schema) -> str | None:
+    """Say what of an answer is not of its type; none where all is."""
+    text: Any = answer.schema_str
+    kind: Any = answer.schema_type
+    references: Any = [(each.name, each.subject, each.version) for each in answer.references or ()]
+    if not isinstance(text, str):
+        return f"`schema` is {_kind(text)}, expected text"
+    if not isinstance(kind, str | None):
+        return f"`schemaType` is {_kind(kind)}, expected text"
+    for name, subject, version in references:
+        if not (isinstance(name, str) and isinstance(subject, str) and isinstance(version, int | None)):
+            return "a reference without a name, a subject and a version"
+    return None
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else f"of {type(value).__name__}"

@@ -1,0 +1,71 @@
+"""The frontier documents of a lake's topics: found newest first, and deleted once newer ones do all that they did.
+
+frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+from ...core.log.frontier import Frontier
+from ...core.log.latency import WINDOW_MS
+from ...core.log.plan_step import PlanStep
+from ...core.offsets import OFFSET_DIGITS
+from .kept import Kept
+from .store import Store
+
+
+class Frontiers:
+    """Reads and writes the frontier documents of one lake."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+        self._kept = Kept(self._read)
+
+    @property
+    def _store(self) -> Store:
+        return self._open_store()
+
+    def find(self, topic: str) -> Frontier | None:
+        """Return the newest document of a topic; none where there is none."""
+        return next(self.read(topic), None)
+
+    def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
+        """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
+        seen = self._store.versions(f"frontier/{topic}")
+        self._kept.see(f"frontier/{topic}", seen)
+        for path in reversed(seen):
+            found = self._kept.get(path)
+            if found is not None and found.topic == topic and (before_ms is None or found.made_at_ms <= before_ms):
+                yield found
+
+    def forget(self, topic: str) -> None:
+        """Delete the documents of a topic."""
+        self._store.delete_folder(f"frontier/{topic}")
+
+    def put(self, frontier: Frontier) -> None:
+        """Write a document, and delete those that nobody asks for any more.
+
+        They are older than one that is an hour old, or of a longer log, as it was before it was restored.
+        """
+        own = _path(frontier)
+        self._store.put_new(own, frontier.to_json(), "staging/frontier")
+        old = (each for each in self.read(frontier.topic, frontier.made_at_ms - WINDOW_MS) if each.seq <= frontier.seq)
+        first = next((_path(each) for each in old), "")
+        for path in self._store.versions(f"frontier/{frontier.topic}"):
+            if path < first or path > own:
+                self._store.delete_folder(path)
+
+    def _read(self, path: str) -> Frontier | None:
+        data = self._store.get(path)
+        return None if data is None else Frontier.from_json(data)
+
+
+def _path(frontier: Frontier) -> str:
+    return f"frontier/{frontier.topic}/{frontier.seq:0{OFFSET_DIGITS}d}.{frontier.made_at_ms:013d}.json"
+
+
+def digest_of(step: PlanStep) -> str:
+    """Return the digest of a step's document; the same step gives the same bytes."""
+    return hashlib.sha256(step.to_json()).hexdigest()

@@ -1,0 +1,621 @@
+"""The lake: where plan steps, manifests and data files lie, and how they are read back.
+
+    data/<topic>/g0/p0003/<start20>-<end20>.parquet           published; a plain glob is always right
+    manifests/<topic>/g0/p0003/<start20>-<end20>.<nnn>.json   the facts of each landed range, and that its file was dropped
+    plan/<topic>/<seq20>.json                                 the plan log
+    frontier/<topic>/<seq20>.<time13>.json                    what the steps before one come to; anybody may delete them
+    accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
+    claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
+    staging/<attempt>/...                                     visible to nobody
+
+Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what is landed after a drop is
+`<start20>-<end20>.d001.parquet`. Every object is immutable, so what was read once is kept; only a data file that is not its
+newest manifest's is exchanged, in one step, and one that was dropped is deleted.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ...core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
+from ...core.log.coverage import Coverage, check_planned
+from ...core.log.delivery import Acceptance, Claim
+from ...core.log.frontier import Frontier
+from ...core.log.manifest import Manifest, StagedFile
+from ...core.log.plan_step import PlanStep
+from ...core.log.planlog import PlanLog
+from ...core.log.settling import needs_whole, sum_up
+from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
+from ..system.locks import scratch
+from .frontiers import Frontiers, digest_of
+from .kept import Kept
+from .lake_memory import LakeMemory
+from .layout import (
+    given_up_paths,
+    manifest_path,
+    published_path,
+    range_of,
+    range_path,
+    serial_of,
+)
+from .store import Answer, Store
+
+STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
+SHOWN = 3  # names in a message
+STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
+
+
+class Lake:
+    """Reads and writes one lake; holds no state but what it has read of immutable objects."""
+
+    def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
+        self.store = Store(root)
+        self._memory = memory
+        self._steps = Kept(self._read_step)
+        self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
+        self._manifests = Kept(self._read_manifest)
+        self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
+        self._claims = Kept(self._read_claim)
+        self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+        self._frontiers = Frontiers(lambda: self.store)
+        self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+        self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
+
+    # ---- whether it is there
+
+    def check_present(self, asked: str | None = None) -> None:
+        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`.
+
+        It names the topic that was asked for, where that is one of them.
+        """
+        topics = self._memory.topics() if self._memory else ()
+        if self._memory and topics and not self.planned_topics():
+            self._memory.refuse_missing(asked if asked in topics else topics[0])
+
+    def _remember(self, topic: str) -> None:
+        if self._memory:
+            self._memory.remember(topic)
+
+    # ---- the plan log
+
+    def read_plan_log(self, topic: str) -> PlanLog:
+        """Read and check the whole log; raises `BrokenPlanLog` where it does not tile.
+
+        That its newest steps are not lost is known to `coverage`, which has what they planned beside it.
+        """
+        listed = self._list_steps(topic)
+        seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
+        if listed != seen:
+            self._steps.see(f"plan/{topic}", listed)
+            log = PlanLog(topic, tuple(self._steps.get(path) for path in listed))
+            self._logs[topic] = listed, log
+        return log
+
+    def _list_steps(self, topic: str) -> dict[str, str]:
+        """List the objects of a log with their versions; refuse what is no step.
+
+        A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
+        """
+        prefix = f"plan/{topic}/"
+        found = self.store.versions(f"plan/{topic}")
+        strange = [path for path in found if not STEP.fullmatch(path.removeprefix(prefix))]
+        if strange:
+            named = ", ".join(self.store.url(path) for path in strange[:SHOWN])
+            more = f" and {len(strange) - SHOWN:,} more" if len(strange) > SHOWN else ""
+            raise BrokenPlanLog(
+                f"what is no step lies in the plan log of topic {topic}: {named}{more}, expected {OFFSET_DIGITS} digits and "
+                ".json; nothing is planned or landed from it; where it is nobody's, move it away; where a step was "
+                "renamed, give it its name back"
+            )
+        return found
+
+    def commit_step(self, step: PlanStep) -> bool:
+        """Adds a step to the log; false where another planner was there first: read the log and plan again."""
+        answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
+        self._remember(step.topic)
+        return answer is Answer.COMMITTED
+
+    def goes_on(self, log: PlanLog) -> bool:
+        """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it.
+
+        Raise `BrokenPlanLog` where the log has lost its newest steps.
+        """
+        if not all(map(self.has_step, log.steps[-1:])):
+            self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
+            return False
+        if log.base is not None and self._is_behind(log.topic, log.steps[-1]):
+            return self.coverage(log.topic).log.steps[-1] == log.steps[-1]  # else somebody has planned meanwhile
+        return True
+
+    def has_step(self, step: PlanStep) -> bool:
+        """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
+        path = step_path(step.topic, step.seq)
+        data = self.store.get(path)
+        return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
+
+    def _read_step(self, path: str) -> PlanStep:
+        return PlanStep.from_json(self._read(path), self.store.url(path))
+
+    def planned_topics(self) -> tuple[str, ...]:
+        """Return the topics that have a plan log, whether a defs.yaml names them or not."""
+        return self.store.folders("plan")
+
+    # ---- manifests
+
+    def read_topics(self) -> tuple[str, ...]:
+        """Reads the topics that anything was ever landed of, whether a defs.yaml names them or not."""
+        return self.store.folders("manifests")
+
+    def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
+        """Read the newest manifest of every range of a topic."""
+        paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
+        listed, reads, known = self._newest.get(topic, ({}, -1, {}))
+        if paths == listed and reads == self._manifests.reads:
+            return known  # of a topic that is idle only the list is read
+        for path in paths:
+            found = serial_of(topic, path)
+            if found is None:
+                raise BrokenManifest(
+                    f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
+                )
+            newest[found[0]] = max(found[1], newest.get(found[0], 0))
+        self._manifests.see(f"manifests/{topic}", paths)
+        known = {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+        self._newest[topic] = paths, self._manifests.reads, known
+        return known
+
+    def newest(self, manifest: Manifest) -> Manifest:
+        """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
+        while following := self._following(manifest):
+            manifest = following
+        return manifest
+
+    def _following(self, manifest: Manifest) -> Manifest | None:
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial + 1)
+        return self._manifests.get(path) if self.store.exists(path) else None
+
+    def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
+        """Yield the manifests of a range before one, the last one first; one that somebody deleted is passed over."""
+        for serial in reversed(range(manifest.serial)):
+            path = manifest_path(manifest.topic, manifest.offsets, serial)
+            if self.store.exists(path):
+                yield self._manifests.get(path)
+
+    def commit_manifest(self, manifest: Manifest) -> Manifest:
+        """Decide that a range is landed, or dropped; return the manifest that stands, ours or the one that was there first."""
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial)
+        scratch = "drop" if manifest.is_dropped else f"{manifest.provenance.attempt}/{manifest.offsets.key}.json"
+        answer = self.store.put_new(path, manifest.to_json(), f"staging/{scratch}")
+        self._remember(manifest.topic)
+        return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
+
+    def _read_manifest(self, path: str) -> Manifest:
+        url = self.store.url(path)
+        manifest = Manifest.from_json(self._read(path), url)
+        if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
+            raise BrokenManifest(
+                f"manifest {url} says that it is of {manifest.offsets.text(manifest.topic)}, revision {manifest.revision}, "
+                "expected what its name says: somebody has copied or renamed it; nothing was read of it; restore it from a "
+                "backup of the lake"
+            )
+        return manifest
+
+    # ---- accepted losses
+
+    def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
+        """Reads every acceptance of a topic, by the range or link that it is of."""
+        accepted = {}
+        for path in self.store.list(f"accepted/{topic}"):
+            acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
+            accepted[acceptance.offsets] = acceptance
+        return accepted
+
+    def commit_acceptance(self, acceptance: Acceptance) -> bool:
+        """Records that a loss is accepted; false where somebody did before."""
+        path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
+        return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
+
+    # ---- claims
+
+    def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
+        """Reads every claim of a topic."""
+        listed = self.store.versions(f"claims/{topic}")
+        self._claims.see(f"claims/{topic}", listed)
+        return {claim.offsets: claim for claim in map(self._claims.get, listed)}
+
+    def commit_claim(self, claim: Claim) -> Claim:
+        """Claims a range for an attempt; returns the claim that stands, ours or the one that was there first."""
+        path = f"{range_path('claims', claim.topic, claim.offsets)}.json"
+        scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
+        if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
+            return claim
+        return self._claims.read_anew(path)
+
+    def _read_claim(self, path: str) -> Claim:
+        return Claim.from_json(self._read(path), self.store.url(path))
+
+    # ---- data
+
+    def is_published(self, manifest: Manifest) -> bool:
+        """Return whether the file under the final name is the manifest's, as far as its size says, or was dropped from there.
+
+        The file of an earlier revision may have the same size; until it is exchanged the staged one is there.
+        """
+        if manifest.file is None:
+            return True
+        is_there = self.store.size(published_path(manifest)) == manifest.file.bytes
+        return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_dropped(manifest)
+
+    def is_dropped(self, manifest: Manifest) -> bool:
+        """Return whether the manifest's file was dropped, be it gone already or not."""
+        following = None if manifest.is_dropped else self._following(manifest)
+        return manifest.is_dropped or (following is not None and following.is_dropped)
+
+    def own_path(self, manifest: Manifest) -> str | None:
+        """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
+        path = published_path(manifest)
+        return path if self.store.exists(path) or not self.is_dropped(manifest) else None
+
+    def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
+        """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
+
+        That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
+        is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
+        put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
+        it, of another digest. What was dropped and has gone is not brought back.
+        """
+        self.delete_given_up(manifest)
+        if manifest.file is not None and not manifest.is_dropped:
+            self._show(manifest, manifest.file, staged or manifest.file.path, mend=mend)
+        newest = self.newest(manifest)
+        if newest != manifest:
+            self.delete_given_up(newest)  # what was published here may have been dropped meanwhile, or before
+        return newest if self.is_published(newest) else None
+
+    def _show(self, manifest: Manifest, file: StagedFile, staged: str, *, mend: bool) -> None:
+        """Give a staged file its final name, where that is free, or has not the manifest's file."""
+        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
+        is_first, is_due = manifest.revision == 0, partial(self._is_due, manifest)
+        with suppress(FileNotFoundError):  # another has published it, or it is gone: what stands there says which
+            if is_first and not mend:
+                answer = self.store.publish(staged, path, guard=guard, is_due=is_due)
+                if answer is Answer.COMMITTED or self.store.size(path) == file.bytes:
+                    return
+            self.store.exchange(staged, path, guard=guard, is_due=is_due)
+            if not is_first and staged != file.path and not self.is_replaced(manifest):
+                self.store.delete_folder(file.path)  # torn, or it would have been published: it is not owed any more
+
+    def delete_given_up(self, manifest: Manifest) -> None:
+        """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
+
+        Anybody may, at any time: no manifest publishes anything there again.
+        """
+        if manifest.is_dropped and manifest.file is not None:
+            self.store.delete_folder(manifest.file.path)
+        for path in given_up_paths(manifest):
+            self.store.delete_folder(path)
+
+    def is_replaced(self, manifest: Manifest) -> bool:
+        """Return whether there is a later revision of the manifest."""
+        return self.newest(manifest).revision != manifest.revision
+
+    def _is_due(self, manifest: Manifest) -> bool:
+        return self.own_path(manifest) is not None and not self.is_replaced(manifest)
+
+    def _read(self, path: str) -> bytes:
+        """Read an object that was there a moment ago."""
+        data = self.store.get(path)
+        if data is None:
+            raise LakeUnavailable(
+                f"cannot read {self.store.url(path)}: it was there a moment ago and is not now: somebody deletes objects of "
+                "the lake; nothing was written; the next run reads it again",
+                path=path,
+            )
+        return data
+
+    @contextmanager
+    def local_copy(self, path: str) -> Iterator[Path]:
+        """Gives a path on this machine to read an object from: its own on a local lake, else a copy for a while.
+
+        Where there is no such object, that or reading from it raises `FileNotFoundError`.
+        """
+        if self.store.local_root is not None:
+            yield self.store.local_root / path
+            return
+        data = self.store.get(path)
+        if data is None:
+            raise FileNotFoundError(path)
+        with _written(data, self.store.url(path)) as copy:
+            yield copy
+
+    def coverage(self, topic: str) -> Coverage:
+        """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
+
+        Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
+
+        In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
+        was planned before. What went from `data/` was dropped before, so the manifest that says so is found.
+        """
+        files = self.store.list(f"data/{topic}")
+        manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
+        log = self.read_plan_log(topic)
+        if not (log.steps or manifests or files):
+            self._refuse_missing(topic)
+        found = log, manifests, accepted, claims, files
+        seen, coverage = self._coverages.get(topic, (None, None))
+        if coverage is not None and not coverage.unfinished and seen == found:
+            return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
+        coverage = self._assemble(topic, log, manifests, accepted, claims, files)
+        check_planned(coverage)
+        self._coverages[topic] = (found, coverage)
+        return coverage
+
+    def _assemble(
+        self,
+        topic: str,
+        log: PlanLog,
+        manifests: Mapping[OffsetRange, Manifest],
+        accepted: Mapping[OffsetRange, Acceptance],
+        claims: Mapping[OffsetRange, Claim],
+        files: dict[str, int],
+    ) -> Coverage:
+        """Hold what was read of a topic together; what has changed since `files` were read is read again."""
+        owed = [each for each in manifests.values() if _is_owed(each, files)]
+        unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
+        files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
+        for path in self._find_gone(files, manifests.values()):
+            del files[path]
+        owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
+        published: dict[OffsetRange, int] = {}
+        doubles: dict[str, OffsetRange] = {}
+        strays = []
+        for path, size in files.items():
+            owner = owners.get(path)
+            offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
+            if offsets is None:
+                strays.append(path)
+            elif owner is None and offsets in unfinished and path in given_up_paths(manifests[offsets]):
+                continue  # it goes before the file of the next revision is published
+            elif attempt or (owner is None and offsets in manifests):
+                doubles[path] = offsets
+            else:
+                published[offsets] = size
+        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
+
+    # ---- what is not settled
+
+    def recent(self, topic: str, since_ms: int | None = None) -> Coverage:
+        """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.
+
+        It is what `coverage` gives, but for the files that no range owns, for what was found wrong of the ranges that a
+        document sums up, and for steps that are lost: `goes_on` refuses these before another step is written. What has
+        happened since `since_ms` is in it.
+        """
+        for frontier in self._frontiers.read(topic, since_ms):
+            found = self._read_from(topic, frontier)
+            if found is not None:
+                return found
+        return self.coverage(topic)
+
+    def around(self, topic: str, partition: int, offset: int, generation: int | None = None) -> Coverage:
+        """Read a coverage of a topic that has the link of an offset, where there is one; by default of the open generation.
+
+        Of an old one the step is found by halving the log: heads only ever move on.
+        """
+        recent = self.recent(topic)
+        base = recent.log.base
+        if base is None:
+            return recent
+        wanted = recent.log.generation if generation is None else generation
+
+        def is_beyond(seq: int) -> bool:
+            step = self._steps.get(step_path(topic, seq))
+            head = step.heads.get(partition)
+            return (step.generation, head.offset if head else -1) > (wanted, offset)
+
+        seq = bisect_left(range(base.seq), x=True, key=is_beyond)
+        if seq == base.seq or seq in base.kept:
+            return recent
+        found = self._read_from(topic, replace(base, kept={**base.kept, seq: 0}))
+        return found if found is not None else self.coverage(topic)
+
+    def _read_from(self, topic: str, frontier: Frontier) -> Coverage | None:
+        """Read what a frontier document keeps, and what came since; none where it does not go with the log."""
+        steps = self._read_newer(topic, frontier)
+        if steps is None:
+            return None
+        seen, coverage = self._recents.get(topic, (None, None))
+        is_same = coverage is not None and coverage.log.base == frontier and coverage.log.steps == steps
+        try:
+            log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
+        except BrokenPlanLog:  # of the document, or of the log: the whole says
+            return None
+        newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
+        kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
+        sizes = self._find(topic, "data", newer, kept)
+        manifests, accepted = self._read_manifests_of(topic, newer, kept), self.read_accepted(topic)
+        names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
+        sizes |= self.store.find(names)  # which a range alone does not tell
+        files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
+        claims = self._read_claims_of(topic, *([o for o in each if o not in manifests] for each in (newer, kept)))
+        found = sizes, manifests, accepted, claims
+        if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
+            return coverage
+        coverage = self._assemble(topic, log, manifests, accepted, claims, files)
+        self._recents[topic] = (found, coverage)
+        for whole in (self._coverages, self._logs, self._newest):
+            whole.pop(topic, None)
+        return coverage
+
+    def _read_newer(self, topic: str, frontier: Frontier) -> tuple[PlanStep, ...] | None:
+        """Read the steps that a frontier document keeps, and those from it on; none where it does not go with this log."""
+        kept = [step_path(topic, seq) for seq in frontier.kept]
+        seen = self.store.find(kept)
+        seq, ahead = frontier.seq, STEPS_AHEAD
+        while found := self.store.find_in_row([step_path(topic, each) for each in range(seq, seq + ahead)]):
+            seen |= found
+            seq, ahead = seq + ahead, 2 * ahead
+        last = max((_seq_of(path) for path in seen), default=-1)
+        self._steps.see(f"plan/{topic}", seen)
+        steps = tuple(self._steps.get(path) for path in sorted(seen))
+        is_whole = [step.seq for step in steps] == [*sorted(frontier.kept), *range(frontier.seq, last + 1)]
+        _, known = self._recents.get(topic, (None, None))
+        fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
+        return steps if is_whole and (fits or _goes_with(frontier, steps)) else None
+
+    def _is_behind(self, topic: str, last: PlanStep) -> bool:
+        """Return whether the lake has something of ranges behind those of a step, or a later step."""
+        if self.store.names_from(f"plan/{topic}", f"{last.seq + 1:0{OFFSET_DIGITS}d}"):
+            return True
+        for tree in ("manifests", "data", "claims", "accepted"):
+            generations = self.store.folders(f"{tree}/{topic}")
+            if any(int(name[1:]) > last.generation for name in generations if name[1:].isdecimal()):
+                return True
+            folder = f"{tree}/{topic}/g{last.generation}"
+            for name in self.store.folders(folder):
+                head = last.heads.get(int(name[1:])) if name[1:].isdecimal() else None
+                if head is None or self.store.names_from(f"{folder}/{name}", f"{head.offset:0{OFFSET_DIGITS}d}"):
+                    return True
+        return False
+
+    def _find(self, topic: str, tree: str, newer: Iterable[OffsetRange], kept: Iterable[OffsetRange]) -> dict[str, str]:
+        """Find the published files, or the claims, of ranges by their names."""
+        ending = "parquet" if tree == "data" else "json"
+        found = self.store.find_in_row([f"{range_path(tree, topic, each)}.{ending}" for each in newer])
+        return found | self.store.find([f"{range_path(tree, topic, each)}.{ending}" for each in kept])
+
+    def _read_manifests_of(
+        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
+    ) -> dict[OffsetRange, Manifest]:
+        """Read the newest manifest of each of these ranges that has one, by the names that it may have."""
+        serials = self._serials.get(topic, {})
+        seen: dict[str, str] = {}
+        newest: dict[OffsetRange, int] = {}
+        for find, ranges in ((self.store.find_in_row, newer), (self.store.find, kept)):
+            asked = {each: serials.get(each, 0) for each in ranges}
+            while asked:
+                paths = {manifest_path(topic, each, serial): each for each, serial in asked.items()}
+                found = find([*paths])
+                seen |= found
+                newest |= {paths[path]: asked[paths[path]] for path in found}
+                asked = {paths[path]: asked[paths[path]] + 1 for path in found}
+        gone = [each for each, serial in serials.items() if serial and each not in newest]
+        if gone:  # somebody has deleted the newest one
+            self._serials[topic] = {}
+            return self._read_manifests_of(topic, newer, kept)
+        self._serials[topic] = newest
+        self._manifests.see(f"manifests/{topic}", seen)
+        return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+
+    def _read_claims_of(
+        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
+    ) -> dict[OffsetRange, Claim]:
+        seen = self._find(topic, "claims", newer, kept)
+        self._claims.see(f"claims/{topic}", seen)
+        return {claim.offsets: claim for claim in map(self._claims.get, seen)}
+
+    def move_frontier(
+        self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()
+    ) -> bool:
+        """Write the next frontier document of a topic that has a plan log, where it is due; return whether it was.
+
+        An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
+        `waiting`.
+        """
+        frontier = sum_up(coverage, digest_of(coverage.log.steps[-1]), now_ms, longest_ms, waiting)
+        if frontier is not None:
+            self._frontiers.put(frontier)
+        return frontier is not None
+
+    def coverage_of(self, topic: str, keys: Sequence[str]) -> Coverage:
+        """Read a coverage of a topic that has the ranges of some keys: of what is not settled, where these are of that."""
+        recent = self.recent(topic)
+        return recent if all(parse_key(key) in recent.log.ranges for key in keys) else self.coverage(topic)
+
+    def is_summed_up(self, topic: str) -> bool:
+        """Return whether a frontier document sums up anything of a topic."""
+        return self._frontiers.find(topic) is not None
+
+    def forget_frontiers(self, topic: str) -> None:
+        """Delete the frontier documents of a topic: all of its history is read until there is another one."""
+        self._frontiers.forget(topic)
+
+    def _refuse_missing(self, topic: str) -> None:
+        """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""
+        if self._memory:
+            self._memory.refuse_missing(topic)
+        table = f"tables/raw/{topic}"
+        if self.store.list(table):
+            raise BrokenPlanLog(
+                f"topic {topic} has a raw table, {self.store.url(table)}, and neither a plan log nor manifests: they are lost; "
+                "nothing is planned or landed, since records that the table has would be landed a second time; restore "
+                f"plan/{topic} and manifests/{topic} from a backup of the lake, newest steps included; without one move the "
+                "table away, and what Kafka still has is landed anew"
+            )
+
+    def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
+        """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
+        unlike = (published_path(each) for each in manifests if files.get(published_path(each)) != _bytes(each))
+        sizes = {path: self.store.size(path) for path in unlike}
+        return {path: size for path, size in sizes.items() if size is not None}
+
+    def _find_gone(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> list[str]:
+        """Find which files with names that were given up are gone since they were listed."""
+        given_up = (path for each in manifests if each.drop for path in given_up_paths(each))
+        return [path for path in given_up if path in files and not self.store.exists(path)]
+
+    def _is_staged(self, manifest: Manifest) -> bool:
+        # publishing leaves the staged file, an exchange takes it away
+        return manifest.file is not None and self.store.exists(manifest.file.path)
+
+
+def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
+    """Return whether a document was made of the log with these steps, and is still true of it."""
+    before = next((step for step in steps if step.seq == frontier.seq - 1), None)
+    is_of_log = before is not None and digest_of(before) == frontier.step_sha256
+    return is_of_log and not needs_whole(frontier, steps)
+
+
+def step_path(topic: str, seq: int) -> str:
+    """Return where a step of a plan log lies, below the lake's root."""
+    return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
+
+
+def _seq_of(path: str) -> int:
+    """Return the number that the name of a document ends with."""
+    return int(path.rpartition("/")[2].removesuffix(".json"))
+
+
+def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:
+    """Return whether neither this list nor the manifest says that its file is published, or dropped from there."""
+    if manifest.file is None or manifest.is_dropped:
+        return False
+    return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)
+
+
+def _bytes(manifest: Manifest) -> int | None:
+    return manifest.file.bytes if manifest.file else None
+
+
+@contextmanager
+def _written(data: bytes, url: str) -> Iterator[Path]:
+    """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
+    with ExitStack() as opened:
+        try:
+            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet", dir=scratch()))
+            copy.write(data)
+            copy.flush()
+        except OSError as error:
+            raise LakeUnavailable(
+                f"{url} cannot be read: its copy of {len(data):,} bytes cannot be written to {tempfile.gettempdir()}: "
+                f"{(error.strerror or type(error).__name__).lower()}; nothing is lost; make room there, or have TMPDIR name "
+                "another folder"
+            ) from error
+        yield Path(copy.name)

@@ -1,0 +1,65 @@
+"""The names of the objects of a range: what a path says, and where each lies below the lake's root."""
+
+from __future__ import annotations
+
+import re
+
+from ...core.log.manifest import Manifest
+from ...core.offsets import OffsetRange
+
+_RANGE_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)(\.[\w-]+)?", re.ASCII)
+
+
+def range_path(tree: str, topic: str, offsets: OffsetRange) -> str:
+    """Is where something of a range lies in a tree, without what its name ends with."""
+    return f"{tree}/{topic}/{offsets.folder}/{offsets.stem}"
+
+
+def data_path(topic: str, offsets: OffsetRange) -> str:
+    """Is where the published file of a range lies, below the lake's root, for which there can be one only."""
+    return f"{range_path('data', topic, offsets)}.parquet"
+
+
+def published_path(manifest: Manifest) -> str:
+    """Return where a manifest's file is published, or was before it was dropped, below the lake's root."""
+    return _published_path(manifest, len(given_up_paths(manifest)) - manifest.is_dropped)
+
+
+def given_up_paths(manifest: Manifest) -> list[str]:
+    """Return the names that drops of a range have given up: no file is published under them again, and any there goes."""
+    return [_published_path(manifest, number) for number in range(manifest.drop.number if manifest.drop else 0)]
+
+
+def _published_path(manifest: Manifest, drops: int) -> str:
+    """Return the name of a range's published file after so many drops."""
+    name = f"d{drops:03d}" if drops else manifest.named_after
+    ending = f".{name}" if name else ""
+    return f"{range_path('data', manifest.topic, manifest.offsets)}{ending}.parquet"
+
+
+def manifest_path(topic: str, offsets: OffsetRange, serial: int) -> str:
+    """Return where a document of a range's manifest lies, by its number, below the lake's root."""
+    return f"{range_path('manifests', topic, offsets)}.{serial:03d}.json"
+
+
+def serial_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
+    """Read range and number back from a manifest's path; none where the path is no manifest's."""
+    offsets, ending = range_of("manifests", topic, path, ".json")
+    number = ending.removeprefix(".")
+    if offsets is None or not number.isdecimal() or path != manifest_path(topic, offsets, int(number)):
+        return None
+    return offsets, int(number)
+
+
+def range_of(tree: str, topic: str, path: str, kind: str = ".parquet") -> tuple[OffsetRange | None, str]:
+    """Reads a range, and the ending of its own, back from the path of its file; none where the path is no range's."""
+    match = _RANGE_PATH.fullmatch(path.removeprefix(f"{tree}/{topic}/").removesuffix(kind))
+    if match is None:
+        return None, ""
+    *numbers, ending = match.groups(default="")
+    try:
+        offsets = OffsetRange(*(int(number) for number in numbers))
+    except ValueError:
+        return None, ""
+    is_own = path == f"{range_path(tree, topic, offsets)}{ending}{kind}"
+    return (offsets, ending) if is_own else (None, "")

@@ -1,0 +1,393 @@
+"""Facts of Parquet files: footers, the offset column, the digest; and whether two files hold equal rows.
+
+Reads only. No Spark is needed to verify what Spark wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...core.errors import DamagedFile, first_line
+from ...core.log.manifest import StagedFile
+from ...core.offsets import OffsetRange
+from .disk import REFUSALS
+from .remote_file import File, source
+
+# what Spark writes of a raw record; a test holds the two together
+RAW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("generation", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """Is one Parquet file that a scan staged: its footer's facts, before it is matched to a range.
+
+    `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0.
+    """
+
+    path: File
+    rows: int
+    partitions: tuple[int, int]
+    min_offset: int
+    max_offset: int
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+    schema: dict[str, str]
+
+
+@contextmanager
+def told_if_damaged(what: str) -> Iterator[None]:
+    """Turn what is said of a file that is no whole Parquet file into `DamagedFile`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in REFUSALS:  # the disk takes nothing: no file is damaged by that
+            raise
+        raise DamagedFile(
+            f"{what} cannot be read: {first_line(error)}; it was cut short or changed; nothing was written; "
+            "restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY "
+            "--on-change replace`"
+        ) from error
+
+
+def files_of(folder: Path) -> list[Path]:
+    """List the Parquet files of a folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def read_part(path: File) -> PartFile | None:
+    """Read the footer of a file; none where the file has no rows."""
+    footer = pq.read_metadata(source(path))
+    if not footer.num_rows:
+        return None
+    partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
+    if partitions is None or offsets is None:
+        raise ValueError(f"{path} says nothing of its partitions and offsets")
+    return PartFile(
+        path=path,
+        rows=footer.num_rows,
+        partitions=partitions,
+        min_offset=offsets[0],
+        max_offset=offsets[1],
+        min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
+        max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
+        schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
+    )
+
+
+def read_schema(path: File) -> pa.Schema:
+    """Read the columns of a file."""
+    return pq.read_schema(source(path))
+
+
+def read_runs(path: File) -> tuple[tuple[int, int], ...]:
+    """Reads the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
+    column = _read_columns(path, "offset").column("offset")
+    offsets = column.to_numpy()
+    if not len(offsets):
+        return ()
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = offsets[np.concatenate(([0], breaks))]
+    ends = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))] + 1
+    return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _read_columns(path: File, *columns: str) -> pa.Table:
+    """Read some columns of a file, or all of them; of a file that lies elsewhere no bytes of others come here."""
+    with pq.ParquetFile(source(path), memory_map=True) as file:
+        return file.read(columns=[*columns] or None)
+
+
+def read_topics(path: File) -> list[str]:
+    """Read the topics that a file has rows of, sorted."""
+    with pq.ParquetFile(source(path), memory_map=True, read_dictionary=["topic"]) as file:
+        return sorted(map(str, pc.unique(file.read(columns=["topic"]).column("topic")).to_pylist()))
+
+
+def count_values(path: File, column: str) -> dict[str, int]:
+    """Counts the rows of each value of a column, as text, sorted; nulls are not counted."""
+    counts = pc.value_counts(_read_columns(path, column).column(column).drop_null())
+    found = ((str(each["values"]), int(each["counts"])) for each in counts.to_pylist())
+    return dict(sorted(found))
+
+
+def read_errors(path: File, limit: int) -> list[tuple[int, str]]:
+    """Reads offset and error of the first dead letters of a file."""
+    table = _read_columns(path, "offset", "error").slice(0, limit)
+    return [(row["offset"], row["error"]) for row in table.to_pylist()]
+
+
+def read_rows(data: bytes, what: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the rows of a whole file in memory as Python's values; raise `DamagedFile`, which calls it `what`."""
+    with told_if_damaged(what):
+        rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data), columns=list(columns)).to_pylist()
+    return rows
+
+
+def digest(path: File) -> str:
+    """Return the sha256 of a file's bytes, in hex; raise `DamagedFile` where the disk does not give them."""
+    with told_if_damaged(f"file {path}"), path.open("rb") as file:
+        return hashlib.file_digest(cast("FileIO", file), "sha256").hexdigest()
+
+
+def staged_file(part: PartFile, lake_path: str) -> StagedFile:
+    """Return the part, a file of this machine, as a manifest names it; `lake_path` is where the lake has it staged."""
+    assert isinstance(part.path, Path)
+    return staged_as(part, lake_path, part.path.stat().st_size, digest(part.path))
+
+
+def staged_as(part: PartFile, lake_path: str, size: int, sha256: str) -> StagedFile:
+    """Return the part as a manifest names it, of `size` bytes; `lake_path` is where the lake has it staged."""
+    return StagedFile(
+        path=lake_path,
+        bytes=size,
+        sha256=sha256,
+        rows=part.rows,
+        min_offset=part.min_offset,
+        max_offset=part.max_offset,
+        min_timestamp_ms=part.min_timestamp_ms,
+        max_timestamp_ms=part.max_timestamp_ms,
+    )
+
+
+def write_empty(path: Path, columns: Sequence[str] = RAW_SCHEMA.names) -> None:
+    """Write a file without rows, with the columns of raw records, or some of them."""
+    pq.write_table(RAW_SCHEMA.empty_table().select(list(columns)), path, compression="zstd")
+
+
+def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:
+    """Yields the rows of each of some ascending ranges out of a file in offset order, which is read through once."""
+    waiting = list(reversed(ranges))
+    with pq.ParquetFile(path) as file:
+        parts: list[pa.RecordBatch] = []
+        for batch in file.iter_batches():
+            if not waiting:
+                return
+            offsets = batch.column("offset").to_numpy()
+            while waiting:
+                start, end = np.searchsorted(offsets, (waiting[-1].start, waiting[-1].end)).tolist()
+                parts.append(batch.slice(start, end - start))
+                if end == len(offsets):  # the next batch may have more of it
+                    break
+                yield waiting.pop(), pa.Table.from_batches(parts, file.schema_arrow)
+                parts = []
+        while waiting:
+            yield waiting.pop(), pa.Table.from_batches(parts, file.schema_arrow)
+            parts = []
+
+
+def write(rows: pa.Table, path: Path) -> None:
+    """Writes rows to a file: for who asks for rows, not for bytes."""
+    pq.write_table(rows, path, compression="zstd")
+
+
+def differing_rows(landed: File, read_again: File) -> str | None:
+    """Compares two files row by row; none where the rows are equal, else what differs first."""
+    return _differing(_read_columns(landed), _read_columns(read_again))
+
+
+def differing_range(file: File, offsets: OffsetRange, other: File) -> str | None:
+    """Compare the rows that a file has of a range, in the columns of another file, with that; as `differing_rows`."""
+    after = _read_columns(other)
+    found = _of_ranges(_read_columns(file), [offsets]).sort_by("offset")
+    try:
+        return _differing(conform(found, after.schema), after)
+    except pa.ArrowInvalid as error:  # a value that the columns do not hold
+        return f"other values: {first_line(error)}"
+
+
+def write_only(file: File, ranges: Sequence[OffsetRange], columns: pa.Schema, target: Path) -> None:
+    """Write the rows that a file has of some ranges, in these columns and in their order, to another one, batch by batch."""
+    with pq.ParquetFile(source(file)) as read, pq.ParquetWriter(target, columns, compression="zstd") as writer:
+        for batch in read.iter_batches():
+            writer.write_table(conform(_of_ranges(pa.Table.from_batches([batch]), ranges), columns))
+
+
+def _of_ranges(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
+    """Return the rows of disjoint ranges."""
+    generations, partitions, offsets = (rows[name].to_numpy() for name in ("generation", "partition", "offset"))
+    chosen = np.zeros(len(rows), bool)
+    lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for each in sorted(ranges):
+        lanes.setdefault((each.generation, each.partition), []).append((each.start, each.end))
+    for (generation, partition), bounds in lanes.items():
+        starts, ends = np.array(bounds).T
+        at = np.searchsorted(starts, offsets, "right") - 1
+        is_inside = (at >= 0) & (offsets < ends[at])
+        chosen |= is_inside & (generations == generation) & (partitions == partition)
+    return rows.filter(pa.array(chosen))
+
+
+def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows in some columns: of their types, null where the rows have none."""
+    arrays = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def rows_beyond(file: File, other: File) -> str | None:
+    """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
+    rows, others = _read_columns(file), _read_columns(other)
+    if rows.schema.remove_metadata() != others.schema.remove_metadata():
+        return f"columns are {rows.schema.names}, and {others.schema.names} there"
+    at = pc.index_in(rows["offset"], others["offset"].combine_chunks())
+    if at.null_count:
+        alone = rows["offset"].filter(pc.is_null(at)).to_pylist()
+        return f"{len(alone)} offsets are not there (first {alone[:3]})"
+    changed = _changed_columns(rows, others.take(at))
+    return f"equal offsets, other values in {', '.join(changed)}" if changed else None
+
+
+def _differing(before: pa.Table, after: pa.Table) -> str | None:
+    if before.schema.remove_metadata() != after.schema.remove_metadata():
+        return f"columns were {before.schema.names}, are {after.schema.names}"
+    changed = _changed_columns(before, after)
+    if not changed:
+        return None
+    old, new = (set(table.column("offset").to_pylist()) for table in (before, after))
+    if old != new:
+        gone, come = sorted(old - new), sorted(new - old)
+        return f"{len(gone)} offsets gone (first {gone[:3]}), {len(come)} offsets new (first {come[:3]})"
+    return f"equal offsets, other values in {', '.join(changed)}"
+
+
+def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
+    """Compares a file with others one after the other, column by column; none where it has just their rows, in order."""
+    names = pq.read_schema(source(merged)).names
+    for original in originals:
+        if pq.read_schema(source(original)).names != names:
+            return f"columns are {names}, those of {original.name} {pq.read_schema(source(original)).names}"
+    return next((said for name in names if (said := _differing_column(name, originals, merged)) is not None), None)
+
+
+def differing_in_any_order(originals: Sequence[File], merged: File) -> str | None:
+    """Compare a file with others, column by column; none where it has just their rows, in whatever order, in wider columns.
+
+    No row may be in them twice: generation, Kafka partition and offset say which one it is.
+    """
+    expected, found = _order([*originals]), _order([merged])
+    if len(expected) != len(found):
+        return f"it has {len(found)} rows, expected {len(expected)}"
+    schema = pq.read_schema(source(merged))
+    names = [pq.read_schema(source(each)).names for each in originals]
+    if lacking := {name for each in names for name in each} - set(schema.names):
+        return f"it lacks the columns {', '.join(sorted(lacking))}"
+    for field in schema:
+        before = _column(field, originals, names).take(expected)
+        if not _is_equal_column(before, _column(field, [merged], [schema.names]).take(found)):
+            return f"column {field.name} differs"
+    return None
+
+
+def _order(files: Sequence[File]) -> pa.Array:
+    """Return in which order the rows of some files, one after the other, are sorted by where they stand in Kafka's log."""
+    place = ("generation", "partition", "offset")
+    rows = pa.concat_tables([_read_columns(file, *place) for file in files])
+    return pc.sort_indices(rows, [(name, "ascending") for name in place])
+
+
+def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str]]) -> pa.ChunkedArray:
+    """Read a column of some files, one after the other, each of which has the columns `names`; null where it is not there."""
+    chunks = list[pa.Array]()
+    for file, there in zip(files, names, strict=True):
+        if field.name in there:
+            chunks += _read_columns(file, field.name).column(0).cast(field.type).chunks
+        else:
+            chunks.append(pa.nulls(pq.read_metadata(source(file)).num_rows, field.type))
+    return pa.chunked_array(chunks, field.type)
+
+
+def _differing_column(name: str, originals: Sequence[File], merged: File) -> str | None:
+    """Compares one column batch by batch: neither file's is ever held whole."""
+    batches = _column_batches(merged, name)
+    found: pa.Array = pa.nulls(0)
+    for original in originals:
+        for batch in _column_batches(original, name):
+            expected = batch
+            while len(expected):
+                found = found if len(found) else next(batches, None)
+                if found is None:
+                    return f"column {name} ends in the rows of {original.name}"
+                count = min(len(expected), len(found))
+                if not _is_equal_array(found.slice(0, count), expected.slice(0, count)):
+                    return f"column {name} differs in the rows of {original.name}"
+                expected, found = expected.slice(count), found.slice(count)
+    is_more = len(found) or next(batches, None) is not None
+    return f"column {name} has more rows than its originals" if is_more else None
+
+
+def _column_batches(path: File, name: str) -> Iterator[pa.Array]:
+    with pq.ParquetFile(source(path)) as file:
+        for batch in file.iter_batches(columns=[name]):
+            if batch.num_rows:
+                yield batch.column(0)
+
+
+def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:
+    """Return the columns that differ; a NaN is equal to the same NaN, as it is not to Arrow."""
+    return [name for name in before.schema.names if not _is_equal_column(before.column(name), after.column(name))]
+
+
+def _is_equal_column(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    if one.equals(other) or len(one) != len(other):
+        return len(one) == len(other)
+    batches = pa.table([one, other], ["one", "other"]).to_batches()  # chunks of both end at the same rows
+    return all(_is_equal_array(*batch.columns) for batch in batches)
+
+
+def _is_equal_array(one: pa.Array, other: pa.Array) -> bool:
+    bits = _bits(one.type)
+    is_seen_as_bits = one.type == other.type and bits != one.type
+    return bool(one.equals(other) or (is_seen_as_bits and one.view(bits).equals(other.view(bits))))
+
+
+def _bits(kind: pa.DataType) -> pa.DataType:
+    """Is the type with integers of the same bits in the place of fractions, at any depth."""
+    if pa.types.is_floating(kind):
+        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_bits(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_bits(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_bits(kind.key_type), kind.item_field.with_type(_bits(kind.item_type)))
+    return kind
+
+
+def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+    """Read an integer column's minimum and maximum over all row groups from the footer; none where it is null in all rows.
+
+    Timestamps are micros.
+    """
+    leaf = next((number for number in range(footer.num_columns) if footer.schema.column(number).path == column), None)
+    if leaf is None:
+        raise ValueError(f"no column {column}")
+    chunks = (footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups))
+    found = [each for each in chunks if each is not None and each.has_min_max]
+    return (min(each.min_raw for each in found), max(each.max_raw for each in found)) if found else None

@@ -1,0 +1,321 @@
+"""The engine: Spark as everything here reaches it, through Spark Connect, whoever runs it and wherever.
+
+Nothing else opens a session. Sessions are made anew when the server that had them is gone, so a caller that is told
+`EngineUnavailable` may simply ask again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
+from ..lake.disk import errno_in, mend
+from .spark_knock import NOBODY, find_silence, is_listening, place_of
+from .spark_session import cut, end, is_ended, is_known, make_active, open_session, set_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
+_CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
+# files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
+# its digest. It stays in the executors, where it would break what others write to S3
+OWN_DISK: Mapping[str, str] = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+SILENT_SECONDS = (
+    60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
+)
+WATCH_SECONDS = 10.0
+GREETING_SECONDS = (
+    300.0  # a cluster that others keep busy takes its time, and one that answers nothing but calls is none
+)
+CLOSE_SECONDS = 5.0
+POLL_SECONDS = 0.1
+
+
+class Cut(threading.Event):
+    """That the connection of a job was closed, as its server is silent; `error` is what went wrong as it was asked or ended."""
+
+    error: Exception | None = None
+
+    @property
+    def told(self) -> str:
+        """The error in words, to follow others; none where there is none."""
+        return "" if self.error is None else f" ({type(self.error).__name__} as it was looked after: {self.error})"
+
+
+class Engine:
+    """Sessions of one Spark Connect server, one for each configuration that is asked for.
+
+    `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`. It is asked before each
+    job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start. `end_stuck` ends
+    the server of a URL, which listens and answers nobody any more; what waits for it is told then.
+    """
+
+    is_remote = False  # somebody else's server, which may be on another machine: `remote_engine.py`
+    write_options: Mapping[str, str] = OWN_DISK  # beside those of the file
+    advice = "`offsetlake engine status` says what runs"  # where it does not answer
+
+    def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
+        self._find_url = find_url
+        self._end_stuck = end_stuck
+        self._url: str | None = None
+        self._version: str | None = None
+        self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
+        self._users: Counter[int] = Counter()  # jobs that use a session, by its id()
+        self._guard = threading.RLock()  # threads verify ranges side by side
+        atexit.register(self.close)
+
+    @property
+    def version(self) -> str:
+        """Version of the Spark that answers, or that answered last."""
+        return self._version or str(self.session({}).version)
+
+    @property
+    def url(self) -> str:
+        """The server's `sc://` URL, with its token: a secret; it is found or started where there is none yet."""
+        return self._find_url()
+
+    def session(self, conf: Mapping[str, str]) -> SparkSession:
+        """Return the session with this configuration, the active one of this thread from now on.
+
+        Raise `EngineUnavailable` where no server answers.
+        """
+        with self._guard:
+            self._find_session(conf)
+            session = self._sessions[_key(conf)]
+        make_active(session)
+        return session
+
+    def _find_session(self, conf: Mapping[str, str]) -> None:
+        import grpc
+        from pyspark.errors import PySparkException
+
+        url = self._find_url()
+        if url != self._url:
+            self._let_go(self._url)
+            self._url = url
+        if _key(conf) in self._sessions:
+            return
+        try:
+            why_silent = self._why_silent(url)
+            if why_silent:  # by itself a client would try for minutes to reach nobody
+                raise ConnectionRefusedError(why_silent)
+            self._sessions[_key(conf)] = session = self._connect(url, conf)
+        except EngineUnfit:
+            self._let_go(url)
+            raise
+        except (PySparkException, ConnectionError, grpc.RpcError) as error:
+            self._let_go(url)
+            raise EngineUnavailable(
+                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; {self.advice}"
+            ) from error
+        self._version = str(session.version)
+
+    def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
+        import grpc
+        from pyspark.errors import PySparkException
+
+        session = open_session(url)
+        try:
+            with self._watched(url, session, GREETING_SECONDS) as was_cut:
+                try:
+                    set_up(session, conf)
+                    if not self._sessions:
+                        self._greet(session, url)
+                except (PySparkException, grpc.RpcError, ValueError, EngineUnfit) as error:
+                    if not was_cut.is_set():
+                        raise
+                    raise ConnectionAbortedError("it listens, and does not do what it is asked") from error
+        except BaseException:
+            end(session, is_told=False)
+            raise
+        return session
+
+    @contextmanager
+    def job(self, conf: Mapping[str, str], what: str, consequence: str, **fields: object) -> Iterator[SparkSession]:
+        """Have one job done with the session of a configuration; all that is asked of Spark is asked in here.
+
+        What Spark raises becomes `EngineLost` where the server is gone, and `ScanFailed` elsewhere. Its words do not
+        tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
+        3 ranges of flights`.
+        """
+        import grpc
+        from pyspark.errors import PySparkException
+
+        with self._lent(conf) as (url, session), self._watched(url, session) as was_cut:
+            try:
+                yield session
+            except (PySparkException, grpc.RpcError, ValueError) as error:
+                is_closed = was_cut.is_set() or is_ended(session)
+                if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
+                    raise
+                if not is_closed and self._works(url):
+                    if is_known(session):
+                        raise scan_failed(what, error, consequence, **fields) from error
+                    self._drop(session)
+                else:
+                    self._let_go(url)
+                raise EngineLost(
+                    f"Spark could not {what}: the server at {place_of(url)} went away{was_cut.told}; {consequence}",
+                    **fields,
+                ) from error
+
+    @contextmanager
+    def _lent(self, conf: Mapping[str, str]) -> Iterator[tuple[str, SparkSession]]:
+        """Have a session, and the URL of its server, for one job.
+
+        Threads share sessions, and the server may be replaced meanwhile: whoever is the last to use a session that is not
+        kept any more ends it.
+        """
+        with self._guard:
+            session, url = self.session(conf), str(self._url)
+            self._users[id(session)] += 1
+        try:
+            yield url, session
+        finally:
+            with self._guard:
+                self._users[id(session)] -= 1
+                is_last = not self._users[id(session)] and session not in self._sessions.values()
+            if is_last:
+                end(session, is_told=False)
+
+    def check_private(self, what: str) -> None:
+        """Refuse to send a secret in a plan where others may read it on its way: never to a server of ours."""
+
+    def ready_workers(self, session: SparkSession) -> None:
+        """Have the workers of a session ready to run functions of ours: those of a server of ours are."""
+
+    def _greet(self, session: SparkSession, url: str) -> None:
+        """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
+
+    @contextmanager
+    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[Cut]:
+        """Have the server of a job asked now and then whether it still answers, while the job waits for it.
+
+        Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
+        So it is where the server cannot be asked, or not be ended: nobody would be left to notice.
+        """
+        ended, was_cut, deadline = threading.Event(), Cut(), time.monotonic() + limit_seconds
+
+        def is_over() -> bool:
+            try:
+                return time.monotonic() > deadline or bool(self._why_silent(url, is_patient=self.is_remote))
+            except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever; it is told there)
+                was_cut.error = error
+                return True
+
+        def watch() -> None:
+            while not ended.wait(WATCH_SECONDS):
+                if is_over() and not ended.is_set():
+                    was_cut.set()
+                    cut(session)
+                    return
+
+        threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
+        try:
+            yield was_cut
+        finally:
+            ended.set()
+
+    def _works(self, url: str) -> bool:
+        """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
+        import grpc
+        from pyspark.errors import PySparkException
+
+        if self._why_silent(url):
+            return False
+        try:
+            probe = open_session(url)
+            try:
+                with self._watched(url, probe, GREETING_SECONDS):
+                    return probe.range(1).count() == 1
+            finally:
+                end(probe, is_told=True)
+        except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
+            return False
+
+    def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
+        """Return why a server does not answer, none where it does: at once where nobody listens, else after a minute.
+
+        After a minute for who `is_patient`, too: a network may come back. One that is stuck is ended then, where it is ours.
+        """
+        deadline = time.monotonic() + SILENT_SECONDS
+        while True:
+            listens = is_listening(url)
+            why = find_silence(url) if listens else NOBODY
+            if why is None or not (listens or is_patient):
+                return why
+            if time.monotonic() > deadline:
+                if listens:
+                    self._end_stuck(url)
+                return why
+            time.sleep(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Give all sessions back; the next one that is asked for is new. It takes some seconds at most."""
+        if not self._guard.acquire(timeout=CLOSE_SECONDS):
+            return  # a thread still waits for a server, and the process ends without it
+        try:
+            url, sessions = self._url, list(self._sessions.values())
+            self._url = None
+            self._sessions.clear()
+        finally:
+            self._guard.release()
+        is_there = bool(sessions) and url is not None and is_listening(url) and find_silence(url) is None
+        for session in sessions:
+            end(session, is_told=is_there)
+
+    def _let_go(self, url: str | None) -> None:
+        """Keep no session of a server that is gone or was replaced; it is told nothing, which would be waited for.
+
+        One that is in use is left to who uses it: a server that was replaced finishes what it does, and one that is gone is
+        noticed by each.
+        """
+        with self._guard:
+            if url == self._url:
+                self._url = None
+                for session in list(self._sessions.values()):
+                    self._drop(session)
+
+    def _drop(self, session: SparkSession) -> None:
+        """Keep a session no longer; whoever uses it ends it."""
+        with self._guard:
+            self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
+            if not self._users[id(session)]:
+                end(session, is_told=False)
+
+
+def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(conf.items()))
+
+
+def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
+    """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
+    cause = first_cause(error)
+    step = mend(errno_in(cause))
+    if step is None:
+        return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
+    return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)
+
+
+def first_cause(error: Exception) -> str:
+    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
+
+    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that.
+    """
+    if refused := _REFUSED.search(str(error)):
+        return f"{refused[1]}: {refused[2]}"
+    lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else lines[0] if lines else type(error).__name__

@@ -1,0 +1,204 @@
+"""Somebody else's Spark: any Spark Connect server, of a cluster say, that is looked at before anything is asked of it.
+
+Nothing here starts, ends or configures a server. Invariant: no secret goes to another machine but through TLS, and no message
+has the token.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ipaddress
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ...core.errors import BadSetting, EngineUnfit
+from .engine import POLL_SECONDS, Engine, first_cause
+from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VARIABLE = "OFFSETLAKE_SPARK_REMOTE"
+PACKAGE = Path(__file__).parents[2]
+REFUSED_SECONDS = 3.0  # a proxy whose server is being restarted refuses for a moment
+WORKER_CODE = ("__init__.py", "core/**/*.py", "adapters/**/*.py")
+UNION = "spark.sql.unionOutputPartitioning"
+# what the functions import that decode in Python, each with the module that is imported
+WORKER_PACKAGES: Mapping[str, str] = {
+    "pyarrow": "pyarrow",
+    "pandas": "pandas",
+    "protobuf": "google.protobuf",
+    "ptars": "ptars",
+    "jsonschema-rs": "jsonschema_rs",
+}
+
+
+class RemoteEngine(Engine):
+    """Sessions of the server at a URL such as `sc://host:port/;use_ssl=true;token=...`."""
+
+    is_remote = True
+    write_options: Mapping[str, str] = {}
+    advice = (
+        f"{Engine.advice}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with ;use_ssl=true "
+        "where it speaks TLS; where it does not, with ;use_ssl=false, and without a token for another machine: that goes "
+        "through TLS alone"
+    )
+
+    def __init__(self, url: str) -> None:
+        super().__init__(lambda: url)
+        self._url_given = url
+        self._ready: set[str] = set()
+
+    @property
+    def place(self) -> str:
+        """Host and port, without the token."""
+        return place_of(self._url_given)
+
+    def check_private(self, what: str) -> None:
+        """Refuse to send a secret in the clear to another machine: it would travel with each plan."""
+        if not (is_loopback(self._url_given) or is_tls(self._url_given)):
+            raise BadSetting(
+                f"{what} would travel in the clear to the Spark at {self.place}, which is another machine; nothing was read or "
+                f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
+            )
+
+    def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
+        """Return why a server does not answer: soon where who listens there refuses, as a web server or a broker does.
+
+        Only who says nothing at all may be a server that is busy, and is waited for.
+        """
+        deadline = time.monotonic() + REFUSED_SECONDS
+        while not is_patient and is_listening(url):
+            why = find_silence(url)
+            if why is None:
+                return None
+            if why == QUIET:
+                break
+            if time.monotonic() > deadline:
+                return why
+            time.sleep(POLL_SECONDS)
+        return super()._why_silent(url, is_patient=is_patient)
+
+    def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
+        """Open a session; what Spark's client says of a URL that it does not take has the URL in it, so it is not told."""
+        from pyspark.errors import PySparkValueError
+
+        try:
+            return super()._connect(url, conf)
+        except PySparkValueError:
+            raise BadSetting(
+                f"the URL of the Spark at {self.place} is not taken by Spark's client, whose words may have a token "
+                f"and are not shown; nothing was read or written; correct {VARIABLE}"
+            ) from None
+
+    def _greet(self, session: SparkSession, url: str) -> None:
+        """Look at version, Kafka source and the setting that has each range be a file; collect all that is wrong."""
+        wrong = [*_wrong_version(session), *_wrong_source(session), *_wrong_union(session)]
+        if wrong:
+            raise EngineUnfit(
+                f"the Spark at {place_of(url)} cannot be used: {'; '.join(wrong)}; nothing was read or written; mend the "
+                "server, or name another one; `offsetlake explain cluster` says what it needs"
+            )
+
+    def ready_workers(self, session: SparkSession) -> None:
+        """Send the code that workers run, once a session, and have one of them import it with all that it needs."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql.functions import udf
+
+        own: Any = session
+        if own.session_id in self._ready:
+            return
+        own.addArtifacts(str(worker_code()), pyfile=True)
+        try:
+            lacks = udf(_worker_probe(), "string", useArrow=False)("id").alias("lacks")
+            rows = session.range(1, numPartitions=1).select(lacks).collect()
+        except PySparkException as error:
+            found = f"a worker cannot run Python of ours: {first_cause(error)}"
+        else:
+            found = str(rows[0]["lacks"])
+        if found:
+            raise EngineUnfit(
+                f"the workers of the Spark at {self.place} cannot decode Protobuf, JSON or JSON Schema: {found}; nothing "
+                f"became visible; install {', '.join(WORKER_PACKAGES)} for the Python that the server's PYSPARK_PYTHON names, "
+                "of this machine's minor version; `offsetlake explain cluster` says more"
+            )
+        self._ready.add(own.session_id)
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a server is on this machine, as its URL says."""
+    host = urlsplit(url).hostname or "localhost"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _wrong_version(session: SparkSession) -> list[str]:
+    """Say whether the server is of another major version than this client; another minor one is tried."""
+    from pyspark.version import __version__ as ours
+
+    found, major = str(session.version), ours.split(".", maxsplit=1)[0]
+    return [] if found.startswith(f"{major}.") else [f"it is Spark {found}, expected {major}.x"]
+
+
+def _wrong_source(session: SparkSession) -> list[str]:
+    """Have the server plan a read of Kafka, which asks no broker anything."""
+    from pyspark.errors import PySparkException
+
+    options = {"kafka.bootstrap.servers": "nobody:9", "assign": '{"nothing": [0]}', "includeHeaders": "true"}
+    try:
+        columns = session.read.format("kafka").options(**options).load().columns
+    except PySparkException as error:
+        return [f"it has no Kafka source: {first_cause(error)}"]
+    return (
+        [] if "headers" in columns else [f"its Kafka source has the columns {', '.join(columns)}, expected headers too"]
+    )
+
+
+def _wrong_union(session: SparkSession) -> list[str]:
+    from pyspark.errors import PySparkException
+
+    try:
+        session.conf.set(UNION, "false")
+        found = session.conf.get(UNION)
+    except PySparkException as error:
+        return [f"it does not take {UNION}: {first_cause(error)}"]
+    return [] if found == "false" else [f"{UNION} is {found}, expected false: ranges would share a file"]
+
+
+def _worker_probe() -> Any:
+    """Make the function that says what a worker lacks; it names nothing of ours, so that it comes without our code."""
+    packages = dict(WORKER_PACKAGES)
+
+    def lacking(_: int) -> str:
+        import importlib
+
+        lacks = []
+        for package, module in {**packages, "offsetlake": "pipeline_defs.adapters.formats.json_batches"}.items():
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                lacks.append(f"{package} ({error})")
+        return "; ".join(lacks)
+
+    return lacking
+
+
+@cache
+def worker_code() -> Path:
+    """Return a zip of what of this package workers import, for the life of this process."""
+    with tempfile.NamedTemporaryFile(prefix="offsetlake-", suffix=".zip", delete=False) as file:
+        path = Path(file.name)
+    atexit.register(path.unlink, missing_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for pattern in WORKER_CODE:
+            for source in sorted(PACKAGE.glob(pattern)):
+                archive.write(source, f"{PACKAGE.name}/{source.relative_to(PACKAGE).as_posix()}")
+    return path

@@ -1,0 +1,256 @@
+"""Spark: reads one scan of a topic through the official Kafka source and writes it as Parquet, unseen.
+
+The options that boundaries, bytes and completeness rest on are set last and cannot be overridden. Nothing here
+decides what is landed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.landing.scans import Read, Scan
+from ...core.log.delivery import Delivery
+from ..kafka.access import OPEN, Access
+from ..lake.remote_file import RemoteFile
+from .engine import Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
+
+RAW_COLUMNS: Mapping[str, str] = {
+    "topic": "Kafka topic name",
+    "generation": "incarnation of the topic: 0, and one more for each time it was recreated",
+    "partition": "Kafka partition number",
+    "offset": "offset of the record in its Kafka partition; with generation and partition the identity of a row",
+    "timestamp": "record timestamp, UTC, to the millisecond as Kafka has it; null where it lies before 1900",
+    "timestamp_type": "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)",
+    "key": "key bytes as produced, null where there is none",
+    "value": "value bytes as produced, null for a tombstone",
+    "headers": "headers in order: list of (key, value), a value may be null; null where there is none",
+}
+
+TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01
+
+KAFKA_OPTIONS: Mapping[str, str] = {
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    # a fetch at the end of the log holds up what is asked behind it on the same connection, offsets before each poll:
+    # Kafka's default of 500 ms costs each task that reads to the end as much, and a scan a second
+    "kafka.fetch.max.wait.ms": "10",
+    # how long a read waits for a record that the broker has: long enough for a new leader. Spark takes it from
+    # spark.network.timeout otherwise, which is set for other reasons
+    "kafkaConsumer.pollTimeoutMs": "120000",
+}
+
+# what becomes of ranges whose scan fails, in an error's words
+TRIED_AGAIN = "nothing became visible; the ranges stay planned and are tried again"
+ABANDONED = (
+    "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it "
+    "(`offsetlake losses` lists it)"
+)
+
+_SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
+
+ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
+REPEATING = (
+    "topic",
+    "generation",
+    "partition",
+    "timestamp_type",
+)  # columns of one value; others cost more than they save
+# what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
+# sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
+# encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
+PARQUET_OPTIONS: Mapping[str, str] = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
+    "parquet.compression.codec.zstd.bufferPool.enabled": "false",  # reusing its buffers costs more than new ones
+    "parquet.enable.dictionary": "false",
+    **dict.fromkeys((f"parquet.enable.dictionary#{name}" for name in REPEATING), "true"),
+    "parquet.column.statistics.enabled#topic": "false",
+    "parquet.column.statistics.enabled#key": "false",
+    "parquet.column.statistics.enabled#value": "false",
+    "parquet.size.statistics.enabled": "false",
+    "maxRecordsPerFile": "0",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+# Spark keeps what a task polled past its end, and the task's consumer, for later tasks of the same query. Its defaults of
+# five minutes fill the heap with records that no other query can use: 2.3 million of them, and half the time in full GC
+KAFKA_CACHE_CONF: Mapping[str, str] = {
+    "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "1s",
+}
+
+# huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
+JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
+
+# a length is read before what is so long: without these, six bad bytes of Avro ask for 2 GB and end Spark
+AVRO_LIMITS: Mapping[str, int] = {
+    "org.apache.avro.limits.string.maxLength": 64 << 20,
+    "org.apache.avro.limits.bytes.maxLength": 64 << 20,
+    "org.apache.avro.limits.collectionItems.maxLength": 16 << 20,
+}
+
+# of the SQL session that scans run in, never of the user's
+SCAN_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    # Spark reads Kafka in batches through its old interface unless Kafka is struck from this list: each record becomes a
+    # Row with a java.sql.Timestamp and back again, a tenth to a fifth of the whole job
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # from Spark 4.1 on, which has this on, a union of reads of one task each is one task: all ranges in one file
+    "spark.sql.unionOutputPartitioning": "false",
+}
+
+
+def spark_config(
+    master: str, jars: Sequence[Path], *, driver_memory: str = "4g", java_options: str = ""
+) -> dict[str, str]:
+    """Derives the configuration of our own session; a session that is handed in keeps its own.
+
+    `java_options` are added to those of the driver's JVM.
+    """
+    return {
+        **KAFKA_CACHE_CONF,
+        "spark.master": master,
+        "spark.app.name": "offsetlake",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(
+            [JAVA_OPTIONS, *(f"-D{name}={limit}" for name, limit in AVRO_LIMITS.items()), java_options]
+        ).strip(),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
+        "spark.log.level": "ERROR",
+    }
+
+
+def kafka_options(
+    bootstrap_servers: str, read: Read, isolation_level: str, access: Access = OPEN, *, group: str
+) -> dict[str, str]:
+    """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss.
+
+    Reads of one `group` share consumers, and what those polled: it must be of one job, so that nothing is older than the job.
+    """
+    bounds = {topic: dict(sorted(of_topic.items())) for topic, of_topic in sorted(read.bounds.items())}
+    starts, ends = (
+        {
+            topic: {str(partition): each[side] for partition, each in of_topic.items()}
+            for topic, of_topic in bounds.items()
+        }
+        for side in (0, 1)
+    )
+    return {
+        **KAFKA_OPTIONS,
+        **access.spark(),
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "kafka.isolation.level": isolation_level,
+        "kafka.group.id": group,
+        "assign": json.dumps({topic: list(of_topic) for topic, of_topic in bounds.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "maxRecordsPerPartition": str(read.records_per_task),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+
+
+class Spark:
+    """Stages scans; `delivery` is that of their topics, by which an error says what becomes of the ranges."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bootstrap_servers: str,
+        access: Access = OPEN,
+        delivery: Delivery = Delivery.EFFECTIVELY_ONCE,
+    ) -> None:
+        if access.has_secrets:
+            engine.check_private("the Kafka login")
+        self._engine = engine
+        self._access = access
+        self._bootstrap_servers = bootstrap_servers
+        self._consequence = ABANDONED if delivery is Delivery.AT_MOST_ONCE else TRIED_AGAIN
+
+    @property
+    def writer(self) -> str:
+        """Names what wrote a file: equal bytes can be expected only from the same writer."""
+        return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
+
+    def open(self) -> None:
+        """Have Spark ready; raise `EngineUnavailable` where there is none."""
+        self._engine.session(SCAN_CONF)
+
+    @property
+    def source(self) -> tuple[str, frozenset[tuple[str, str]]]:
+        """What it reads and with which login: of one source one job may read several topics."""
+        return self._bootstrap_servers, frozenset(self._access.spark().items())
+
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
+        """Write one Parquet file per range of the scan below `folder`.
+
+        Raises `ScanFailed` or `EngineUnavailable`; then nothing counts.
+        """
+        from pyspark.sql import DataFrame
+
+        group = f"offsetlake-{uuid.uuid4()}"
+
+        def rows_of(session: SparkSession, read: Read) -> DataFrame:
+            options = kafka_options(self._bootstrap_servers, read, isolation_level, self._access, group=group)
+            return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
+
+        what = f"land {scan.text}"
+        with self._engine.job(SCAN_CONF, what, self._consequence) as session:
+            rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
+            write_parquet(rows, self._engine, folder)
+
+
+def write_parquet(rows: DataFrame, engine: Engine, folder: str) -> None:
+    """Write rows below a folder that is not there yet, with the options of all files of a lake."""
+    rows.write.mode("error").options(**PARQUET_OPTIONS, **engine.write_options).parquet(folder)
+
+
+def raw_columns(source: DataFrame, generation: int) -> DataFrame:
+    """Select the raw columns, lossless and in their order, from Spark's Kafka source.
+
+    The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: what lies
+    before is another moment there than in the record, so it is null and not wrong.
+    """
+    from pyspark.sql import functions as f
+
+    is_right = f.col("timestamp") >= f.timestamp_millis(f.lit(TIMES_FROM_MS))
+    return source.select(
+        "topic",
+        f.lit(generation).alias("generation"),
+        "partition",
+        "offset",
+        f.when(is_right, f.col("timestamp")).alias("timestamp"),
+        f.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def paths_of(files: Iterable[Path | RemoteFile | str]) -> list[str]:
+    """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
+    return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]

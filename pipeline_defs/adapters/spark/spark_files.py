@@ -1,0 +1,119 @@
+"""Spark on the files of a table: merges many into one, or reads them. Nothing here decides what a table has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from ...core.tables.raw_table import SCHEMA
+from ..lake.remote_file import File
+from ..tables.table_rows import TableRows
+from ..tables.topic_rows import Part, within
+from .engine import Engine
+from .spark import SCAN_CONF, paths_of, write_parquet
+
+if TYPE_CHECKING:
+    from pyarrow import Schema
+    from pyspark.sql import DataFrame, SparkSession
+
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class SparkFiles:
+    """Merges files; each time as one task: Spark packs files into tasks by size, so one has all of them, and sorts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def merge(self, what: str, sources: Sequence[File], generation: int, folder: str) -> None:
+        """Write the rows of landed files of one Kafka partition to one file below `folder`, in offset order.
+
+        Raise `ScanFailed`, then nothing counts.
+        """
+        self._merge(what, sources, lambda session: _rows(session, sources, generation), ("offset",), folder)
+
+    def merge_as(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
+        """Write the rows of decoded files to one file below `folder`, in columns that hold all of them, ordered by some.
+
+        Raise `ScanFailed`, then nothing counts.
+        """
+        self._merge(what, sources, lambda session: read_as(session, columns, sources), order, folder)
+
+    def _merge(
+        self,
+        what: str,
+        sources: Sequence[File],
+        read: Callable[[SparkSession], DataFrame],
+        order: Sequence[str],
+        folder: str,
+    ) -> None:
+        consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
+        with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
+            write_parquet(read(session).coalesce(1).sortWithinPartitions(*order), self._engine, folder)
+
+
+def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:
+    """Return what is to be read of some files of a lake, which Spark knows by the URL or path `root`."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(SCHEMA))
+    reader, parts = session.read.schema(schema), list(parts)
+    whole = [f"{root}/{part.path}" for part in parts if part.is_whole]
+    frames = [reader.parquet(*paths_of(whole))] if whole else []
+    frames += [
+        reader.parquet(*paths_of([f"{root}/{part.path}"])).where(within(part.stretches, "`"))
+        for part in parts
+        if not part.is_whole
+    ]
+    return reduce(DataFrame.unionByName, frames) if frames else session.createDataFrame([], schema)
+
+
+def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
+    """Return rows of a derived table."""
+    found = read_as(session, rows.schema, [f"{root}/{path}" for path in rows.paths])
+    return found.where(rows.where.replace('"', "`")).drop(*rows.hidden)
+
+
+def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:
+    """Read files as the rows of an Arrow schema that holds all of them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    if not files:
+        return session.createDataFrame([], columns)
+    return session.read.schema(columns).parquet(*paths_of(files))
+
+
+def _rows(session: SparkSession, sources: Sequence[File], generation: int) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    rows = session.read.parquet(*paths_of(sources))
+    # a column that is read counts as nullable: not so here
+    return rows.withColumn("generation", f.lit(generation))
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Size and sha256, in hex, of one file."""
+
+    bytes: int
+    sha256: str
+
+
+def read_digests(engine: Engine, urls: Sequence[str]) -> Mapping[str, Digest]:
+    """Return the digest of each Parquet file at some URLs, files or folders, by its own URL.
+
+    Raises `ScanFailed` or `EngineUnavailable`.
+    """
+    from pyspark.sql import functions as f
+
+    consequence = "nothing became visible; what needed it is tried again"
+    with engine.job(SCAN_CONF, f"read the digests of {len(urls)} files or folders", consequence) as session:
+        files = session.read.format("binaryFile").option("pathGlobFilter", "*.parquet").load([*urls])
+        rows = files.select("path", "length", f.sha2("content", 256).alias("sha256")).collect()
+    return {row["path"]: Digest(row["length"], row["sha256"]) for row in rows}

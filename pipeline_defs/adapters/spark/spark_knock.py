@@ -1,0 +1,79 @@
+"""Whether anybody is at the URL of a Spark Connect server, asked over a connection of its own and without a session.
+
+gRPC shares connections, and one that was opened before a server froze looks well for ever: so none is shared.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing, suppress
+from urllib.parse import urlsplit
+
+from ...core.setting_values import remote_parameters
+
+DEFAULT_PORT = 15002
+ANSWER_SECONDS = 5.0
+NOBODY = "nobody answers there"
+QUIET = "it listens, and does not answer"
+_NO_METHOD = "/offsetlake/are_you_there"
+_ALONE = (("grpc.use_local_subchannel_pool", 1),)
+LOOPBACK = "127.0.0.1"
+DIRECTLY = (("grpc.enable_http_proxy", 0),)  # a token for this machine is no proxy's to see
+
+
+def is_listening(url: str) -> bool:
+    """Return whether anybody listens there; a frozen process does, as the system accepts for it."""
+    with suppress(OSError), closing(socket.create_connection(_address(url), timeout=ANSWER_SECONDS)):
+        return True
+    return False
+
+
+def is_tls(url: str) -> bool:
+    """Return whether a client speaks TLS to a URL: where it says so, or has a token for another name than `localhost`."""
+    parameters = remote_parameters(url)
+    is_asked = parameters.get("use_ssl", "").lower() == "true"
+    return is_asked or ("token" in parameters and urlsplit(url).hostname != "localhost" and not is_ours(url))
+
+
+def is_ours(url: str) -> bool:
+    """Return whether a URL is of a server of ours: in the clear, to 127.0.0.1 alone.
+
+    `localhost` is ::1 as well, where anybody on this machine may listen and be told the token.
+    """
+    return urlsplit(url).hostname == LOOPBACK and remote_parameters(url).get("use_ssl", "").lower() == "false"
+
+
+def find_silence(url: str) -> str | None:
+    """Return why a server there says nothing within some seconds; none where it does, if only that it lets nobody in."""
+    import grpc
+
+    target = "{}:{}".format(*_address(url))
+    options = (*_ALONE, *DIRECTLY) if is_ours(url) else _ALONE
+    with (
+        grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
+        if is_tls(url)
+        else grpc.insecure_channel(target, options)
+    ) as channel:
+        try:
+            channel.unary_unary(_NO_METHOD)(b"", timeout=ANSWER_SECONDS)
+        except grpc.RpcError as refusal:
+            if refusal.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return QUIET
+            if refusal.code() is grpc.StatusCode.UNAVAILABLE:
+                return f"UNAVAILABLE: {refusal.details()}"
+    return None
+
+
+def without_parameters(url: str) -> str:
+    """Return a URL that may be shown: it has no token."""
+    return url.partition(";")[0].rstrip("/")
+
+
+def place_of(url: str) -> str:
+    """Return host and port of a server's URL, without the token."""
+    return "{}:{}".format(*_address(url))
+
+
+def _address(url: str) -> tuple[str, int]:
+    place = urlsplit(url)
+    return place.hostname or "localhost", place.port or DEFAULT_PORT

@@ -1,0 +1,330 @@
+"""Spark with a Connect server in it: as the process that `spark_server.py` starts, or in the JVM of this process.
+
+The process ends by itself: when nobody has used it for a while, when it is old, when another server has taken its place, or
+when its JVM is gone. Invariant: it leaves neither a process nor a file behind but its log, even where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ...core.errors import EngineUnavailable
+from ..system.locks import try_start_lock
+from ..system.processes import end_group, free_ports, read_process, stop_process
+from .spark_knock import LOOPBACK
+from .spark_server import (
+    CONNECT_MODE,
+    START_SECONDS,
+    STATE,
+    TOKEN,
+    WORK,
+    Limits,
+    Server,
+    begin_anew_if_long,
+    read_state,
+    telling_folder,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WATCH_SECONDS = 0.5
+JVM_END_SECONDS = 10
+HANG_SECONDS = 60.0  # a JVM that is stopped answers nobody; one whose machine swaps may take its time
+EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
+
+# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
+CONNECT_CONF: Mapping[str, str] = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": LOOPBACK,
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
+    "spark.connect.execute.manager.detachedTimeout": "30s",  # a client on a busy machine may be late by some seconds
+    "spark.connect.execute.manager.maintenanceInterval": "3s",
+    "spark.scheduler.mode": "FAIR",  # a small scan does not wait for a large one of another client
+}
+
+
+_here: list[Server] = []  # the one of this process, once there is one
+
+
+def find_here() -> Server | None:
+    """Return the server in this process's own JVM, whatever its configuration: a process has one JVM."""
+    return _here[0] if _here else None
+
+
+def end_here(url: str) -> None:
+    """End the JVM of this process's server, where that is the one at a URL: what waits for it fails."""
+    for server in _here:
+        if server.url == url:
+            stop_process(server.jvm, 0)
+
+
+def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path | None) -> Server:
+    """Start a server in this process's own JVM, which ends with it.
+
+    `work` is where Spark makes its folder `artifacts`; what the JVM prints goes to `log`, where one is given. Raises
+    `EngineUnavailable`.
+    """
+    os.environ[TOKEN] = os.environ.get(TOKEN) or secrets.token_hex(32)
+    os.environ["PYSPARK_PYTHON"] = (
+        sys.executable
+    )  # else workers are the first `python3`, which need not have our packages
+    os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
+    with telling_folder(work):
+        work.mkdir(parents=True, exist_ok=True)
+    options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
+    config = {**config, "spark.driver.extraJavaOptions": options}
+    _start_jvm(config, log)
+    session, port = _open_port(config)
+    _here.append(_describe(session, port, fingerprint))
+    return _here[0]
+
+
+def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
+    """Start the JVM of this process's Spark; what it prints goes to a log, if there is one.
+
+    One that does not come to tell where it listens is ended, as it is where who waits for it is interrupted: by itself
+    pyspark waits for ever, and leaves one behind that never ends.
+    """
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    conf = SparkConf(loadDefaults=False)
+    for name, value in config.items():
+        conf.set(name, value)
+    says = f"; what it says itself is in {log}" if log is not None else ""
+    jvms: list[subprocess.Popen[bytes]] = []
+    gateways: list[object] = []
+    failures: list[Exception] = []
+
+    class KeptPopen(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            jvms.append(self)
+
+    def launch() -> None:  # in a thread: signals interrupt the main one alone
+        from pyspark.errors import PySparkException
+
+        try:
+            popen = {"stdout": output, "stderr": output, "start_new_session": True}
+            gateways.append(java_gateway.launch_gateway(conf, popen_kwargs=popen))  # type: ignore[no-untyped-call]
+        except (PySparkException, OSError) as error:
+            failures.append(error)
+
+    with ExitStack() as opened:
+        output = opened.enter_context(_open_log(log)) if log is not None else None
+        opened.enter_context(_replaced(java_gateway, "Popen", KeptPopen))
+        launcher = threading.Thread(target=launch, name="offsetlake-spark-start", daemon=True)
+        launcher.start()
+        try:
+            launcher.join(START_SECONDS)
+        finally:
+            if not gateways:
+                for jvm in jvms:
+                    end_group(jvm.pid)
+                    jvm.communicate()
+    if not gateways:
+        why = str(failures[0]) if failures else f"it did not say where it listens within {START_SECONDS:g} s"
+        raise EngineUnavailable(f"Spark's JVM does not start: {why}; nothing became visible{says}")
+    SparkContext._ensure_initialized(gateway=gateways[0])  # noqa: SLF001 (takes the JVM instead of launching one)
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
+    """Have a module use something else under a name, for a while: pyspark tells nobody which process it has started."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _open_log(log: Path) -> BinaryIO:
+    with telling_folder(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        begin_anew_if_long(log)
+        return log.open("ab")
+
+
+def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
+    """Start Spark in this process's JVM with a Connect server in it; return its session and the port."""
+    from pyspark.sql import SparkSession
+
+    (port,) = free_ports(1)
+    builder = SparkSession.builder
+    for name, value in {**config, **CONNECT_CONF, "spark.connect.grpc.binding.port": str(port)}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate(), port
+
+
+def serve(folder: Path, request: str) -> None:
+    """Be the server of `folder` that a request in it asks for, until nobody wants it any more or SIGTERM comes."""
+    ended = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda *_: ended.set())
+    asked = json.loads((folder / request).read_text())
+    (folder / request).unlink()
+    with ExitStack() as at_last:  # an error of one step keeps none of the others
+        at_last.callback(_leave, folder)
+        at_last.callback(_end_jvm)
+        work = _make_work(folder)
+        os.chdir(work)  # where Spark makes its folder `artifacts`
+        session, port = _open_port({**asked["config"], **_local_conf(work, asked["config"])})
+        at_last.callback(_stop, session)
+        server = _describe(session, port, asked["fingerprint"])
+        at_last.callback(_withdraw, folder, server)
+        write_private(folder / STATE, asdict(server))
+        _watch(folder, server, session, ended, Limits(**asked["limits"]))
+
+
+def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
+    """Return what has Spark keep to this server's own folder, beside what it is configured with."""
+    own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
+    java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
+    return {
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.extraJavaOptions": java,
+    }
+
+
+def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
+    process, jvm = read_process(os.getpid()), read_process(_jvm_process(session).pid)
+    assert process is not None, "this process runs"
+    assert jvm is not None, "and has just started its JVM"
+    return Server(port, os.environ[TOKEN], process, jvm, time.time(), fingerprint, session.version)
+
+
+def _work_of(folder: Path) -> Path:
+    return folder / WORK / str(os.getpid())
+
+
+def _leave(folder: Path) -> None:
+    """Delete this server's own folder."""
+    os.chdir("/")
+    shutil.rmtree(_work_of(folder), ignore_errors=True)
+
+
+def _make_work(folder: Path) -> Path:
+    """Make this server's own folder, and delete those that servers that were killed have left."""
+    for old in (folder / WORK).glob("*"):
+        if not (old.name.isdigit() and read_process(int(old.name))):
+            shutil.rmtree(old, ignore_errors=True)
+    work = _work_of(folder)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    return work
+
+
+def _watch(folder: Path, server: Server, session: SparkSession, ended: threading.Event, limits: Limits) -> None:
+    """Wait until the server is to end."""
+    from py4j.protocol import Py4JError
+
+    service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService  # type: ignore[union-attr]  # noqa: SLF001
+    jvm = _jvm_process(session)
+    used, seen, is_going = time.monotonic(), "", False
+    while not ended.wait(WATCH_SECONDS) and _is_alive(session):
+        try:
+            with _limited(jvm, HANG_SECONDS):
+                active = service.listActiveExecutions()
+                is_used, mark = active.isRight(), active.toString()
+        except (Py4JError, OSError):
+            return  # the JVM is about to be gone
+        now = time.monotonic()
+        if is_used or mark != seen:
+            used, seen = now, mark
+        if not is_going:
+            is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
+            is_going = (is_spent or not _is_of(folder, server)) and _withdraw(folder, server)
+            if is_going:
+                used = now  # whoever has read the state just now may still come
+        elif now - used > limits.last_call_seconds:
+            return
+
+
+def _jvm_process(session: SparkSession) -> Any:
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
+    return gateway.proc
+
+
+def _is_alive(session: SparkSession) -> bool:
+    return _jvm_process(session).poll() is None
+
+
+@contextmanager
+def _limited(jvm: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """Have a JVM killed that keeps who asks it waiting for so long, as one that is stopped does: py4j waits for ever."""
+    killer = threading.Timer(seconds, jvm.kill)
+    killer.daemon = True
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.cancel()
+
+
+def _stop(session: SparkSession) -> None:
+    """End Spark; one that hangs is ended with its JVM."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError), _limited(_jvm_process(session), JVM_END_SECONDS):  # the JVM may have died
+        session.stop()
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, where it has one, and return when that is gone."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 (its process is the JVM)
+    if gateway is None:
+        return
+    jvm = gateway.proc
+    jvm.stdin.close()  # by which it ends
+    try:
+        jvm.wait(JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _is_of(folder: Path, server: Server) -> bool:
+    """Return whether the state of a folder is this server's; one that may not be read for a moment is, and is asked again."""
+    try:
+        found = read_state(folder)
+    except EngineUnavailable:
+        return True
+    return found is not None and found.process == server.process
+
+
+def _withdraw(folder: Path, server: Server) -> bool:
+    """Take the state away where it is this server's, so that nobody finds it any more; return whether nobody does.
+
+    Who starts another one meanwhile may be stopped: it is not waited for. It takes the state away itself.
+    """
+    if not folder.is_dir() or not _is_of(folder, server):
+        return True
+    with try_start_lock(folder) as is_held:
+        if is_held and _is_of(folder, server):
+            (folder / STATE).unlink(missing_ok=True)
+        return is_held
+
+
+if __name__ == "__main__":
+    os.closerange(
+        3, os.sysconf("SC_OPEN_MAX")
+    )  # of whoever started it: a lock or a pipe among them would be held for hours
+    serve(Path(sys.argv[1]).absolute(), sys.argv[2])

@@ -1,0 +1,1 @@
+"""This machine: processes, locks, text files, Java and its jars."""

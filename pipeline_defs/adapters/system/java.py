@@ -1,0 +1,116 @@
+"""Java on this machine: which one is used and whether it is new enough.
+
+Only finds and asks; starts nothing that lasts. Imports the standard library alone, so that `make setup` can run
+it before anything is installed: `python3 -m pipeline_defs.adapters.system.java`.
+Invariant: the path returned answered `-version` with at least JAVA_MIN_VERSION just now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...core.errors import JavaUnusable
+
+JAVA_MIN_VERSION = 17
+
+_ANSWER_SECONDS = 30
+_VERSION = re.compile(r'version "(?P<text>(?:1\.)?(?P<major>\d+)[^"]*)"')
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Path:
+    """Is the `java` that everything here runs: `$JAVA_HOME/bin/java`, else the first `java` on the PATH.
+
+    | JAVA_HOME | PATH     | answer |
+    |---|---|---|
+    | usable    | any      | `$JAVA_HOME/bin/java` |
+    | too old, or without bin/java | any | JavaUnusable: Spark obeys JAVA_HOME, so the PATH must not hide it |
+    | not set   | usable   | the one on the PATH |
+    | not set   | too old, or none | JavaUnusable |
+    """
+    environ = os.environ if environ is None else environ
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        where = f"JAVA_HOME={home}"
+        if not java.is_file():
+            raise JavaUnusable(
+                f"no Java at {where}: expected {java}; set JAVA_HOME to a JDK or JRE of version "
+                f"{JAVA_MIN_VERSION} or newer, or unset it to use the PATH",
+                path=java,
+            )
+    else:
+        found = shutil.which("java", path=environ.get("PATH", os.defpath))
+        if found is None:
+            raise JavaUnusable(
+                f"no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java {JAVA_MIN_VERSION} or newer "
+                f"or set JAVA_HOME"
+            )
+        java, where = Path(found), "PATH"
+    return _verified(java, where)
+
+
+def use_java() -> None:
+    """Has this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
+    os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+
+
+def _verified(java: Path, where: str) -> Path:
+    """Is `java` itself once it has said a version that is new enough."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_ANSWER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaUnusable(
+            f"Java at {java} (from {where}) does not run: {error}; install Java {JAVA_MIN_VERSION} or newer "
+            f"or set JAVA_HOME",
+            path=java,
+        ) from error
+    said = (answer.stderr + answer.stdout).strip()
+    version = _VERSION.search(said)
+    if answer.returncode != 0 or version is None:
+        last_line = said.splitlines()[-1] if said else "no output"
+        raise JavaUnusable(
+            f"Java at {java} (from {where}) gives no version, exit code {answer.returncode}: {last_line}; "
+            f"install Java {JAVA_MIN_VERSION} or newer or set JAVA_HOME",
+            path=java,
+        )
+    if int(version["major"]) < JAVA_MIN_VERSION:
+        raise JavaUnusable(
+            f"Java at {java} (from {where}) is too old: found version {version['text']}, expected "
+            f"{JAVA_MIN_VERSION} or newer; install it or set JAVA_HOME",
+            path=java,
+            found=version["text"],
+        )
+    return java
+
+
+def class_archive(jars: Path, what: str) -> Path:
+    """Is where the jar cache keeps the class archive of `spark` or `broker` (see `class_archive.py`)."""
+    return (jars / f"{what}-classes.jsa").absolute()
+
+
+def archive_options(jars: Path, what: str) -> list[str]:
+    """Are the JVM's options that use a class archive; none where it was not made."""
+    archive = class_archive(jars, what)
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
+
+
+def main() -> int:
+    """Checks Java for `make setup`: silent and 0, or one line and 1."""
+    try:
+        find_java()
+    except JavaUnusable as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The decoded tables of a lake's topics: read as what became of each range, written by one commit for any number of ranges.
+
+    tables/decoded/<topic>/_dead=false/<g0>-<p0003>-<start20>-<end20>.<id>.parquet    rows of a range
+    tables/decoded/<topic>/_dead=true/...                                             its dead letters
+    tables/decoded/<topic>/_dead=false/compacted.<id>.parquet                         rows of many ranges
+    tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
+    tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.decoded_table`
+
+No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from ...core.command_lines import command
+from ...core.errors import DamagedFile
+from ...core.log.manifest import StagedFile
+from ...core.offsets import OffsetRange
+from ...core.tables.decoded_ranges import DecodedRanges
+from ...core.tables.decoded_table import (
+    DEAD,
+    TREE,
+    Contents,
+    document_path,
+    first_range,
+    is_packed,
+    path_of,
+    paths_of,
+    read_contents,
+    read_document,
+    replace_ranges,
+)
+from ...core.tables.decoding import Decoding
+from ...core.tables.delta import File
+from ...core.tables.raw_table import stem_of
+from ..lake.lake import Lake
+from .columns_of_table import columns_of, schema_of
+from .delta_log import DeltaLog
+
+
+class Decodings:
+    """Reads and writes the decoded tables of one lake; keeps what it has read, and reads only what is newer."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._seen: dict[str, DecodedRanges] = {}
+        self._texts: dict[str, str] = {}
+
+    def read_topics(self) -> tuple[str, ...]:
+        """Read the topics that anything was ever decoded of."""
+        return self.lake.store.folders(TREE)
+
+    def read(self, topic: str) -> Mapping[OffsetRange, Decoding]:
+        """Read what became of each range with rows of a topic, all of them."""
+        return self.read_ranges(topic).known
+
+    def read_ranges(self, topic: str) -> DecodedRanges:
+        """Read what is decoded of a topic now; raise `BrokenTable` where the table cannot be read."""
+        seen = self._seen.get(topic)
+        table = self._log(topic).read(seen.table if seen else None)
+        if seen is None or not table.is_same(seen.table):
+            seen = self._seen[topic] = DecodedRanges(topic, table, partial(self.contents_of, topic), seen)
+        return seen
+
+    def read_version(self, topic: str, version: int) -> DecodedRanges | None:
+        """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
+        table = self._log(topic).read_version(version)
+        read = partial(self.contents_of, topic)
+        return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
+
+    def contents_of(self, topic: str, file: File) -> Contents:
+        """Read which ranges a file has, and what became of them; raise `BrokenManifest` where that cannot be read."""
+        if not is_packed(file):
+            return read_contents(file)
+        return read_document(self.lake.store.get(f"{TREE}/{topic}/{document_path(file.path)}") or b"", file)
+
+    def keep_contents(self, topic: str, path: str, contents: Contents) -> None:
+        """Write the document of a compacted file, before a version has that."""
+        document = f"{TREE}/{topic}/{document_path(path)}"
+        self.lake.store.put_new(document, contents.to_json(), f"staging/ranges-{uuid.uuid4()}")
+
+    def find_lacking(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
+        """Find the files that a table names and that are not there, or not as large, each with one of its ranges."""
+        folder = f"{TREE}/{decoded.topic}"
+        sizes = self.lake.store.list(folder)
+        return [
+            (first_range(file), f"{folder}/{path}")
+            for path, file in sorted(decoded.table.files.items())
+            if sizes.get(f"{folder}/{path}") != file.bytes
+        ]
+
+    def place(self, decoding: Decoding) -> Decoding:
+        """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
+
+        def placed(staged: StagedFile | None, *, is_dead: bool = False) -> StagedFile | None:
+            if staged is None:
+                return None
+            path = path_of(f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet", is_dead=is_dead)
+            self.lake.store.publish(staged.path, f"{TREE}/{decoding.topic}/{path}")
+            return replace(staged, path=path)
+
+        dead_letters = placed(decoding.dead_letters, is_dead=True)
+        return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
+
+    def take_away(self, decodings: Iterable[Decoding]) -> None:
+        """Delete files that were placed and that no version will have."""
+        for decoding in decodings:
+            self.delete(decoding.topic, paths_of(decoding))
+
+    def delete(self, topic: str, paths: Iterable[str]) -> None:
+        """Delete files of a table's folder that no version has, and that none will have."""
+        for path in paths:
+            for name in (path, document_path(path)):
+                self.lake.store.delete_folder(f"{TREE}/{topic}/{name}")
+
+    def commit(
+        self,
+        ours: Sequence[Decoding],
+        onto: DecodedRanges,
+        now_ms: int,
+        rests: Mapping[str, File] | None = None,
+        lost: Collection[OffsetRange] = (),
+    ) -> bool:
+        """Give ranges their files in one version; false where another one is there since `onto`: look again.
+
+        `rests` are of files with more ranges than these, as `replace_ranges` takes them; what is `lost` is decoded no more.
+        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
+        """
+        left = onto.find_left([*(each.offsets for each in ours), *lost])
+        commit = replace_ranges(ours, left, rests or {}, now_ms)
+        columns = onto.columns_beside(left) | {each.columns for each in ours if each.columns}
+        schema = schema_of(self._texts_of(onto.topic, columns))
+        return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
+
+    def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
+        """Return the columns of one file with all rows of some ranges, of which there are `names`."""
+        digests = {each.columns for each in decodings if each.columns}
+        return columns_of(self._texts_of(topic, digests), {*names})
+
+    def _texts_of(self, topic: str, digests: Iterable[str]) -> list[str]:
+        return [self._text(topic, digest) for digest in sorted(digests)]
+
+    def keep(self, topic: str, text: str) -> str:
+        """Keep a schema beside the table, once; return its digest, by which ranges name it."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if digest not in self._texts:
+            path = f"{TREE}/{topic}/_schemas/{digest}.json"
+            self.lake.store.put_new(path, json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}")
+            self._texts[digest] = text
+        return digest
+
+    def _text(self, topic: str, digest: str) -> str:
+        if digest not in self._texts:
+            path = f"{TREE}/{topic}/_schemas/{digest}.json"
+            try:
+                self._texts[digest] = json.loads(self.lake.store.get(path) or b"")
+            except ValueError as error:
+                raise DamagedFile(
+                    f"{self.lake.store.url(path)}, the columns of decoded files, is gone or was changed; nothing was written; "
+                    f"restore it from a backup, or move {self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are "
+                    "decoded again"
+                ) from error
+        return self._texts[digest]
+
+    def _log(self, topic: str) -> DeltaLog:
+        return decoded_table_log(topic, self.lake)
+
+
+def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
+    """Return the log of a topic's decoded table."""
+    folder = f"{TREE}/{topic}"
+    mend = f"move {lake.store.url(folder)} away, and `{command('decode', topic)}` makes it again of what is landed"
+    return DeltaLog(lake.store, folder, schema_of([]), (DEAD,), mend)

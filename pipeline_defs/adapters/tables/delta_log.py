@@ -1,0 +1,224 @@
+"""The Delta log of a table in the lake: versions are read, and one is written where nobody else has written it.
+
+    tables/<kind>/<topic>/_delta_log/<version20>.json                  what the version changes, see `core.delta`
+    tables/<kind>/<topic>/_delta_log/<version20>.checkpoint.parquet    all that the table has then, by delta-rs
+
+The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and who comes second looks again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.errors import BrokenTable, DamagedFile, LakeUnavailable, Refused, first_line
+from ...core.tables.delta import (
+    EMPTY,
+    MEND,
+    Commit,
+    Metadata,
+    Snapshot,
+    apply,
+    check,
+    from_actions,
+    from_json,
+    replay,
+    to_json,
+    without_files,
+)
+from ...core.tables.raw_table import SCHEMA
+from ..lake.parquet import read_rows
+from ..lake.store import Answer, Store
+
+CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
+_VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
+_NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
+_JSON, _CHECKPOINT = "json", "checkpoint.parquet"
+_WRITER = Path(__file__).with_name("delta_checkpoint.py")
+
+
+def raw_table_log(topic: str, store: Store) -> DeltaLog:
+    """Return the log of a topic's raw table."""
+    return DeltaLog(store, f"tables/raw/{topic}", SCHEMA)
+
+
+class DeltaLog:
+    """The log of the table in one folder of a store; `schema` is what its first version says, as Delta writes it.
+
+    `mend` is what errors tell people to do about a log that cannot be read.
+    """
+
+    def __init__(
+        self, store: Store, folder: str, schema: str, partition_columns: tuple[str, ...] = (), mend: str = MEND
+    ) -> None:
+        self.folder = folder
+        self._store = store
+        self._schema = schema
+        self._partition_columns = partition_columns
+        self._mend = mend
+
+    def read(self, known: Snapshot | None = None) -> Snapshot:
+        """Return the newest snapshot, files and all; of a `known` one that was read before, only what is newer is read."""
+        base, newest = self._find()
+        snapshot = known if known is not None and self._has(known, newest) else Snapshot()
+        if base > snapshot.version:
+            snapshot = self._read_base(base)
+        return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
+
+    def read_version(self, version: int) -> Snapshot | None:
+        """Return the snapshot of a version, none where commits that it needs are cleaned up."""
+        versions = self._list(None)
+        base = _newest((each for each in versions if each[0] <= version), (_CHECKPOINT,))
+        needed = range(base + 1, version + 1)
+        if not {*needed} <= {number for number, kind in versions if kind == _JSON}:
+            return None
+        return replay((self._read(number) for number in needed), self._read_base(base))
+
+    def _has(self, known: Snapshot, newest: int) -> bool:
+        """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
+        path = self._path(known.version, _JSON)
+        is_there = EMPTY < known.version <= newest and self._store.exists(path)
+        return is_there and bool(known.commit_id) and self._read(known.version).id == known.commit_id
+
+    def read_head(self) -> Snapshot:
+        """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it.
+
+        One that repeats none, a foreign writer's or a torn one, says nothing of what the table has: nor does the snapshot.
+        """
+        base, newest = self._find()
+        if newest == EMPTY:
+            return Snapshot()
+        if newest == base and not self._store.exists(
+            self._path(newest, _JSON)
+        ):  # of an idle table, whose commits are cleaned up
+            return without_files(self.read())
+        head = apply(self._read(newest), Snapshot(newest - 1))
+        return without_files(head if head.transactions else replace(self.read(), transactions={}))
+
+    def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
+        """Write the version that follows a snapshot; false where somebody else has written it: look again.
+
+        `schema` is the table's from then on, where it is not what the first version says for good. Raise `BrokenTable` where
+        it would break a law, as far as the snapshot says, and `LakeUnavailable` where a file that it adds, which was made
+        durable, is not there any more; then nothing is written.
+        """
+        check(commit, onto, self._store.url(self.folder))
+        for file in commit.adds:
+            path = f"{self.folder}/{file.path}"
+            if self._store.size(path) != file.bytes:
+                raise LakeUnavailable(
+                    f"cannot add {self._store.url(path)} to its table: it is not there any more, or has not {file.bytes:,} "
+                    "bytes: somebody deletes files of the lake, or a disk lost it; the table stays as it was, nothing is "
+                    "lost; the next run makes it again",
+                    path=path,
+                )
+        commit_id, before = str(uuid.uuid4()), onto.metadata
+        said = replace(commit, id=commit_id, transactions={**onto.transactions, **commit.transactions})
+        if onto.version == EMPTY:
+            said = replace(said, metadata=Metadata(commit_id, schema or self._schema, now_ms, self._partition_columns))
+        elif schema is not None and before is not None and schema != before.schema:
+            said = replace(said, metadata=replace(before, schema=schema))
+        data = to_json(said, commit_id, now_ms)
+        answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
+        return answer is Answer.COMMITTED
+
+    def write_checkpoint(self) -> None:
+        """Have delta-rs write what the table has now into one file, and delete old commits that the one before has.
+
+        Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
+        """
+        try:
+            self._make_newest_whole()
+            command = [sys.executable, "-P", str(_WRITER), delta_url(self._store, self.folder)]
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise OSError(ended.stderr or f"its process ended with {ended.returncode}")
+        except (OSError, BrokenTable, Refused) as error:
+            raise LakeUnavailable(
+                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {first_line(error)}; nothing is lost, and "
+                f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
+                path=self.folder,
+            ) from error
+
+    def _make_newest_whole(self) -> None:
+        """Wait until the newest checkpoint is on the disk, for which delta-rs does not: commits before it are deleted.
+
+        One that a power cut has torn is deleted: delta-rs cannot read past it, and no commit before it is missed.
+        """
+        while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY:
+            try:
+                self._read_checkpoint(newest)
+                self._store.make_durable(self._path(newest, _CHECKPOINT))
+                return
+            except DamagedFile:
+                for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(newest, _CHECKPOINT)):
+                    self._store.delete_folder(path)
+
+    def _read(self, version: int) -> Commit:
+        path = self._path(version, _JSON)
+        data = self._store.get(path)
+        if data is None:
+            raise BrokenTable(
+                f"{self._store.url(path)} is not there, and a later version is; nothing was written; {self._mend}"
+            )
+        return from_json(data, self._store.url(path), self._mend)
+
+    def _read_base(self, newest: int) -> Snapshot:
+        """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
+        if newest == EMPTY:
+            return Snapshot()
+        try:
+            return self._read_checkpoint(newest)
+        except DamagedFile:
+            return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
+
+    def _read_checkpoint(self, version: int) -> Snapshot:
+        path = self._path(version, _CHECKPOINT)
+        actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn", "metaData"))
+        return apply(from_actions(actions, self._store.url(path), self._mend), Snapshot(version - 1))
+
+    def _find(self) -> tuple[int, int]:
+        """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""
+        folder, said = f"{self.folder}/_delta_log", self._read_hint()
+        versions = self._list(f"{folder}/{said:020d}" if said != EMPTY else None)
+        if (
+            _newest(versions, (_CHECKPOINT,)) < said
+        ):  # it names one that is not there: nothing it says is taken for true
+            versions = self._list(None)
+        return _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
+
+    def _list(self, after: str | None) -> list[tuple[int, str]]:
+        listed = self._store.list(f"{self.folder}/_delta_log", after)
+        found = (_VERSION.fullmatch(path.rsplit("/", 1)[-1]) for path in listed)
+        return [(int(each[1]), each[2]) for each in found if each is not None]
+
+    def _read_hint(self) -> int:
+        """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
+        try:
+            return int(json.loads(self._store.get(f"{self.folder}/_delta_log/_last_checkpoint") or b"")["version"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return EMPTY
+
+    def _path(self, version: int, kind: str) -> str:
+        return f"{self.folder}/_delta_log/{version:020d}.{kind}"
+
+
+def delta_url(store: Store, folder: str) -> str:
+    """Return a table's folder as delta-rs is told it; raise `Refused` for one that it cannot open: it would end the process."""
+    url = store.url(folder)
+    if found := _NO_PATH.search(url):
+        raise Refused(
+            f"the table {url} cannot be opened by delta-rs, whose paths have none of []^|\\% and no control characters, found "
+            f"{found[0]!r}; nothing was written; move the lake to a path without"
+        )
+    return url
+
+
+def _newest(versions: Iterable[tuple[int, str]], kinds: tuple[str, ...]) -> int:
+    return max((version for version, kind in versions if kind in kinds), default=EMPTY)

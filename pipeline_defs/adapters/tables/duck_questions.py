@@ -1,0 +1,77 @@
+"""A person's question to DuckDB: one statement that reads, asked of a connection that reaches nothing but the lake.
+
+DuckDB itself decides what reads: `query()` takes a single SELECT (`FROM`, `VALUES`, `DESCRIBE`, `SHOW` and `SUMMARIZE` are
+ones) and refuses one that has COPY or INSERT in its WITH. Invariant: no file is written, whatever is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import duckdb
+
+from ...core.errors import Refused
+
+_ONE_SELECT = "FROM query($statement)"  # makes columns of one name unique, too: `a`, `a_1`
+_OUR_LINE = re.compile(r"\n+LINE 1: FROM query\(.*", re.DOTALL)  # points into the line above, which nobody has typed
+_UNKNOWN = re.compile(r'Table with name "?(.+?)"? does not exist')
+_NOTHING_DONE = "nothing was asked"
+_ELSEWHERE = "for anything else read the files themselves (`offsetlake explain reading`)"
+
+
+def close_in(connection: duckdb.DuckDBPyConnection, folders: Iterable[str]) -> None:
+    """Leave a connection the files below some folders, no extension that it has not yet, and its settings as they are."""
+    connection.execute("SET allowed_directories = $folders", {"folders": list(folders)})
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def check_reads(statement: str) -> None:
+    """Refuse what is not one SELECT; raises `duckdb.Error` for what DuckDB cannot parse."""
+    found = duckdb.extract_statements(statement)
+    if not found:
+        raise Refused(f"there is no statement to run; {_NOTHING_DONE}")
+    if len(found) > 1:
+        raise Refused(f"{len(found)} statements are given, expected one SELECT; {_NOTHING_DONE}; ask one by one")
+    (only,) = found
+    if only.type not in {
+        duckdb.StatementType.SELECT,
+        duckdb.StatementType.MULTI,
+    }:  # MULTI: a PIVOT, which says itself more
+        raise Refused(
+            f"the statement is {only.type.name}, expected one that reads: SELECT, FROM, WITH, VALUES, DESCRIBE, SHOW or "
+            f"SUMMARIZE; {_NOTHING_DONE}; {_ELSEWHERE}"
+        )
+
+
+def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns, each of a name of its own, and the rows of a statement; raises `Refused` for one that writes."""
+    check_reads(statement)
+    try:
+        answer = connection.execute(_ONE_SELECT, {"statement": statement})
+        return [column[0] for column in answer.description or []], answer.fetchall()
+    except duckdb.PermissionException as error:
+        raise Refused(
+            f"{explained(error)}: `offsetlake sql` reads this lake alone; {_NOTHING_DONE}; {_ELSEWHERE}"
+        ) from error
+
+
+def explained(error: duckdb.Error) -> str:
+    """Return DuckDB's own words, without the line that is ours."""
+    return _OUR_LINE.sub("", str(error))
+
+
+def find_unquoted(statement: str, refusal: str, names: Iterable[str]) -> list[str]:
+    """Return the names that need double quotes and stand in a statement without, whole or their beginning."""
+    unknown = _UNKNOWN.search(refusal)
+    return [
+        name
+        for name in names
+        if not re.fullmatch(r"[a-z_]\w*", name, re.ASCII | re.IGNORECASE)
+        and (
+            re.search(rf"""(?<!["'\w-]){re.escape(name)}(?![\w-])""", statement, re.IGNORECASE)
+            or (unknown is not None and name.lower().startswith(unknown[1].lower()))
+        )
+    ]

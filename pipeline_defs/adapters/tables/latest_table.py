@@ -1,0 +1,316 @@
+"""The latest table of a topic: delta-rs' own table, kept by its MERGE; one commit has rows and what they are made of.
+
+    tables/latest/<topic>/     a row per key, `_deleted` where the newest record of it is a tombstone
+
+Its app transactions say the version of the decoded table that went in, and the order. delta-rs does not wait for the disk: we
+do after each commit, and a last one that a power cut has torn is recognised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
+from ...core.log.latency import Wait, pack, unpack
+from ...core.tables.delta import CONFIGURATION
+from ..lake.lake import Lake
+from .delta_log import delta_url
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+TREE = "tables/latest"
+FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
+POSITION = ("generation", "_epoch", "_reached", "partition", "offset")
+SEQUENCE = "_sequence"
+_ORDER = "order"  # app transaction: by which order the winners were found
+_TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
+_MARK = "offsetlake"
+_WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.latency.pack` writes them
+TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
+_CONFIGURATION = {
+    **CONFIGURATION,
+    "delta.dataSkippingNumIndexedCols": "0",  # keys are in no order, and delta-rs cuts a timestamp's maximum short
+}
+MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the table is written anew
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a version of the table is made of: a version of the decoded table with that id, and an order.
+
+    `waits` are of the records that it is the first version to have.
+    """
+
+    table_id: str
+    version: int
+    order: int
+    waits: Sequence[Wait] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
+
+    `damage` says what a power cut or a person has broken; then nothing else is known, but the table where its log can be read.
+    """
+
+    version: int = -1
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    files: Mapping[str, int] = field(default_factory=dict)
+    damage: str = ""
+    table: Any = field(default=None, repr=False)
+    listed: Collection[str] = field(default=(), repr=False)
+
+    def applied(self, table_id: str) -> int | None:
+        """Return the version of a decoded table that went in, none where it is another table."""
+        return self._transaction(f"decoded/{table_id}")
+
+    @property
+    def order(self) -> int | None:
+        """By which order the winners were found."""
+        return self._transaction(_ORDER)
+
+    def _transaction(self, name: str) -> int | None:
+        """Return what an app transaction says; delta-rs reads the log for it. Raise `LakeUnavailable` where it cannot."""
+        from deltalake.exceptions import DeltaError
+
+        if self.table is None:
+            return None
+        try:
+            version = self.table.transaction_version(name)
+        except (DeltaError, OSError) as error:
+            raise _unreadable(self.table.table_uri, error, self.table.table_uri) from error
+        return None if version is None else int(version)
+
+
+class LatestTable:
+    """The latest table of one topic, to read and to write."""
+
+    def __init__(self, lake: Lake, topic: str) -> None:
+        self.lake = lake
+        self.folder = f"{TREE}/{topic}"
+
+    def read(self) -> Standing | None:
+        """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`.
+
+        Raise `LakeUnavailable` where it cannot be read now.
+        """
+        if not self.lake.store.list(self.folder):
+            return None
+        found = self._open()
+        if isinstance(found, str):  # the first of it may be written between a look at the folder and one at the log
+            found = self._open()
+        listed = self.lake.store.list(self.folder)  # after the log: what that names is there
+        if not listed:
+            return None
+        if isinstance(found, str):
+            return Standing(damage=found)
+        table, sizes = found
+        files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
+        for path, size in files.items():
+            if listed.get(path) != size:
+                damage = f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}"
+                return Standing(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
+        if torn := self._find_torn(listed):
+            return Standing(damage=torn)
+        return Standing(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
+
+    def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
+        """Return the table and its files with their sizes, or why its log cannot be read."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(delta_url(self.lake.store, self.folder))
+            added = table.get_add_actions()
+            return table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+        except (DeltaError, ValueError, TypeError) as error:
+            return f"its log cannot be read: {first_line(error)}"
+        except OSError as error:  # of the store or the disk, which says nothing of what is there
+            raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from error
+
+    def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+        """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
+
+        With `_forced` a row takes the place of whatever stands, with `_gone` it takes the key away.
+        """
+        names = [field.name for field in standing.schema]
+        rows = {f'"{name}"': f's."{name}"' for name in names}
+
+        def write() -> None:
+            merger = standing.table.merge(
+                source,
+                predicate="t.key = s.key",
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
+                commit_properties=_properties(applied),
+            )
+            merger = merger.when_matched_delete("s._gone")
+            merger = merger.when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
+            merger.when_not_matched_insert(rows, predicate="NOT s._gone").execute()
+            if standing.table.version() == standing.version:  # no row was to change: it has committed nothing
+                self._note(standing, applied)
+
+        return self._commit(standing, write)
+
+    def note(self, standing: Standing, applied: Applied) -> bool:
+        """Say that a version of the decoded table changes no row; false where overtaken."""
+        return self._commit(standing, partial(self._note, standing, applied))
+
+    def _note(self, standing: Standing, applied: Applied) -> None:
+        schema, properties = standing.table.schema(), _properties(applied)
+        standing.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
+
+    def overwrite(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+        """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
+        from deltalake import write_deltalake
+
+        schema_mode = None if standing.schema.equals(source.schema) else "overwrite"
+        write = partial(write_deltalake, standing.table, source, mode="overwrite", schema_mode=schema_mode)
+        return self._commit(standing, partial(write, commit_properties=_properties(applied)))
+
+    def start(self, schema: pa.Schema, *, anew: bool) -> Standing:
+        """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id.
+
+        In a bucket no lock holds others off, and what is deleted might be what another one has just made anew: there a table
+        whose log can be read keeps its id, and the commit that comes next, of all rows, is refused where another was faster.
+        """
+        from deltalake import DeltaTable
+
+        url = delta_url(self.lake.store, self.folder)
+        create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+        with self.lake.store.locked(TREE if anew else None):
+            there = self.read() if anew else None
+            if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
+                if self.lake.store.disk is None and there.table is not None:
+                    return replace(there, damage="")
+                self.lake.store.delete_folder(self.folder)
+            self._commit(Standing(), create)
+        standing = self.read()
+        if standing is None or standing.damage:
+            raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
+        return standing
+
+    def count(self, standing: Standing | None) -> tuple[int, int]:
+        """Count the keys, and the tombstones that are kept beside them; none of a table that is not there or is broken."""
+        from deltalake import QueryBuilder
+
+        if standing is None or standing.damage:
+            return 0, 0
+        sql = (
+            "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
+        )
+        found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
+        return int(found["keys"]), int(found["dead"])
+
+    def read_waits(self, standing: Standing | None, since_ms: int) -> list[Wait]:
+        """Read how long the records waited that versions since then were the first to have."""
+        if standing is None or standing.damage:
+            return []
+        commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, standing.table.history(TOLD_VERSIONS))
+        try:
+            return [wait for each in commits for wait in unpack(json.loads(each.get(_WAITS, "[]")))]
+        except (ValueError, TypeError) as error:
+            url = self.lake.store.url(self.folder)
+            raise BrokenTable(
+                f"the log of the table {url} says what are no waits, in `{_WAITS}` of a version of the last hour: {error}; the "
+                "rows are not touched; restore its log from a backup, or wait: after an hour nobody reads it any more"
+            ) from error
+
+    def find_unnamed(self, older_than_seconds: float) -> list[str]:
+        """Find what no version of that time has; return the paths below the lake's root."""
+        standing = self.read()
+        if standing is None or standing.damage:  # the next update makes it anew
+            return []
+        hours = max(0, ceil(older_than_seconds / 3600))
+        names = standing.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        return [f"{self.folder}/{name}" for name in names]
+
+    def _commit(self, standing: Standing, write: Callable[[], object]) -> bool:
+        """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost.
+
+        Who wrote the version before may have ended before it was on the disk, and an entry that is not the last is not looked
+        at again: so we wait for that one first.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        entry = f"{self.folder}/_delta_log/{standing.version:020d}.json"
+        for path in (*standing.files, entry):
+            if path in standing.listed:
+                self.lake.store.make_durable(path)
+        try:
+            write()
+        except CommitFailedError:
+            return False
+        except (DeltaError, OSError) as error:
+            raise self._refused(first_line(error)) from error
+        for path in self.lake.store.list(self.folder):
+            if path not in standing.listed:
+                self.lake.store.make_durable(path)
+        return True
+
+    def _refused(self, reason: str) -> OffsetlakeError:
+        return LakeUnavailable(
+            f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; the next "
+            "update tries again",
+            path=self.folder,
+        )
+
+    def _find_torn(self, listed: Mapping[str, int]) -> str:
+        """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole."""
+        entries = sorted(
+            path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json")
+        )
+        if not entries:
+            return ""
+        lines = (self.lake.store.get(entries[-1]) or b"").splitlines()
+        try:
+            actions = [json.loads(line) for line in lines]
+            info = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
+            if info is None or sum("txn" in each for each in actions) < int(info.get(_MARK, 0)):
+                raise ValueError("it is cut off")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return f"the last entry of its log, {entries[-1]}, is torn: {error}"
+        return ""
+
+
+def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
+    return LakeUnavailable(
+        f"cannot read the table {url}: {first_line(error)}; nothing was written, the table stays as it is; the next look tries "
+        "again",
+        path=path,
+    )
+
+
+def _properties(applied: Applied) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    said = {f"decoded/{applied.table_id}": applied.version, _ORDER: applied.order}
+    return CommitProperties(
+        app_transactions=[Transaction(name, version) for name, version in said.items()],
+        custom_metadata={_MARK: str(_TRANSACTIONS), _WAITS: json.dumps(pack(applied.waits))},
+    )
+
+
+def _comes_after(has_sequence: bool) -> str:  # noqa: FBT001
+    """Return the condition under which a source row comes after the one that stands."""
+    *greater, last = POSITION
+    after = f's."{last}" > t."{last}"'
+    for name in reversed(greater):
+        after = f's."{name}" > t."{name}" OR (s."{name}" = t."{name}" AND ({after}))'
+    if not has_sequence:
+        return f"({after})"
+    ours, theirs = f's."{SEQUENCE}"', f't."{SEQUENCE}"'
+    first = f"({ours} IS NOT NULL AND ({theirs} IS NULL OR {ours} > {theirs}))"
+    same = f"({ours} = {theirs} OR ({ours} IS NULL AND {theirs} IS NULL))"
+    return f"({first} OR ({same} AND ({after})))"

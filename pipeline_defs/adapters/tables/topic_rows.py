@@ -1,0 +1,121 @@
+"""Which files have the rows of a topic, and which ranges of them: fixed files of one version, found once.
+
+Files of the raw table where it has them, and of what that has not yet the landed ones; which is which is decided by offset.
+Invariant: each landed range is in one part at most.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ...core.errors import BrokenTable, TableFileGone
+from ...core.log.coverage import Coverage
+from ...core.offsets import OffsetRange, merge_intervals
+from ...core.tables.raw_table import RangeFiles, offsets_of, ranges_by_file, revision_in
+from ..lake.lake import Lake
+from ..lake.layout import data_path, published_path
+from .delta_log import raw_table_log
+
+# by range the path of the raw table's file that is read for it, below the lake's root
+InTable = Mapping[OffsetRange, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` where it has no others."""
+
+    path: str
+    ranges: tuple[OffsetRange, ...]
+    is_whole: bool
+
+    @property
+    def stretches(self) -> list[OffsetRange]:
+        """The offsets to read, in as few stretches as there can be."""
+        place = self.ranges[0]
+        merged = merge_intervals((each.start, each.end) for each in self.ranges)
+        return [OffsetRange(place.generation, place.partition, start, end) for start, end in merged]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRows:
+    """The files of a topic's rows: those of the table that are read whole, by range, and those of which a part is read."""
+
+    coverage: Coverage
+    whole: InTable
+    cut: InTable
+
+    @property
+    def in_table(self) -> InTable:
+        """The files of the table that are read, by range."""
+        return {**self.cut, **self.whole}
+
+    def parts(self, chosen: Collection[OffsetRange] | None = None) -> list[Part]:
+        """Return what to read of all ranges, or of those that are chosen, in offset order; of a range without rows nothing."""
+        in_table, found = self.in_table, defaultdict[str, list[OffsetRange]](list)
+        for offsets in sorted(self.coverage.published.keys() | in_table.keys()):
+            if chosen is None or offsets in chosen:
+                found[in_table.get(offsets) or own_path(offsets, self.coverage)].append(offsets)
+        lengths = defaultdict[str, int](int)
+        for offsets, path in self.whole.items():
+            lengths[path] += len(offsets)
+        cut = set(self.cut.values())
+        return [
+            Part(path, tuple(each), path not in cut and sum(map(len, each)) == lengths.get(path, sum(map(len, each))))
+            for path, each in found.items()
+        ]
+
+
+def within(stretches: Iterable[OffsetRange], quote: str) -> str:
+    """Return the condition that a row is of some stretches, in a dialect of SQL that quotes columns by `quote`."""
+    return " OR ".join(
+        f"{quote}generation{quote} = {each.generation} AND {quote}partition{quote} = {each.partition} "
+        f"AND {quote}offset{quote} >= {each.start} AND {quote}offset{quote} < {each.end}"
+        for each in stretches
+    )
+
+
+def own_path(offsets: OffsetRange, coverage: Coverage) -> str:
+    """Return where the file of a range lies in `data/`, below the lake's root."""
+    manifest = coverage.manifests.get(offsets)
+    return published_path(manifest) if manifest else data_path(coverage.log.topic, offsets)
+
+
+def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
+    """Find which files are read for the ranges of a topic, with no row twice.
+
+    A file of the table is read whole where all ranges between its offsets are landed as it has them; where somebody took it
+    away, the range files are read, and of a dropped range the part of it. Whatever is replaced meanwhile, a file of the table
+    stays what it is; one in `data/` is exchanged. Raise `TableFileGone`, or `BrokenTable`, where rows are nowhere else.
+    """
+    topic = coverage.log.topic
+    log = raw_table_log(topic, lake.store)
+    try:
+        table = log.read()
+    except BrokenTable:
+        if coverage.dropped():
+            raise
+        return TopicRows(coverage, {}, {})  # `data/` has all of it
+    sizes = lake.store.list(log.folder) if table.files else {}
+    there = {path: file for path, file in table.files.items() if sizes.get(f"{log.folder}/{path}") == file.bytes}
+    whole = dict[OffsetRange, str]()
+    for path, manifests in ranges_by_file(coverage, table).items():
+        landed = [each.offsets for each in manifests]  # what the table has was published, whatever became of that file
+        if path in there and sum(map(len, landed)) == len(offsets_of(there[path])):
+            whole |= dict.fromkeys(landed, f"{log.folder}/{path}")
+    files, cut = RangeFiles(table), dict[OffsetRange, str]()
+    dropped = coverage.dropped()
+    for offsets in sorted(dropped.keys() - whole.keys() - coverage.published.keys()):
+        holder = files.find(offsets)  # that of a later revision than was dropped is about to be published
+        if holder is not None and holder.path in there and revision_in(holder, offsets) == dropped[offsets]:
+            cut[offsets] = f"{log.folder}/{holder.path}"
+        elif coverage.is_landed(offsets) and coverage.manifests[offsets].rows:
+            if lake.is_replaced(coverage.manifests[offsets]):  # since the coverage was read: look again
+                return find_rows(lake.coverage(topic), lake)
+            raise TableFileGone(
+                f"the file of range {offsets.text(topic)} was dropped, and the table {lake.store.url(log.folder)} does not "
+                "have its rows any more: restore the table's folder from a backup",
+                topic=topic,
+            )
+    return TopicRows(coverage, whole, cut)

@@ -1,0 +1,1 @@
+"""Who is told: Prometheus, OpenLineage, and whoever gets alerts."""

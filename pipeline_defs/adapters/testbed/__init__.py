@@ -1,0 +1,1 @@
+"""A Kafka broker of our own, for the demo, the drills, the benchmark and tests."""

@@ -1,0 +1,231 @@
+"""The embedded Kafka broker: one real KRaft broker in one JVM, in a directory of its own.
+
+Starts, finds and stops it; creates no topic and reads no record. It runs in its own session, so Ctrl-C in a terminal
+reaches its owner and not the broker. Invariant: a process is signalled only when its pid and its start time are
+those written down when it was started.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from ...core.errors import BrokerUnavailable, cause_of
+from ..system.java import archive_options, find_java
+from ..system.locks import hold_start
+from ..system.processes import Process, free_ports, spawn_process, stop_process
+from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
+
+_STATE = "broker.json"
+_LOG = "broker.log"
+_LOG_LINES = 20
+_POLL_SECONDS = 0.1
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
+_LOG4J = Path(__file__).with_name("log4j2.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Is one running broker: where clients find it, its process and its files."""
+
+    bootstrap_servers: str
+    pid: int
+    directory: Path
+    log_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Is what `broker.json` keeps: the process as it was started, and the ports, which outlive it."""
+
+    process: Process
+    port: int
+    controller_port: int
+    node_id: int = 1
+
+
+def start_broker(
+    directory: Path,
+    *,
+    jars: Sequence[Path],
+    port: int | None = None,
+    properties: Mapping[str, str] = {},
+    heap: str = "1g",
+    timeout_seconds: float = 60,
+    node: Node | None = None,
+    java_options: Sequence[str] = (),
+) -> Broker:
+    """Is the broker of `directory`, running and able to create topics; started unless it runs already.
+
+    `directory` keeps everything: a later start finds the data of an earlier one, also after SIGKILL, and its port if
+    that is free and `port` is None. `properties` are Kafka's own names and override everything here but what the
+    broker's identity and addresses depend on. `node` is given by a cluster (`cluster.py`), whose nodes keep their ports
+    whatever happens. A start that fails leaves no process. Raises BrokerUnavailable with the
+    broker's last log lines, BadSetting for a property that is not the caller's, JavaUnusable.
+    """
+    directory = directory.absolute()
+    deadline = time.monotonic() + timeout_seconds
+    directory.mkdir(parents=True, exist_ok=True)
+    with hold_start(directory, lambda: None, timeout_seconds, BrokerUnavailable):
+        state = _read_state(directory)
+        if state is not None and state.process.is_running():
+            _await_ready(directory, state, deadline)
+            return _broker(directory, state)
+        if node is None:
+            node = Node(1, *_choose_ports(port, state))
+        else:
+            _require_free(node.port, node.controller_port)
+        settings = plan_properties(directory, node, properties)
+        config = directory / "server.properties"
+        config.write_text(format_properties(settings), "ascii")
+        java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", *java_options]
+        java += archive_options(jars[0].parent.parent, "broker")
+        java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]
+        _format(directory, java, config, node.cluster_id or new_cluster_id())
+        process = spawn_process([*java, "kafka.Kafka", str(config)], log=directory / _LOG)
+        ready = False
+        try:
+            state = _State(process, node.port, node.controller_port, node.id)
+            _write_state(directory, state)
+            _await_ready(directory, state, deadline)
+            ready = True
+        finally:
+            if not ready:  # Ctrl-C included: nobody else knows of this process
+                stop_process(process, timeout_seconds=10)
+        return _broker(directory, state)
+
+
+def read_broker(directory: Path) -> Broker | None:
+    """Is the broker of `directory` if its process runs, ready or not; a process that only reuses its pid is not it."""
+    directory = directory.absolute()
+    state = _read_state(directory)
+    return _broker(directory, state) if state is not None and state.process.is_running() else None
+
+
+def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
+    """Stops the broker of `directory` and says whether one ran: SIGTERM, and SIGKILL after the time-out.
+
+    Any process may call it, any number of times. After a SIGKILL the next start recovers the log.
+    """
+    state = _read_state(directory.absolute())
+    return state is not None and stop_process(state.process, timeout_seconds)
+
+
+def new_cluster_id() -> str:
+    """Is an id for a new cluster, as Kafka writes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str) -> None:
+    """Formats the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
+    if (data_directory(directory) / "meta.properties").exists():
+        return
+    tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(config))
+    command = [*java, *QUICK_JAVA, *tool]
+    with (directory / _LOG).open("ab") as log:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        raise _unavailable(directory, f"storage in {data_directory(directory)} could not be formatted")
+
+
+def _await_ready(directory: Path, state: _State, deadline: float) -> None:
+    """Returns once the broker accepts a topic (asked with validate_only); raises when it is gone or time is up."""
+    while not _accepts_topics(state.port, state.node_id):
+        if not state.process.is_running():
+            raise _unavailable(directory, f"broker at {HOST}:{state.port} ended before it was ready")
+        if time.monotonic() > deadline:
+            raise _unavailable(directory, f"broker at {HOST}:{state.port} was not ready in time")
+        time.sleep(_POLL_SECONDS)
+
+
+def _accepts_topics(port: int, node_id: int) -> bool:
+    """Says whether the broker would create a topic now: it answers, is unfenced and has a controller.
+
+    In a cluster another broker may take the topic, so this one must be among those that its cluster counts as alive.
+    """
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+        admin = KafkaAdminClient(bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=5000)
+    except (OSError, KafkaError):
+        return False
+    try:
+        if node_id not in {broker["broker_id"] for broker in admin.describe_cluster()["brokers"]}:
+            return False
+        admin.create_topics({f"offsetlake-probe-{uuid.uuid4()}": {"num_partitions": 1}}, validate_only=True)
+    except KafkaError:
+        return False
+    finally:
+        admin.close()
+    return True
+
+
+def _unavailable(directory: Path, what: str) -> BrokerUnavailable:
+    log = directory / _LOG
+    lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
+    return BrokerUnavailable("\n".join([f"{what}; its last log lines ({log}):", *lines]), log=log)
+
+
+def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
+    """Are the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
+    if port is not None:
+        _require_free(port)
+    free, free_for_controller = free_ports(2)
+    if earlier is None:
+        return port or free, free_for_controller
+    wanted = port or (earlier.port if _is_free(earlier.port) else free)
+    reusable = earlier.controller_port != wanted and _is_free(earlier.controller_port)
+    return wanted, earlier.controller_port if reusable else free_for_controller
+
+
+def _require_free(*ports: int) -> None:
+    for port in ports:
+        if not _is_free(port):
+            raise BrokerUnavailable(
+                f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port
+            )
+
+
+def _is_free(port: int) -> bool:
+    """Return whether nobody listens on a port, and we may: a listener that shares it would let us bind it too."""
+    with socket.socket() as probe, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return probe.connect_ex((HOST, port)) != 0
+
+
+def _broker(directory: Path, state: _State) -> Broker:
+    return Broker(f"{HOST}:{state.port}", state.process.pid, directory, directory / _LOG)
+
+
+def _read_state(directory: Path) -> _State | None:
+    try:
+        document = json.loads((directory / _STATE).read_text("utf-8"))
+        return _State(Process(document.pop("pid"), document.pop("started")), **document)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokerUnavailable(
+            f"broker state {directory / _STATE} cannot be read: {cause_of(error)}; see whether a broker of {directory} still "
+            f"runs, stop it, and remove that file"
+        ) from error
+
+
+def _write_state(directory: Path, state: _State) -> None:
+    document = asdict(state)
+    scratch = directory / f".{_STATE}"
+    scratch.write_text(json.dumps({**document.pop("process"), **document}), "utf-8")
+    scratch.replace(directory / _STATE)

@@ -1,0 +1,177 @@
+"""Landing from the command line, through Dagster, so that events and lineage are recorded as by any other run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.events import RunFailureReason
+from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
+
+from ..core.landing.dispatch import split_stretches
+from ..core.landing.selection import find_ranges
+from ..core.log.coverage import Coverage
+from ..core.offsets import OffsetRange
+from ..definitions import build_defs
+from ..orchestration.assets.raw_asset import RANGES_PER_RUN, land_config
+from ..orchestration.home.dead_runs import end_dead_runs
+from ..orchestration.home.run_locks import hold_run, release_run
+from ..orchestration.runs.projection import failure_text, read_order, register_keys
+from ..orchestration.runs.runs import range_tags, single_key
+from ..resources import Edges
+from ..topics import REDO_TAG, Duty, Topic, op_name
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Is one run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
+
+    run_id: str
+    ranges: tuple[OffsetRange, ...]
+    succeeded: bool
+    reason: str = ""
+
+
+def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
+    """Returns the ranges of the keys, or all pending ones where none is given; refuses what is not planned."""
+    coverage = edges.lake.coverage_of(topic.name, keys)
+    return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
+
+
+def land_through_dagster(
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    on_change: str = "keep",
+    topics: dg.Definitions | None = None,
+) -> Iterator[Launched]:
+    """Runs the topic's landing job in this process, once per stretch of neighbouring keys.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
+    """
+    config = land_config(topic, on_change)
+    yield from _run_ranges(topic, topic.landing, ranges, edges, instance, config, redo=redo, topics=topics)
+
+
+def decode_through_dagster(
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    in_one_run: bool = False,
+    topics: dg.Definitions | None = None,
+) -> Iterator[Launched]:
+    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job.
+
+    `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
+    """
+    wanted = set(ranges)
+    if in_one_run:
+        register_keys(instance, topic, _coverage_of(topic, wanted, edges), wanted=wanted)
+        order = read_order(instance, topic)
+        places = [place for place, offsets in enumerate(order) if offsets in wanted]
+        between = order[places[0] : places[-1] + 1] if places else []
+        wanted.update(offsets for offsets in between if offsets is not None)
+    most = len(wanted) if in_one_run else RANGES_PER_RUN
+    yield from _run_ranges(topic, topic.decoding, wanted, edges, instance, {}, redo=redo, topics=topics, most=most)
+
+
+def _coverage_of(topic: Topic, ranges: Iterable[OffsetRange], edges: Edges) -> Coverage:
+    return edges.lake.coverage_of(topic.name, [offsets.key for offsets in ranges])
+
+
+def _run_ranges(
+    topic: Topic,
+    duty: Duty,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    run_config: Mapping[str, Any],
+    *,
+    redo: bool,
+    topics: dg.Definitions | None,
+    most: int = RANGES_PER_RUN,
+) -> Iterator[Launched]:
+    wanted = set(ranges)
+    job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
+    end_dead_runs(instance, edges.now_ms())
+    coverage = _coverage_of(topic, wanted, edges)
+    register_keys(instance, topic, coverage, wanted=wanted)
+    for stretch in split_stretches(read_order(instance, topic), wanted, most):
+        register_keys(instance, topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
+        tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
+        result = execute(job, instance, tags, [offsets.key for offsets in stretch], run_config)
+        yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))
+
+
+def execute(
+    job: dg.JobDefinition,
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str],
+    keys: Sequence[str] = (),
+    run_config: Mapping[str, Any] | None = None,
+) -> dg.ExecuteInProcessResult:
+    """Runs a job in this process, over neighbouring keys where it has any.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
+    """
+    run_id = str(uuid.uuid4())
+    hold_run(instance.root_directory, run_id)
+    try:
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            partition_key=single_key(keys),
+            tags={**tags, **range_tags(keys)},
+            run_config={**QUIET, **(run_config or {})},
+            run_id=run_id,
+        )
+    finally:
+        release_run(run_id)
+    if _was_interrupted(instance, result.run_id):
+        raise KeyboardInterrupt
+    return result
+
+
+def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
+
+
+def reason_of(result: dg.ExecuteInProcessResult) -> str:
+    """Reads why a run failed, in the words of the error itself."""
+    return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedUpdate:
+    """Is one run that has ended."""
+
+    run_id: str
+    succeeded: bool
+    reason: str = ""
+
+
+def update_latest_through_dagster(
+    topic: Topic, edges: Edges, instance: dg.DagsterInstance, *, full: bool, topics: dg.Definitions | None = None
+) -> LaunchedUpdate:
+    """Runs the topic's job of its latest state in this process.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
+    """
+    end_dead_runs(instance, edges.now_ms())
+    job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
+    config = {"ops": {op_name(topic.latest_key): {"config": {"full": full}}}}
+    result = execute(job, instance, topic.upserting.tags, run_config=config)
+    return LaunchedUpdate(result.run_id, result.success, reason_of(result))

@@ -1,0 +1,1 @@
+"""Formats and schemas of keys and values, and the columns that they give."""

@@ -1,0 +1,262 @@
+"""Avro schemas as text: one text with what it refers to in it, and closed so that the end of a datum shows.
+
+Nothing here decodes. Invariants: what Spark takes is never refused; in a schema that was read a name is defined once, before
+it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
+from ..json_text import parse_json
+from ..near import meant
+from .columns import ANY, Column
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"record", "error", "enum", "fixed"})
+KINDS = {
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "string": "text",
+    "bytes": "binary",
+}
+LOGICAL: Mapping[tuple[str, str], str] = {
+    ("int", "date"): "date",
+    **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
+    ("bytes", "decimal"): "number",
+}
+NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # the word for what is in it, path, column
+END = bytes.fromhex("a3f01d6c27b859e4")
+"""Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
+VALUE, MARK = "value", "end"
+
+
+def parse_avro(text: str) -> Any:
+    """Read a schema; a bare name such as `string` is one too. Raises `ValueError`."""
+    if text.strip() in PRIMITIVES:
+        return text.strip()
+    schema = parse_json(text)
+    if not isinstance(schema, dict | list | str):
+        raise ValueError(f"expected a JSON object, list or string, found {text.strip()[:40]}")
+    return schema
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A schema that needs no other; `column` is what Spark makes of it, as far as that is sure.
+
+    `refused` says why Spark or DuckDB has no columns for it: a record that contains itself, however deep; fields of one record
+    that differ in case only. It may be a writer's all the same.
+    """
+
+    text: str
+    column: Column
+    refused: tuple[str, ...]
+
+
+def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
+    """Read a schema: each named type of `references` is defined where it is first used, since a parser reads one text.
+
+    Raise `ValueError` for a schema that no process has room for, else with all that Avro is certain to refuse:
+
+    | part | why |
+    |---|---|
+    | more columns or levels than `core/bounds.py` has | of 24 records, each with two of the next one, 16 million columns |
+    | a `fixed` of more bytes | room for it is made before it is read |
+    | a type that nobody defines | |
+    | a `fixed` without a size from 0 | |
+    | a union of nothing, directly in a union, or of one type twice | |
+    | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
+    """
+    schema = parse_avro(text)
+    given = {name: found for each in references for name, found in _find_named(parse_avro(each), "")}
+    reader = _Reader(given, {name for name, _ in _find_named(schema, "")})
+    found = reader.read(schema, "", "the whole", ())
+    if reader.wrong:
+        raise ValueError("; ".join(dict.fromkeys(reader.wrong)))
+    clashes = [f"fields differ in case only: {', '.join(reader.clashes)}"] if reader.clashes else []
+    return AvroSchema(json.dumps(found.schema), found.column, (*reader.loops, *clashes))
+
+
+def enclose(text: str) -> str:
+    """Return the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
+    mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
+    fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
+    return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
+
+
+def record_name(text: str) -> str | None:
+    """Is the full name of the record that a schema is of; none for one of another kind."""
+    schema = parse_avro(text)
+    return full_name(schema, "") if isinstance(schema, dict) and schema.get("type") in {"record", "error"} else None
+
+
+def full_name(schema: Mapping[str, Any], namespace: str) -> str:
+    """Is the name of a named type with its namespace, or with the one that encloses it."""
+    name = str(schema.get("name", ""))
+    within = str(schema.get("namespace", namespace))
+    return name if "." in name or not within else f"{within}.{name}"
+
+
+def _find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
+    """Find each named type of a schema, with its full name; what it says of its namespace is then in the name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _find_named(branch, namespace)
+    elif isinstance(schema, dict):
+        if str(schema.get("type")) in NAMED:
+            name = full_name(schema, namespace)
+            namespace = name.rpartition(".")[0]
+            yield name, {**schema, "name": name.rpartition(".")[2], "namespace": namespace}
+        fields = schema.get("fields")
+        inside = [each.get("type") for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
+        for inner in (*inside, *(schema.get(word) for word in ("items", "values", "type"))):
+            yield from _find_named(inner, namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a schema, whole, with its column, and the columns and levels that Spark would make of it."""
+
+    schema: Any
+    column: Column = ANY
+    columns: int = 1
+    levels: int = 1
+
+
+class _Reader:
+    """Walk over a schema in the order of Avro's parser, which remembers what has been defined."""
+
+    def __init__(self, given: Mapping[str, Any], own: set[str]) -> None:
+        self.wrong: list[str] = []
+        self.loops: list[str] = []
+        self.clashes: list[str] = []
+        self._given = given
+        self._own = own
+        self._defined: dict[str, _Part] = {}
+
+    def read(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        """Read one part; `path` is where it stands, `within` are the records around it."""
+        if isinstance(schema, str):
+            return self._name(schema, namespace, path, within)
+        if isinstance(schema, list):
+            return self._union(schema, namespace, path, within)
+        if not isinstance(schema, dict) or "type" not in schema:
+            self.wrong.append(f"{path} is {json.dumps(schema)[:40]}, expected a type")
+            return _Part(schema)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            inner = self.read(kind, namespace, path, within)
+            return _sized({**schema, "type": inner.schema}, inner.column, [inner])
+        if kind in NAMED:
+            return self._named(schema, namespace, path, within)
+        if kind in NESTED:
+            return self._nested(schema, namespace, path, within)
+        if kind not in PRIMITIVES:
+            return self._name(kind, namespace, path, within)
+        logical = LOGICAL.get((kind, str(schema.get("logicalType"))))
+        return _Part(schema, Column(logical or KINDS.get(kind, kind)))
+
+    def _name(self, name: str, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        """Read the name of a type: a definition that is given is put where it is first used, later its full name stands."""
+        if name in PRIMITIVES:
+            return _Part(name, Column(KINDS.get(name, name)))
+        readings = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
+        for each in readings:
+            if each in within:
+                self.loops.append(f"record {each} contains itself at {path}, which Spark has no type for")
+                return _Part(each)
+            if each in self._defined:
+                return replace(self._defined[each], schema=each)
+            if each in self._given:
+                return self.read(self._given[each], "", path, within)
+        if self._own.isdisjoint(readings):  # what comes later in the text some of Avro's parsers take
+            known = [*PRIMITIVES, *NAMED, *NESTED, *self._defined]
+            self.wrong.append(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
+        return _Part(name)
+
+    def _union(self, branches: Sequence[Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        if not branches:
+            self.wrong.append(f"{path} is a union of nothing")
+        if any(isinstance(branch, list) for branch in branches):
+            self.wrong.append(f"{path} is a union directly in a union")
+        parts = [self.read(branch, namespace, path, within) for branch in branches]
+        kinds = [_branch_name(part.schema, namespace) for part in parts]
+        twice = sorted({kind for kind in kinds if kind is not None and kinds.count(kind) > 1})
+        self.wrong += [f"{path} is a union that has {kind} twice" for kind in twice]
+        columns = [part.column for part in parts if part.schema != "null"]
+        return _sized([part.schema for part in parts], columns[0] if len(columns) == 1 else ANY, parts)
+
+    def _nested(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        word, suffix, column = NESTED[schema["type"]]
+        if word not in schema:
+            self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
+            return _Part(schema)
+        inner = self.read(schema[word], namespace, f"{path}{suffix}", within)
+        return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
+
+    def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        kind, name = schema["type"], full_name(schema, namespace)
+        if not isinstance(schema.get("name"), str) or not schema["name"]:
+            self.wrong.append(f"{path} is of type {kind} and has no `name`")
+        elif name in self._defined or name in within:
+            if not self._given:  # else it is inside another definition that was put here
+                self.wrong.append(f"{name} is defined twice, again at {path}: name it there, or give it another name")
+            return self._name(name, "", path, within)
+        if kind in {"record", "error"}:
+            found = self._record(schema, name, path, within)
+        else:
+            if kind == "fixed":
+                self._refuse_size(name, schema.get("size"))
+            found = _Part(schema, Column("text") if kind == "enum" else ANY)
+        self._defined[name] = found
+        return found
+
+    def _refuse_size(self, name: str, size: Any) -> None:
+        """Refuse the size of a `fixed`: a reader makes room for it before it reads a byte."""
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            said = json.dumps(size)[:40]
+            self.wrong.append(f"fixed {name} has the size {said}, expected a number of bytes from 0")
+        elif size > MOST_FIXED_BYTES:
+            raise ValueError(f"fixed {name} has {size:,} bytes, expected at most {MOST_FIXED_BYTES:,}")
+
+    def _record(self, schema: Mapping[str, Any], name: str, path: str, within: tuple[str, ...]) -> _Part:
+        if not isinstance(schema.get("fields"), list):
+            self.wrong.append(f"{schema['type']} {name} has no list of `fields`")
+            return _Part(schema)
+        fields, parts = list[Mapping[str, Any]](), dict[str, _Part]()
+        for field in schema["fields"]:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+                self.wrong.append(f"{schema['type']} {name} has a field without a `name` or a `type`")
+                continue
+            below = f"{path}.{field['name']}"
+            part = self.read(field["type"], name.rpartition(".")[0], below, (*within, name))
+            fields.append({**field, "type": part.schema})
+            parts[field["name"]] = part
+        folded = [field["name"].lower() for field in fields]
+        self.clashes += [f"{name}.{field['name']}" for field in fields if folded.count(field["name"].lower()) > 1]
+        column = Column("struct", {each: part.column for each, part in parts.items()})
+        return _sized({**schema, "fields": fields}, column, [*parts.values()])
+
+
+def _sized(schema: Any, column: Column, inner: Sequence[_Part]) -> _Part:
+    columns, levels = 1 + sum(each.columns for each in inner), 1 + max((each.levels for each in inner), default=0)
+    if columns > MOST_COLUMNS or levels > MOST_LEVELS:
+        raise ValueError(
+            f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
+        )
+    return _Part(schema, column, columns, levels)
+
+
+def _branch_name(branch: Any, namespace: str) -> str | None:
+    """Return what a union tells a branch by; none for what is no type."""
+    kind = branch.get("type") if isinstance(branch, dict) else branch
+    if isinstance(branch, dict) and str(kind) in NAMED:
+        return full_name(branch, namespace)
+    return kind if isinstance(kind, str) else None

@@ -1,0 +1,135 @@
+"""How a topic's keys and values are decoded, as its defs.yaml says: values that two decoders can be compared by.
+
+Nothing here decodes. Invariant: a side that exists has a known format, and a schema where its format needs one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from ..setting_values import check_web_address
+from ..tables.days import EventTime
+from ..tables.decoding import Budget
+
+
+class Format(StrEnum):
+    """Says what the bytes of a key or value are."""
+
+    NONE = "none"  # bytes, as they are
+    STRING = "string"  # UTF-8
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"  # JSON, of a JSON Schema
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    SHORT = "short"
+    INTEGER = "integer"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    UUID = "uuid"
+
+
+SERIALIZED: Mapping[Format, str] = {
+    Format.SHORT: "SMALLINT",
+    Format.INTEGER: "INT",
+    Format.LONG: "BIGINT",
+    Format.FLOAT: "FLOAT",
+    Format.DOUBLE: "DOUBLE",
+    Format.UUID: "STRING",
+}
+"""What serializers of Kafka's own write, with no schema beside: the column's type, as Spark's DDL has it."""
+
+
+BY_RECORD = frozenset({"record_name", "topic_record_name"})
+"""Subjects, as `name_subject` has them, for which a record's name is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Is how keys, or values, are decoded.
+
+    `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
+    With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
+    readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several.
+    """
+
+    format: Format = Format.NONE
+    schema: str | None = None
+    registry: str | None = None
+    subject: str | None = None
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        needs_schema = self.format not in {Format.NONE, Format.STRING, *SERIALIZED}
+        if needs_schema and not (self.schema or self.registry):
+            raise ValueError(
+                f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"
+            )
+        if not needs_schema and (self.schema or self.registry):
+            raise ValueError(f"decode {self.format} takes no schema, found one")
+        if "@" in (self.registry or ""):  # the URL is in errors, documents and the UI: it is not repeated here
+            raise ValueError(
+                "`registry` has a login in it, expected the address alone; write the login as "
+                "schema.registry.basic.auth.user.info into the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            )
+        for number, address in enumerate((self.registry or "").split(",") if self.registry else (), 1):
+            try:
+                check_web_address(address.strip())
+            except ValueError as error:
+                raise ValueError(f"`registry` address {number}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Is how a topic is decoded; `budget` says how many records of a range may be set aside.
+
+    `event_time`, where the topic has days, is what the column `event_time` is made of, and rows are counted by.
+    """
+
+    key: Side = field(default_factory=Side)
+    value: Side = field(default_factory=Side)
+    budget: Budget = field(default_factory=Budget)
+    event_time: EventTime | None = None
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        """Are both sides by their column's name."""
+        return {"key": self.key, "value": self.value}
+
+    @property
+    def fingerprint(self) -> str:
+        """Is equal where the same bytes are decoded to the same rows; the budget decides none."""
+        parts = [asdict(self.key), asdict(self.value), *([self.event_time.text] if self.event_time else [])]
+        sides = json.dumps(parts, sort_keys=True)
+        return hashlib.sha256(sides.encode()).hexdigest()[:16]
+
+    def fingerprint_with(self, schemas: Mapping[str, str]) -> str:
+        """Is the fingerprint together with what a registry gave; the same as `fingerprint` where none was asked."""
+        if not schemas:
+            return self.fingerprint
+        return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def name_subject(subject: str | None, topic: str, column: str, record: str = "") -> str:
+    """Return the subject of a topic's keys or values (`column`); `record` is needed where the strategy names it.
+
+    | `subject` in defs.yaml | the subject of the values of `orders` |
+    |---|---|
+    | nothing, or `topic_name` | `orders-value` |
+    | `record_name` | the record's full name, `com.acme.Order` |
+    | `topic_record_name` | `orders-com.acme.Order` |
+    | anything else | what is written |
+    """
+    match subject:
+        case None | "topic_name":
+            return f"{topic}-{column}"
+        case "record_name":
+            return record
+        case "topic_record_name":
+            return f"{topic}-{record}"
+        case _:
+            return subject

@@ -1,0 +1,129 @@
+"""Dispatch: which ranges come next, and in which runs; when one that has failed is tried again.
+
+Invariant: a range that is not landed is tried again, later each time, and never skipped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from math import inf
+from zlib import crc32
+
+from ..offsets import OffsetRange
+
+BACKOFF_FIRST_SECONDS = 10
+BACKOFF_LAST_SECONDS = 600
+STALLED_AFTER_ATTEMPTS = 3
+
+
+APART = "apart"  # the lane of topics that fail or are slow, where there is more than one
+
+
+def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> str:
+    """Return the lane of a topic: always the same of so many, but while it is slow, or all of it has failed twice in a row."""
+    return APART if lanes > 1 and (failures > 1 or is_slow) else str(crc32(topic.encode()) % lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Is how often in a row runs that covered a range have failed, and when the last one ended, well or not.
+
+    Times are ms since 1970; the run is the last one that failed.
+    """
+
+    attempts: int
+    last_ended_ms: int
+    first_failed_ms: int = 0
+    failed_run: str = ""
+
+    def then_failed(self, run_id: str, ended_ms: int) -> Tried:
+        """Return this and one more failure after it."""
+        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Says whether a person should look: it is still tried again."""
+        return self.attempts >= STALLED_AFTER_ATTEMPTS
+
+    def is_due(self, now_ms: int) -> bool:
+        """Says whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes.
+
+        An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
+        """
+        return self.due_in_seconds(now_ms) <= 0
+
+    def due_in_seconds(self, now_ms: int) -> float:
+        """Return for how long the back-off still lasts; 0 where it is over."""
+        if self.attempts == 0:
+            return 0.0
+        wait: int = min(BACKOFF_FIRST_SECONDS * 2 ** (self.attempts - 1), BACKOFF_LAST_SECONDS)
+        return max(0.0, wait - abs(now_ms - self.last_ended_ms) / 1000)
+
+
+NEVER_TRIED = Tried(0, 0)
+
+
+def choose_due(
+    waiting: Iterable[OffsetRange],
+    held: Container[OffsetRange],
+    tried: Mapping[OffsetRange, Tried],
+    now_ms: int,
+) -> list[OffsetRange]:
+    """Choose, of ranges that wait, those that no run is at and whose back-off is over; their order stays."""
+    return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
+
+
+def take_turns(
+    waiting: Mapping[str, Sequence[OffsetRange]], most: int, most_offsets: float = inf
+) -> dict[str, list[OffsetRange]]:
+    """Choose at most so many ranges, of each topic in turn its next one: a backlog keeps no other topic waiting.
+
+    `waiting` has the ranges of each topic in the order in which they are to be landed. Together they have no more than
+    `most_offsets`, but for the first one, which may be larger alone. A topic of which the next one does not fit waits with all
+    that come after it.
+    """
+    turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
+    chosen: dict[str, list[OffsetRange]] = defaultdict(list)
+    count, total, full = 0, 0, set[str]()
+    for topic, offsets in filter(None, chain.from_iterable(turns)):
+        if count == most:
+            break
+        if topic in full or (count and total + len(offsets) > most_offsets):
+            full.add(topic)
+            continue
+        chosen[topic].append(offsets)
+        count, total = count + 1, total + len(offsets)
+    return dict(chosen)
+
+
+def next_most_offsets(offsets: int, seconds: float, wanted_seconds: float, before: float) -> float:
+    """Return how many offsets a job may read next, so that it takes as long as is wanted, at the pace of the last one.
+
+    It is at most doubled or halved at a time: a small job's time says little of a large one's.
+    """
+    if seconds <= 0:
+        return before * 2
+    return min(before * 2, max(before / 2, offsets * wanted_seconds / seconds))
+
+
+def split_stretches(
+    order: Sequence[OffsetRange | None], wanted: AbstractSet[OffsetRange], most: int
+) -> list[list[OffsetRange]]:
+    """Split ranges into runs of at most so many; `order` is every key in Dagster's insertion order.
+
+    None stands for a key that is no range: people can type any text. Dagster's range runs cover everything between two
+    keys, so a run never spans a key that is not its own.
+    """
+    stretches: list[list[OffsetRange]] = [[]]
+    for offsets in order:
+        if offsets is None or offsets not in wanted:
+            stretches.append([])
+            continue
+        if len(stretches[-1]) == most:
+            stretches.append([])
+        stretches[-1].append(offsets)
+    return [stretch for stretch in stretches if stretch]

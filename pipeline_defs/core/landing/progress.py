@@ -1,0 +1,100 @@
+"""Progress: which Kafka partitions have something to land of which nothing lands, which tables stand still.
+
+That a range fails again and again is `dispatch.Tried`'s. Invariant: a topic on which nothing waits is silent, for
+however long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..log.coverage import Coverage
+from ..offsets import OffsetRange
+
+PATIENCE_SECONDS = 900.0  # with a range that is planned, which has nothing to wait for
+PATIENCE_AGES = 10.0  # of `max_age`, with records that no range has yet, where that is longer
+
+
+@dataclass(frozen=True, slots=True)
+class Unplanned:
+    """Is the first record of a Kafka partition that is in no range yet; its timestamp is none where nothing tells it."""
+
+    offset: int
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Is a Kafka partition that has something to land and of which nothing has landed since.
+
+    `planned` is the range that has waited longest; none where what waits is in no range yet.
+    """
+
+    partition: int
+    offset: int
+    planned: OffsetRange | None
+    since_ms: int
+
+
+def find_silences(
+    coverage: Coverage, unplanned: Mapping[int, Unplanned], max_age_seconds: float, now_ms: int
+) -> list[Silence]:
+    """Finds the Kafka partitions of which nothing has landed for too long, sorted; `unplanned` is by Kafka partition.
+
+    | what waits longest | since | too long |
+    |---|---|---|
+    | a planned range | it was planned | 15 minutes |
+    | a record that no range has | its timestamp, and not before the newest plan step | 10 x max_age, at least 15 minutes |
+
+    What has landed of the partition since begins the wait anew: a backlog that is worked off is no silence. A time in
+    the future says nothing.
+    """
+    planned: dict[int, OffsetRange] = {}
+    for offsets in coverage.pending():
+        planned.setdefault(offsets.partition, offsets)
+    landed = {
+        p: at_ms for (generation, p), at_ms in coverage.last_landed().items() if generation == coverage.log.generation
+    }
+    found = []
+    for partition in sorted({*planned, *unplanned}):
+        first = planned.get(partition)
+        if first is not None:
+            offset, patience = first.start, PATIENCE_SECONDS
+            times = [coverage.log.ranges[first].planned_at_ms]
+        else:
+            offset, patience = unplanned[partition].offset, patience_seconds(max_age_seconds)
+            times = [unplanned[partition].timestamp_ms or 0, *(step.planned_at_ms for step in coverage.log.steps[-1:])]
+        times.append(landed.get(partition, 0))
+        since_ms = max((time for time in times if time <= now_ms), default=0)
+        if since_ms and now_ms - since_ms > patience * 1000:
+            found.append(Silence(partition, offset, first, since_ms))
+    return found
+
+
+def patience_seconds(max_age_seconds: float) -> float:
+    """Is for how long what no range has yet may wait, behind an open transaction too."""
+    return max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A number as somebody who looks now and then has it, and since when."""
+
+    number: int
+    since_ms: int
+
+    def is_old(self, now_ms: int) -> bool:
+        """Return whether that was longer ago than a table may stand still with something to do."""
+        return now_ms - self.since_ms > PATIENCE_SECONDS * 1000
+
+
+def see_version(before: Seen | None, version: int, now_ms: int) -> Seen:
+    """Return a table's version, and since when it is that one: each new one begins the wait anew."""
+    return before if before is not None and before.number == version else Seen(version, now_ms)
+
+
+def see_count(before: Seen | None, count: int, now_ms: int) -> Seen:
+    """Return how many there are of something, and when they were last seen to become more."""
+    known = before or Seen(0, 0)
+    return Seen(count, now_ms if count > known.number else known.since_ms)

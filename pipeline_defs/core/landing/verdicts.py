@@ -1,0 +1,102 @@
+"""Verdicts: what became of one range in one attempt, and the pure verification that decides it.
+
+Invariant: nothing becomes visible for a range that `verify_staged` has a violation for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from ..log.holes import Interval
+from ..log.manifest import Manifest, StagedFile
+from ..offsets import OffsetRange
+
+
+class Outcome(StrEnum):
+    """Says how a range ended in an attempt."""
+
+    LANDED = "landed"  # this attempt's manifest decided
+    SUPERSEDED = "superseded"  # another attempt's manifest was there first, with the same rows
+    ROLLED_FORWARD = "rolled_forward"  # a manifest was there, unpublished; this attempt published its file
+    ALREADY_LANDED = "already_landed"  # nothing to do
+    UNCHANGED = "unchanged"  # read again and compared: the same rows
+    CHANGED = "changed"  # read again: other rows; the landed file stays
+    REPLACED = "replaced"  # read again: other rows, which a person asked to take the place of the landed ones
+    EXPIRED = "expired"  # could not be read again, Kafka no longer has it; the landed file matches its digest
+    FAILED = "failed"  # not landed; nothing became visible
+
+    @property
+    def is_landed(self) -> bool:
+        """Says whether the range is landed and its file whole after this outcome."""
+        return self is not Outcome.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Is the outcome of one range with its manifest, or with what was violated."""
+
+    offsets: OffsetRange
+    outcome: Outcome
+    manifest: Manifest | None = None
+    violations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.outcome.is_landed != (self.manifest is not None):
+            raise ValueError(f"{self.outcome} of {self.offsets.key} with manifest {self.manifest}")
+
+
+def failed(offsets: OffsetRange, *violations: str) -> Verdict:
+    """Is the verdict of a range that is not landed."""
+    return Verdict(offsets, Outcome.FAILED, violations=violations)
+
+
+def violations_by_range(topic: str, offsets: OffsetRange, violations: Iterable[str]) -> list[str]:
+    """Return what is wrong with a range, each with the range: what is wrong with all of a job does not name them."""
+    where = offsets.text(topic)
+    return [each if where in each else f"range {where}: {each}" for each in violations]
+
+
+def verify_staged(
+    topic: str,
+    offsets: OffsetRange,
+    file: StagedFile | None,
+    runs: Sequence[tuple[int, int]],
+    holes: Sequence[Interval],
+    unexplained: Sequence[tuple[int, int]],
+    topic_ids: tuple[str | None, str | None, str | None],
+) -> list[str]:
+    """Returns every law that a staged range breaks; none means it may be committed.
+
+    `runs` are the contiguous half-open runs of the file's offsets in file order: a row that repeats or goes back
+    begins a new run. `topic_ids` are the planned one and those read before and after the scan.
+    """
+    where = offsets.text(topic)
+    violations = []
+    planned, before, after = topic_ids
+    if before != after or (planned is not None and planned != before):
+        violations.append(
+            f"range {where} was planned from topic id {planned}, read from {before} before the scan and {after} "
+            "after it: the topic was recreated"
+        )
+    rows = file.rows if file else 0
+    found = sum(end - start for start, end in runs)
+    if rows != found:
+        violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
+    violations += [
+        f"range {where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
+        for (_, end), (start, _) in pairwise(runs)
+        if start < end
+    ]
+    if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):
+        violations.append(f"range {where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside the range")
+    violations += [
+        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
+        for start, end in unexplained
+    ]
+    gone = sum(hole.end - hole.start for hole in holes) + sum(end - start for start, end in unexplained)
+    if rows + gone != len(offsets):
+        violations.append(f"range {where}: {rows} rows + {gone} holes, expected {len(offsets)} offsets in all")
+    return violations

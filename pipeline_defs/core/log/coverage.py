@@ -1,0 +1,331 @@
+"""Coverage: what the plan log and the manifests together say is landed, pending, lost or skipped, and what breaks it.
+
+Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition from its first link to its head.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from ..command_lines import replace_command
+from ..errors import BrokenPlanLog
+from ..offsets import OffsetRange
+from .delivery import Acceptance, Claim, Delivery
+from .frontier import CONTENTS, Place, Sums, content_of
+from .latency import Histogram, count_waits, waits_of
+from .manifest import Manifest, StagedFile
+from .plan_step import Link, LinkKind
+from .planlog import PlanLog
+
+
+class State(StrEnum):
+    """Says where a link of the plan log stands."""
+
+    LANDED = "landed"
+    PENDING = "pending"
+    LOST = "lost"
+    SKIPPED = "skipped"
+    CLAIMED = "claimed"  # at_most_once: an attempt began to read it, and no other ever will
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Is a plan log beside the manifests and published files of the same topic.
+
+    Where the log has a base, they are those of its own ranges; what of the others was found wrong since, the whole shows.
+    `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range owns;
+    `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
+    `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
+    range; `unfinished` are ranges that are committed and whose staged file still waits to be published, or exchanged.
+    """
+
+    log: PlanLog
+    manifests: Mapping[OffsetRange, Manifest]
+    published: Mapping[OffsetRange, int]
+    strays: tuple[str, ...] = ()
+    accepted: Mapping[OffsetRange, Acceptance] = field(default_factory=dict)
+    claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
+    doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
+    unfinished: frozenset[OffsetRange] = frozenset()
+    _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def is_landed(self, offsets: OffsetRange) -> bool:
+        """Return whether the manifest exists and its file, where it has one, is published, as far as its size says."""
+        manifest = self.manifests.get(offsets)
+        if manifest is None or offsets in self.unfinished:
+            return False
+        return manifest.is_dropped or manifest.file is None or self.published.get(offsets) == manifest.file.bytes
+
+    def dropped(self) -> dict[OffsetRange, int]:
+        """Return the ranges whose file was dropped, each with the revision of which it was the last time."""
+        return {offsets: manifest.drop.revision for offsets, manifest in self.manifests.items() if manifest.drop}
+
+    def state_of(self, link: Link) -> State:
+        """Returns where a link stands; what is committed is finished whatever became of its topic.
+
+        Else an un-landed range of a closed generation is lost.
+        """
+        if link.kind is not LinkKind.RANGE:
+            return State(link.kind.value)
+        if self.is_landed(link.offsets):
+            return State.LANDED
+        if link.offsets in self.unfinished:
+            return State.PENDING
+        if link.offsets in self.claims and link.offsets not in self.manifests:
+            return State.CLAIMED
+        if link.offsets in self.log.skipped and not self._is_begun(link.offsets):
+            return State.SKIPPED
+        return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
+
+    def _is_begun(self, offsets: OffsetRange) -> bool:
+        """Return whether something of a range is in the lake, which is finished whatever a person has said since."""
+        return offsets in self.manifests or offsets in self.published or offsets in self.doubles.values()
+
+    def states(self) -> Mapping[OffsetRange, State]:
+        """Returns the state of every link, in log order; worked out once, since nothing here ever changes."""
+        if not self._states:
+            self._states.update((link.offsets, self.state_of(link)) for link in self.log.links)
+        return self._states
+
+    def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
+        """Return which of the first `count` ranges of the log are landed; worked out once."""
+        if count not in self._landed_among_first:
+            self._landed_among_first[count] = frozenset(filter(self.is_landed, self.log.among_first(count)))
+        return self._landed_among_first[count]
+
+    def pending(self) -> list[OffsetRange]:
+        """Return the ranges that are planned, not landed and still can be, in log order."""
+        return [offsets for offsets, state in self.states().items() if state is State.PENDING]
+
+    def skipped(self) -> frozenset[OffsetRange]:
+        """Return the ranges that a person has skipped, and nobody has landed since."""
+        return frozenset(offsets for offsets in self.log.skipped if self.states()[offsets] is State.SKIPPED)
+
+    def doubles_of(self, offsets: OffsetRange) -> list[str]:
+        """Return the paths of a range's files that no manifest names."""
+        return [path for path, owner in self.doubles.items() if owner == offsets]
+
+    def frontier(self, generation: int, holding: Collection[OffsetRange] = ()) -> dict[int, int]:
+        """Returns per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
+        ends = {p: end for (of, p), end in self.log.base.ends.items() if of == generation} if self.log.base else {}
+        stops: dict[int, int] = {}
+        for offsets, state in self.states().items():
+            if offsets.generation != generation:
+                continue
+            if state is State.PENDING or offsets in holding:
+                stops.setdefault(offsets.partition, offsets.start)
+            ends[offsets.partition] = max(offsets.end, ends.get(offsets.partition, 0))
+        return {**ends, **stops}
+
+    def ends(self) -> dict[Place, int]:
+        """Return where the links of each place end."""
+        ends = dict(self.log.base.ends) if self.log.base else {}
+        for link in self.log.links:
+            place = link.offsets.place
+            ends[place] = max(link.offsets.end, ends.get(place, 0))
+        return ends
+
+    def weight(self) -> int:
+        """Return the sum of revision + 1 over all ranges that have a manifest."""
+        own = sum(manifest.revision + 1 for manifest in self.manifests.values())
+        return own + sum(sums.weight for sums in self.log.summed.values())
+
+    def last_landed(self) -> dict[Place, int]:
+        """Return when something of each place was last landed (ms since 1970)."""
+        found = {place: sums.last_landed_ms for place, sums in self.log.summed.items()}
+        for offsets, manifest in self.manifests.items():
+            if self.is_landed(offsets):
+                found[offsets.place] = max(found.get(offsets.place, 0), manifest.provenance.landed_at_ms)
+        return found
+
+    def sums(self) -> dict[Place, Sums]:
+        """Return what the landed ranges of each place come to, over all history."""
+        found = defaultdict(Sums, self.log.summed)
+        for offsets, manifest in self.manifests.items():
+            if self.is_landed(offsets):
+                found[offsets.place] = _with(found[offsets.place], manifest)
+        return dict(found)
+
+    def waits(self) -> Histogram:
+        """Return how long the records waited that came with the landed ranges, those landed for the first time."""
+        own = count_waits(waits_of(self.first_landed()))
+        return own + self.log.base.waits if self.log.base else own
+
+    def first_landed(self) -> Iterator[tuple[StagedFile | None, int]]:
+        """Yield the file of each range that stands as it was landed at first, and when that was (ms since 1970)."""
+        return ((each.file, each.provenance.landed_at_ms) for each in self.manifests.values() if not each.revision)
+
+
+def _with(sums: Sums, manifest: Manifest) -> Sums:
+    """Return what a range adds to sums."""
+    holes = dict(sums.holes)
+    for hole in manifest.holes:
+        holes[hole.cause.value] = holes.get(hole.cause.value, 0) + hole.end - hole.start
+    return Sums(
+        sums.ranges + 1,
+        (sums.contents + (content_of(manifest.offsets, manifest.digest) if manifest.rows else 0)) % CONTENTS,
+        sums.weight + manifest.revision + 1,
+        sums.rows + manifest.rows,
+        sums.bytes + (manifest.file.bytes if manifest.file else 0),
+        max(sums.last_landed_ms, manifest.provenance.landed_at_ms),
+        holes,
+    )
+
+
+def check_planned(coverage: Coverage) -> None:
+    """Raise `BrokenPlanLog` where the lake has something of a range that no step of the log plans.
+
+    Such a step is lost: planned from an older head, its offsets would get other boundaries, and rows be shown twice.
+    """
+    unplanned = _unplanned(coverage)
+    if not unplanned:
+        return
+    topic, steps = coverage.log.topic, len(coverage.log.steps)
+    log = f"the {steps} steps of the plan log of topic {topic}" if steps else f"topic {topic}, which has no plan log"
+    raise BrokenPlanLog(
+        f"the lake has ranges that are in none of {log}: newer steps are lost; nothing is planned or landed, since their "
+        f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included; "
+        "without a backup move away what is named below, as `offsetlake explain broken_plan_log` says",
+        [*_unplanned_violations(topic, unplanned), *_places(topic, unplanned)],
+    )
+
+
+def _unplanned_violations(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
+    """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
+    for what, ranges in sorted(unplanned.items()):
+        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(topic)}"
+
+
+def _places(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
+    """Yield where the files of ranges lie that no step plans: by folder, the first name, and how many ranges there are."""
+    places: dict[str, set[OffsetRange]] = defaultdict(set)
+    for offsets in {each for ranges in unplanned.values() for each in ranges}:
+        places[offsets.folder].add(offsets)
+    for folder, ranges in sorted(places.items()):
+        yield f"{len(ranges)} ranges in */{topic}/{folder}/*, from the name {min(ranges).stem} on"
+
+
+def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
+    """Return the ranges that no step plans and the lake has something of, by what that is."""
+    log, found = coverage.log, dict[str, set[OffsetRange]]()
+    for offsets in coverage.manifests.keys() - log.ranges.keys():
+        seq = coverage.manifests[offsets].provenance.plan_seq
+        found.setdefault(
+            f"plan step {seq} is not there, or not the one that planned what it landed: manifests", set()
+        ).add(offsets)
+    others = {
+        "published files": {*coverage.published, *coverage.doubles.values()},
+        "claims": {*coverage.claims},
+        "accepted losses": coverage.accepted.keys() - {link.offsets for link in log.links},
+    }
+    for what, ranges in others.items():
+        unplanned = ranges - log.ranges.keys() - coverage.manifests.keys()
+        if unplanned:
+            found[f"no plan step is there for: {what}"] = unplanned
+    return found
+
+
+def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False) -> list[str]:
+    """Names every gap and overlap over all history, with its offsets.
+
+    Where the newest ranges are landed first, that earlier ones wait is none. That links tile is a law of the plan log itself;
+    here stand the landed ranges against it. What a closed generation has not landed is lost, which is not a gap.
+    """
+    topic = coverage.log.topic
+    planned = coverage.log.ranges
+    states = coverage.states()
+    violations = [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
+    violations += _double_violations(coverage)
+    last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
+    for offsets in planned:
+        where = offsets.text(topic)
+        manifest = coverage.manifests.get(offsets)
+        if manifest is None and offsets in coverage.published:
+            violations.append(f"gap {where}: a file is published but its manifest is gone")
+        elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
+            continue
+        elif manifest is not None and manifest.file is not None and _is_gone(offsets, coverage):
+            violations.append(f"gap {where}: a manifest is there but its file is not published")
+        elif manifest is not None and manifest.file is None and offsets in coverage.published:
+            violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
+        elif (
+            manifest is not None
+            and manifest.file is not None
+            and coverage.published.get(offsets, manifest.file.bytes) != manifest.file.bytes
+        ):
+            violations.append(
+                f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
+                f"{manifest.file.bytes}: it was cut short or changed"
+            )
+        elif (
+            states[offsets] is State.PENDING
+            and offsets.start < last_landed[offsets.generation, offsets.partition]
+            and not is_newest_first
+        ):
+            violations.append(f"gap {where}: planned and not landed, while later offsets are")
+    return violations
+
+
+def _double_violations(coverage: Coverage) -> Iterator[str]:
+    """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
+
+    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. Only a
+    person's replace deletes them, and only such as have no row that the landed file has not: that takes reading them.
+    """
+    topic = coverage.log.topic
+    for path, offsets in coverage.doubles.items():
+        manifest = coverage.manifests.get(offsets)
+        has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
+        by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
+        if not (by_crash and has_attempts_name):
+            is_lost = offsets in coverage.log.ranges and coverage.states()[offsets] is State.LOST
+            advice = (
+                "the range is lost, and this file may be all that is left of it: to show nothing of it, move it out of `data/` "
+                "and keep it"
+                if is_lost
+                else f"`{replace_command(topic, offsets.key)}` deletes it where the landed file has each of its rows, and else "
+                "says which it has not"
+            )
+            yield f"overlap {offsets.text(topic)}: {path} may show its rows a second time, and no manifest names it: {advice}"
+
+
+def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:
+    """Return whether a person has accepted that a range of a closed generation is lost, though it had been committed."""
+    return coverage.states()[offsets] is State.LOST and offsets in coverage.accepted
+
+
+def _is_gone(offsets: OffsetRange, coverage: Coverage) -> bool:
+    """Return whether a range's file is not in `data/`, and was not dropped from there as it stands."""
+    return offsets not in coverage.published and coverage.states()[offsets] is not State.LANDED
+
+
+def completeness_violations(coverage: Coverage) -> list[str]:
+    """Names every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
+    violations = []
+    for offsets, manifest in sorted(coverage.manifests.items()):
+        where = offsets.text(coverage.log.topic)
+        holes = sorted((hole.start, hole.end) for hole in manifest.holes)
+        for (_, end), (start, _) in pairwise(holes):
+            if start < end:
+                violations.append(f"range {where}: holes overlap at [{start}, {end})")
+        if any(start < offsets.start or end > offsets.end for start, end in holes):
+            violations.append(f"range {where}: a hole lies outside the range")
+        file = manifest.file
+        if file and not (file.min_offset in offsets and file.max_offset in offsets):
+            violations.append(f"range {where}: rows from {file.min_offset} to {file.max_offset} lie outside the range")
+    return violations
+
+
+def _last_landed(landed: Iterable[OffsetRange]) -> dict[tuple[int, int], int]:
+    last: dict[tuple[int, int], int] = defaultdict(int)
+    for offsets in landed:
+        place = (offsets.generation, offsets.partition)
+        last[place] = max(last[place], offsets.start)
+    return last

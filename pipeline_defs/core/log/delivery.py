@@ -1,0 +1,100 @@
+"""What a crash may do to the rows of a topic; and words that are said of one range: an attempt's claim, a person's acceptance.
+
+Invariant: a word never changes; the first one of a range stands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from ..errors import BrokenManifest, cause_of
+from ..offsets import OffsetRange
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+class Delivery(StrEnum):
+    """Says what crashes and stale attempts may do to a row."""
+
+    EFFECTIVELY_ONCE = "effectively_once"  # the manifest is a fence: every row is visible once
+    AT_LEAST_ONCE = "at_least_once"  # no fence: each attempt publishes under its own name, a row may be visible twice
+    AT_MOST_ONCE = "at_most_once"  # a range is claimed before it is read, and never read twice; a row may be missing
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Is the word of the one attempt that may read a range under `at_most_once`."""
+
+    topic: str
+    offsets: OffsetRange
+    attempt: str
+    run_id: str
+    claimed_at_ms: int
+
+    def to_json(self) -> bytes:
+        """Encodes the claim; the same claim gives the same bytes."""
+        return _encode({"key": self.offsets.key, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Claim:
+        """Decodes a claim; `where` names the object in the error."""
+        advice = "its range is then read once more, and if it was landed before, nothing changes"
+        return _decode(data, f"claim {where}", f"delete it: {advice}", cls._of)
+
+    @classmethod
+    def _of(cls, document: dict[str, Any]) -> Claim:
+        offsets = OffsetRange(**document.pop("offsets"))
+        if document.pop("key") != offsets.key:
+            raise ValueError(f"key is not {offsets.key}")
+        return cls(offsets=offsets, **document)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A person's word that what is lost of a range or link is lost.
+
+    `lost` is what was gone of it then, half-open; by the time the rest is landed more may be.
+    """
+
+    topic: str
+    offsets: OffsetRange
+    lost: tuple[int, int]
+    accepted_by: str
+    accepted_at_ms: int
+
+    def to_json(self) -> bytes:
+        """Encodes the acceptance; the same acceptance gives the same bytes."""
+        document = asdict(self)
+        return _encode({"key": self.offsets.key, **document.pop("offsets"), **document})
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Acceptance:
+        """Decodes an acceptance; `where` names the object in the error."""
+        return _decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
+
+    @classmethod
+    def _of(cls, document: dict[str, Any]) -> Acceptance:
+        offsets = OffsetRange(*(document[name] for name in ("generation", "partition", "start", "end")))
+        first, last = document["lost"]
+        return cls(document["topic"], offsets, (first, last), document["accepted_by"], document["accepted_at_ms"])
+
+
+def _encode(document: Mapping[str, object]) -> bytes:
+    return (json.dumps({"format": FORMAT, **document}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _decode(data: bytes, what: str, instead: str, read: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        document = json.loads(data)
+        if (found := document.pop("format")) != FORMAT:
+            raise ValueError(f"format {found}, expected {FORMAT}")
+        return read(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenManifest(
+            f"{what} cannot be read: {cause_of(error)}; restore it from a backup of the lake, or {instead}"
+        ) from error

@@ -1,0 +1,168 @@
+"""The frontier document: what the steps of a plan log before one come to, so that who opens a topic reads only what is newer.
+
+A step of which anything may yet change, or has to be named, is kept: it is read like those that come after, and summed up in
+no document. Invariant: a document may be missing, old or deleted at any time, and nothing is ever decided by it alone; what
+it is not true of any more it is not used for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from ..offsets import OffsetRange
+from .latency import Histogram
+from .plan_step import Growth, Head, Look, Tail, Watermarks, whole
+
+FORMAT = 1
+Place = tuple[int, int]
+"""A generation and a Kafka partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the landed ranges of one Kafka partition come to: how many there are, their rows, bytes, holes by cause in offsets.
+
+    `contents` is the sum of `content_of` over those with rows, `weight` of revision + 1; `last_landed_ms` is when the last one
+    was landed (ms since 1970).
+    """
+
+    ranges: int = 0
+    contents: int = 0
+    weight: int = 0
+    rows: int = 0
+    bytes: int = 0
+    last_landed_ms: int = 0
+    holes: Mapping[str, int] = field(default_factory=dict)
+
+
+CONTENTS = 2**64  # what sums of contents are taken modulo
+
+
+def content_of(offsets: OffsetRange, digest: str) -> int:
+    """Return a number of a range and the sha256 of its file: two sets of ranges whose sums are the same are the same."""
+    return (crc32(offsets.key.encode()) << 32) ^ int(digest[:16], 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What all steps before step `seq` come to, but for those that are `kept`.
+
+    `kept` gives by step how many ranges the log has before it; `ranges` how many there are before `seq`. `ends` says where the
+    links of each place end, `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are
+    at the broker, oldest first, within the last hour before the document was made. `step_sha256` is of the last step before
+    `seq`, which is always kept.
+    """
+
+    topic: str
+    seq: int
+    step_sha256: str
+    made_at_ms: int
+    tail: Tail
+    ranges: int
+    kept: Mapping[int, int]
+    ends: Mapping[Place, int]
+    growths: Mapping[int, tuple[Growth, ...]]
+    opened: Mapping[int, int]
+    sums: Mapping[Place, Sums]
+    waits: Histogram
+    looks: tuple[Look, ...]
+
+    def to_json(self) -> bytes:
+        """Encode the document; the same one gives the same bytes."""
+        tail = self.tail
+        document = {
+            "format": FORMAT,
+            "topic": self.topic,
+            "seq": self.seq,
+            "step_sha256": self.step_sha256,
+            "made_at_ms": self.made_at_ms,
+            "generation": tail.generation,
+            "topic_id": tail.topic_id,
+            "former_topic_ids": list(tail.former_ids),
+            "heads": {str(p): head.to_list() for p, head in sorted(tail.heads.items())},
+            "ranges": self.ranges,
+            "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
+            "ends": {place_text(place): end for place, end in sorted(self.ends.items())},
+            "growths": {
+                str(generation): [{str(p): end for p, end in sorted(growth.items())} for growth in growths]
+                for generation, growths in sorted(self.growths.items())
+            },
+            "opened_at_ms": {str(generation): at_ms for generation, at_ms in sorted(self.opened.items())},
+            "landed": {
+                place_text(place): {**{name: getattr(sums, name) for name in _NUMBERS}, "holes": dict(sums.holes)}
+                for place, sums in sorted(self.sums.items())
+            },
+            "latency": self.waits.to_document(),
+            "looks": [
+                [look.at_ms, look.generation, {str(p): [w.earliest, w.end] for p, w in sorted(look.watermarks.items())}]
+                for look in self.looks
+            ],
+        }
+        return (json.dumps({**document, "sha256": _digest(document)}, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Frontier | None:
+        """Decode a document; none where it cannot be read: nobody needs it."""
+        try:
+            document = json.loads(data)
+            if document.pop("sha256") != _digest(document) or document["format"] != FORMAT:
+                return None
+            growths = {
+                int(generation): tuple({int(p): whole(end) for p, end in growth.items()} for growth in each)
+                for generation, each in document["growths"].items()
+            }
+            generation = whole(document["generation"])
+            heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
+            former, seq = tuple(document["former_topic_ids"]), whole(document["seq"])
+            return cls(
+                topic=document["topic"],
+                seq=seq,
+                step_sha256=document["step_sha256"],
+                made_at_ms=whole(document["made_at_ms"]),
+                tail=Tail(seq, generation, document["topic_id"], heads, former, growths[generation]),
+                ranges=whole(document["ranges"]),
+                kept={int(seq): whole(before) for seq, before in document["kept"].items()},
+                ends={place_of(text): whole(end) for text, end in document["ends"].items()},
+                growths=growths,
+                opened={int(generation): whole(at_ms) for generation, at_ms in document["opened_at_ms"].items()},
+                sums={place_of(text): _sums(each) for text, each in document["landed"].items()},
+                waits=Histogram.from_document(document["latency"]),
+                looks=tuple(_look(each) for each in document["looks"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            return None
+
+
+_NUMBERS = ("ranges", "contents", "weight", "rows", "bytes", "last_landed_ms")
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of a document without the field that has it."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def place_text(place: Place) -> str:
+    """Return a place as documents have it."""
+    return f"g{place[0]}/p{place[1]}"
+
+
+def place_of(text: str) -> Place:
+    """Return the place of a text; raise `ValueError` for any other text."""
+    generation, partition = text.removeprefix("g").split("/p")
+    return int(generation), int(partition)
+
+
+def _sums(document: Mapping[str, Any]) -> Sums:
+    holes = {str(cause): whole(count) for cause, count in document["holes"].items()}
+    ranges, contents, weight, rows, size, last_landed_ms = (whole(document[name]) for name in _NUMBERS)
+    return Sums(ranges, contents, weight, rows, size, last_landed_ms, holes)
+
+
+def _look(document: Any) -> Look:
+    at_ms, generation, marks = document
+    return Look(whole(at_ms), whole(generation), {int(p): Watermarks(*map(whole, each)) for p, each in marks.items()})

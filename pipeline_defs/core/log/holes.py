@@ -1,0 +1,144 @@
+"""Holes: offsets inside a range that hold no record, each explained by what the log itself shows.
+
+Invariant: an offset without a row is explained by exactly one cause, or it is reported as unexplained; it is
+never assumed away.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..offsets import OffsetRange, merge_intervals, subtract_intervals
+
+
+class Cause(StrEnum):
+    """Says why an offset holds no row."""
+
+    TRANSACTION_MARKER = "transaction_marker"
+    ABORTED = "aborted_transaction"
+    COMPACTED = "compacted"
+    LOST = "lost"
+
+
+class SpanKind(StrEnum):
+    """Says what a record batch of the log is to a reader at the chosen isolation level."""
+
+    CONTROL = "control"
+    ABORTED = "aborted"
+    DATA = "data"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """Is a half-open interval of offsets without rows, with its cause."""
+
+    start: int
+    end: int
+    cause: Cause
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", Cause(self.cause))
+        if not 0 <= self.start < self.end:
+            raise ValueError(f"no such interval: [{self.start}, {self.end})")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """One record batch as the log holds it now: offsets `[start, end)`, of which compaction may have left few.
+
+    `records` is how many records its header counts, `offsets` which ones they are, where that was looked at.
+    """
+
+    start: int
+    end: int
+    kind: SpanKind
+    records: int
+    offsets: tuple[int, ...] | None = None
+
+
+class Rows:
+    """Offsets of a range that have rows; says what a record batch's header must count for none of its records to be missing."""
+
+    def __init__(self, offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> None:
+        self._offsets = offsets
+        self._runs = merge_intervals(runs)
+        self._starts = [start for start, _ in self._runs]
+        self._before = [0]
+        for start, end in self._runs:
+            self._before.append(self._before[-1] + end - start)
+
+    def count(self, start: int, end: int) -> int:
+        """Return how many rows there are in `[start, end)`."""
+        return self._count_before(end) - self._count_before(start)
+
+    def _count_before(self, offset: int) -> int:
+        at = bisect_right(self._starts, offset)
+        if not at:
+            return 0
+        start, end = self._runs[at - 1]
+        return self._before[at - 1] + min(offset, end) - start
+
+    def are_all_of(self, span: BatchSpan) -> bool:
+        """Return whether the rows are as many as the records of a batch; one that the range cuts only its offsets can tell."""
+        is_whole = self._offsets.start <= span.start and span.end <= self._offsets.end
+        return is_whole and self.count(span.start, span.end) == span.records
+
+    def missing_of(self, span: BatchSpan) -> list[tuple[int, int]]:
+        """Return where records that the log has are no rows; where only their number is known, wherever they may be."""
+        start, end = max(span.start, self._offsets.start), min(span.end, self._offsets.end)
+        if start >= end or self.are_all_of(span):
+            return []
+        if span.offsets is not None:
+            there = merge_intervals((offset, offset + 1) for offset in span.offsets if start <= offset < end)
+            return subtract_intervals(there, self._runs)
+        elsewhere = (span.end - span.start) - (end - start)  # as many of its records may lie outside of the range
+        is_short = self.count(start, end) + elsewhere < span.records
+        return subtract_intervals([(start, end)], self._runs) if is_short else []
+
+
+def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the half-open intervals of the range that the rows leave out; `runs` are the offsets that have rows."""
+    return subtract_intervals([(offsets.start, offsets.end)], runs)
+
+
+def explain_holes(
+    missing: Sequence[tuple[int, int]], spans: Iterable[BatchSpan], rows: Rows, *, compacted_from: int | None
+) -> tuple[tuple[Interval, ...], list[tuple[int, int]]]:
+    """Explain the missing offsets; return the explained intervals and what is left unexplained.
+
+    Compaction only ever removes: a record that the log has now was there when the range was read, so it must be a row,
+    however much is compacted in the meantime.
+
+    `compacted_from` is where the log of a compacted topic began when it was asked, none for other topics. Before it
+    nobody can say whether compaction or retention took a record.
+
+    | the log shows | cause |
+    |---|---|
+    | a control batch there | transaction_marker |
+    | a batch of an aborted transaction there | aborted_transaction |
+    | a data batch with a record there, or with more records than there are rows | unexplained: a violation |
+    | no batch, or a batch without a record there, in the log of a compacted topic | compacted |
+    | anything else | unexplained: a violation |
+    """
+    by_kind: dict[SpanKind, list[tuple[int, int]]] = {kind: [] for kind in SpanKind}
+    unread: list[tuple[int, int]] = []
+    for span in spans:
+        by_kind[span.kind].append((span.start, span.end))
+        if span.kind is SpanKind.DATA:
+            unread += rows.missing_of(span)
+    left = merge_intervals(missing)
+    explained: list[Interval] = []
+    for kind, cause in ((SpanKind.CONTROL, Cause.TRANSACTION_MARKER), (SpanKind.ABORTED, Cause.ABORTED)):
+        rest = subtract_intervals(left, by_kind[kind])
+        explained += [Interval(start, end, cause) for start, end in subtract_intervals(left, rest)]
+        left = rest
+    if compacted_from is not None:
+        gone = subtract_intervals(left, [(compacted_from, left[-1][1])]) if left else []
+        kept = subtract_intervals(left, subtract_intervals(left, merge_intervals(unread)))
+        rest = merge_intervals([*gone, *kept])
+        explained += [Interval(start, end, Cause.COMPACTED) for start, end in subtract_intervals(left, rest)]
+        left = rest
+    return tuple(sorted(explained)), left

@@ -1,0 +1,153 @@
+"""Losses: offsets that the broker deleted before they were landed, each with its place, its cause and who accepted it.
+
+Derived from the plan log, the manifests and the acceptances; nothing is stored twice. Invariant: an offset that is in
+no file and that no hole explains is in exactly one loss, or it is still pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..offsets import OffsetRange, merge_intervals
+from .coverage import Coverage, State
+from .delivery import Acceptance
+from .holes import Cause, Interval
+from .plan_step import Link, LinkKind, PlanStep, Watermarks
+
+BEFORE_PLANNED = "deleted by the broker before it was planned"
+BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
+ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
+CLOSED = "not landed when its generation was closed: the topic was recreated or truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Is a range and the rest of it that the broker still has: all of it, part of it, or nothing (none)."""
+
+    offsets: OffsetRange
+    rest: OffsetRange | None
+
+    @property
+    def lost(self) -> tuple[Interval, ...]:
+        """Is what the rest leaves out: the beginning, since brokers delete from there."""
+        end = self.rest.start if self.rest else self.offsets.end
+        return (Interval(self.offsets.start, end, Cause.LOST),) if end > self.offsets.start else ()
+
+
+def read_from(offsets: OffsetRange, earliest: int) -> Reading:
+    """Is what can be read of a range where the log begins at `earliest`."""
+    if earliest >= offsets.end:
+        return Reading(offsets, None)
+    start = max(offsets.start, earliest)
+    return Reading(offsets, OffsetRange(offsets.generation, offsets.partition, start, offsets.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Is one lost interval: `offsets` are the lost ones, `key` is of the range or link that they belong to.
+
+    `recorded_at_ms` is none while its range is not landed, which it is not before a person has accepted the loss.
+    """
+
+    offsets: OffsetRange
+    key: str
+    cause: str
+    recorded_at_ms: int | None
+    acceptance: Acceptance | None = None
+
+    def text(self, topic: str) -> str:
+        """Is the form for messages: the offsets, how many, the cause."""
+        return f"{self.offsets.text(topic)}: {len(self.offsets)} offsets {self.cause}"
+
+
+def find_losses(coverage: Coverage) -> list[Loss]:
+    """Lists every loss that is recorded in the lake, in log order.
+
+    | recorded as | cause |
+    |---|---|
+    | a lost link of the plan log | before it was planned |
+    | a lost interval in a landed range's manifest | before it was landed |
+    | a range of a closed generation that is not landed | closed |
+    | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt is still at it |
+    """
+    closed_at_ms = {generation - 1: at_ms for generation, at_ms in coverage.log.opened.items()}
+    return [
+        loss
+        for step in coverage.log.steps
+        for link in step.links
+        for loss in _losses_of(link, step, coverage, closed_at_ms)
+    ]
+
+
+def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Mapping[int, int]) -> Iterator[Loss]:
+    offsets, state = link.offsets, coverage.states()[link.offsets]
+    accepted, manifest = coverage.accepted.get(offsets), coverage.manifests.get(offsets)
+    if state is State.CLAIMED:
+        yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
+    elif state is State.LOST and link.kind is LinkKind.RANGE:
+        at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms)
+        yield Loss(offsets, offsets.key, CLOSED, at_ms, accepted)
+    elif state is State.LOST:
+        yield Loss(offsets, offsets.key, BEFORE_PLANNED, step.planned_at_ms, accepted)
+    elif manifest is not None:
+        for hole in manifest.holes:
+            if hole.cause is Cause.LOST:
+                gone = OffsetRange(offsets.generation, offsets.partition, hole.start, hole.end)
+                yield Loss(gone, offsets.key, BEFORE_LANDED, manifest.provenance.landed_at_ms, accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What was left out on purpose and is not landed: offsets in a row, why, and when that was said (ms since 1970).
+
+    What a topic's `start` has left out is in no range, and of a closed generation Kafka has nothing: neither can be landed.
+    """
+
+    offsets: OffsetRange
+    cause: str
+    said_at_ms: int
+    is_landable: bool
+
+    def text(self, topic: str) -> str:
+        """Return the form for messages: the offsets, how many, who said so."""
+        return f"{self.offsets.text(topic)}: {len(self.offsets)} offsets left out on purpose, {self.cause}"
+
+
+def find_skips(coverage: Coverage) -> list[Skip]:
+    """List what was left out on purpose and is not landed since, in log order."""
+    steps, left_out = coverage.log.steps, coverage.skipped()
+    first = [step for step in steps[:1] if step.seq == 0]
+    at_start = (link for step in first for link in step.links if link.kind is LinkKind.SKIPPED)
+    found = [Skip(link.offsets, link.cause, steps[0].planned_at_ms, is_landable=False) for link in at_start]
+    for step in steps:
+        is_open = step.generation == coverage.log.generation
+        for link in step.skips:
+            rest = merge_intervals((o.start, o.end) for o in left_out if coverage.log.skipped[o] is link)
+            found += [
+                Skip(replace(link.offsets, start=start, end=end), link.cause, step.planned_at_ms, is_landable=is_open)
+                for start, end in rest
+            ]
+    return found
+
+
+def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
+    """Lists what the broker has deleted of ranges that are planned and not landed: they wait for a person's word.
+
+    Where a person has said it, they wait for their run, and are accepted; what is deleted until then is too.
+    """
+    generation = coverage.log.generation
+    losses = []
+    for offsets in coverage.pending():
+        marks = watermarks.get(offsets.partition)
+        if marks is not None and offsets.generation == generation:
+            accepted = coverage.accepted.get(offsets)
+            for lost in read_from(offsets, marks.earliest).lost:
+                gone = OffsetRange(generation, offsets.partition, lost.start, lost.end)
+                losses.append(Loss(gone, offsets.key, BEFORE_LANDED, None, accepted))
+    return losses
+
+
+def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
+    """Is the ledger: every loss that is recorded, then those of ranges that are not landed."""
+    return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]

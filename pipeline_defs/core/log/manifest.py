@@ -1,0 +1,148 @@
+"""The manifest: the one immutable document that says a range is landed, with its facts and its digest.
+
+Invariant: a manifest that exists satisfies the completeness equation
+`rows + holes + lost = end - start`; anything else is refused on construction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from ..errors import BrokenManifest, cause_of
+from ..offsets import OffsetRange
+from .delivery import Delivery
+from .holes import Interval
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Is what was read from a staged Parquet file: from its footer, its offset column and its bytes."""
+
+    path: str
+    bytes: int
+    sha256: str
+    rows: int
+    min_offset: int
+    max_offset: int
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Is who landed a range, with what, when: lineage that is in no Parquet file, so that a redo gives equal bytes."""
+
+    attempt: str
+    run_id: str
+    code_version: str
+    writer: str
+    plan_seq: int
+    topic_id: str | None
+    landed_at_ms: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """That a range's published file was dropped: how often by now, of which revision the last time, and when that was."""
+
+    number: int
+    revision: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The record of one landed range. `file` is none where no record was left to land.
+
+    `revision` is 0, but where a later manifest took the place of one that stood. `named_after` is the attempt whose name the
+    published file carries, or empty; each revision has the name of the one before, so an exchange supersedes all of them.
+    `drop` is the last one of the range: of this very revision, and then the raw table has the only rows, or of an earlier one.
+    """
+
+    topic: str
+    offsets: OffsetRange
+    file: StagedFile | None
+    holes: tuple[Interval, ...]
+    provenance: Provenance
+    revision: int = 0
+    isolation_level: str = "read_committed"
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+    named_after: str = ""
+    schema: Mapping[str, str] = field(default_factory=dict)
+    drop: Drop | None = None
+
+    def __post_init__(self) -> None:
+        gone = sum(hole.end - hole.start for hole in self.holes)
+        if self.rows + gone != len(self.offsets):
+            raise BrokenManifest(
+                f"range {self.offsets.text(self.topic)} has {self.rows} rows and {gone} explained offsets, "
+                f"expected {len(self.offsets)} in all; such a manifest is never written"
+            )
+
+    @property
+    def serial(self) -> int:
+        """Number of this document among those of its range: a revision, or that one was dropped, is the next one."""
+        return self.revision + (self.drop.number if self.drop else 0)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the file of this revision was dropped, and the raw table has its only rows."""
+        return self.drop is not None and self.drop.revision == self.revision
+
+    def dropped(self, at_ms: int) -> Manifest:
+        """Return the next document of the range, which says that its file was dropped."""
+        return replace(self, drop=Drop(self.drop.number + 1 if self.drop else 1, self.revision, at_ms))
+
+    @property
+    def rows(self) -> int:
+        """Is the number of records landed."""
+        return self.file.rows if self.file else 0
+
+    @property
+    def digest(self) -> str:
+        """Is the range's data version: the file's sha256, or `empty` for a range without records."""
+        return self.file.sha256 if self.file else "empty"
+
+    def to_json(self) -> bytes:
+        """Encodes the manifest; the same manifest gives the same bytes."""
+        document = asdict(self)
+        document["format"] = FORMAT
+        document["key"] = self.offsets.key
+        document["schema"] = dict(self.schema)
+        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Manifest:
+        """Decodes a manifest; `where` names the object in the error."""
+        try:
+            document = json.loads(data)
+            if document.pop("format") != FORMAT:
+                raise ValueError(f"expected format {FORMAT}")
+            key = document.pop("key")
+            offsets = OffsetRange(**document.pop("offsets"))
+            if offsets.key != key:
+                raise ValueError(f"key {key} but offsets {offsets.key}")
+            file = document.pop("file")
+            holes = tuple(Interval(**hole) for hole in document.pop("holes"))
+            delivery = Delivery(document.pop("delivery"))
+            drop = document.pop("drop")
+            return cls(
+                offsets=offsets,
+                file=StagedFile(**file) if file else None,
+                holes=holes,
+                provenance=Provenance(**document.pop("provenance")),
+                delivery=delivery,
+                named_after=document.pop("named_after"),
+                drop=Drop(**drop) if drop else None,
+                **document,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:
+            raise BrokenManifest(
+                f"manifest {where} cannot be read: {cause_of(error)}; a manifest never changes: restore it from a backup of "
+                "the lake, or delete it and land the range again while Kafka has it"
+            ) from error

@@ -1,0 +1,205 @@
+"""The steps of a plan log: the documents that fix boundaries, each with what planning goes on from after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ..errors import BrokenPlanLog, cause_of
+from ..offsets import OffsetRange
+
+FORMAT = 1
+
+
+class LinkKind(StrEnum):
+    """What a link does with its offsets."""
+
+    RANGE = "range"  # to be landed
+    LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
+    SKIPPED = "skipped"  # left out on purpose, by the topic's `start` or by a person
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One element of the plan log."""
+
+    kind: LinkKind
+    offsets: OffsetRange
+    cause: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the link as plain values, the cause only where there is one."""
+        cause = {"cause": self.cause} if self.cause else {}
+        return {"kind": self.kind.value, **asdict(self.offsets), **cause}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Link:
+        """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
+        numbers = (whole(document[name]) for name in ("generation", "partition", "start", "end"))
+        cause = document.get("cause", "")
+        if not isinstance(cause, str):
+            raise TypeError(f"expected a text, found {cause!r}")
+        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """What the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
+
+    earliest: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.earliest <= self.end:
+            raise ValueError(f"earliest offset {self.earliest} is not in [0, {self.end}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at the broker: when it was (ms since 1970), in which generation, and the watermarks by Kafka partition."""
+
+    at_ms: int
+    generation: int
+    watermarks: Mapping[int, Watermarks]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Place where planning of one Kafka partition goes on: the next offset, and when it was last moved (ms since 1970).
+
+    `leader_epoch` is that of the leader whose answer moved it, none where the broker told none.
+    """
+
+    offset: int
+    moved_at_ms: int
+    leader_epoch: int | None = None
+
+    def to_list(self) -> list[int]:
+        """Return the head as plain numbers, the epoch only where it is known."""
+        known = [] if self.leader_epoch is None else [self.leader_epoch]
+        return [self.offset, self.moved_at_ms, *known]
+
+
+Growth = Mapping[int, int]
+"""Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
+
+    `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
+    """
+
+    seq: int = 0
+    generation: int = 0
+    topic_id: str | None = None
+    heads: Mapping[int, Head] = field(default_factory=dict)
+    former_ids: tuple[str, ...] = ()
+    growths: tuple[Growth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One object of the plan log: the links it adds, what they were planned from, the heads after it.
+
+    `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step, or one before,
+    plans: what of them is not landed is left out on purpose, and may be landed all the same. `reopened` are the numbers of
+    steps whose landed ranges somebody is about to read again: what was known of them may change.
+    """
+
+    seq: int
+    topic: str
+    generation: int
+    topic_id: str | None
+    planned_at_ms: int
+    policy: Mapping[str, object]
+    watermarks: Mapping[int, Watermarks]
+    links: tuple[Link, ...]
+    heads: Mapping[int, Head]
+    planner: str = ""
+    former_ids: tuple[str, ...] = ()
+    growths: tuple[Growth, ...] = ()
+    skips: tuple[Link, ...] = ()
+    reopened: tuple[int, ...] = ()
+
+    @property
+    def look(self) -> Look:
+        """What this step was planned from."""
+        return Look(self.planned_at_ms, self.generation, self.watermarks)
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The ranges that this step plans, in log order."""
+        return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
+
+    @property
+    def tail(self) -> Tail:
+        """The tail of a log that ends with this step."""
+        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids, self.growths)
+
+    def to_json(self) -> bytes:
+        """Encode the step; the same step gives the same bytes."""
+        document = {
+            "format": FORMAT,
+            "seq": self.seq,
+            "topic": self.topic,
+            "generation": self.generation,
+            "topic_id": self.topic_id,
+            "former_topic_ids": list(self.former_ids),
+            "planned_at_ms": self.planned_at_ms,
+            "planner": self.planner,
+            "policy": dict(self.policy),
+            "watermarks": {str(p): [w.earliest, w.end] for p, w in sorted(self.watermarks.items())},
+            "links": [link.to_dict() for link in self.links],
+            "skips": [link.to_dict() for link in self.skips],
+            "reopened": list(self.reopened),
+            "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
+            "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
+        }
+        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> PlanStep:
+        """Decode a step; `where` names the object in the error."""
+        try:
+            document = json.loads(data)
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']}, expected {FORMAT}")
+            return cls(
+                seq=whole(document["seq"]),
+                topic=document["topic"],
+                generation=whole(document["generation"]),
+                topic_id=document["topic_id"],
+                planned_at_ms=whole(document["planned_at_ms"]),
+                policy=document["policy"],
+                watermarks={int(p): Watermarks(*map(whole, w)) for p, w in document["watermarks"].items()},
+                links=_links(document["links"]),
+                skips=_links(document["skips"]),
+                reopened=tuple(map(whole, document["reopened"])),
+                heads={int(p): Head(*map(whole, head)) for p, head in document["heads"].items()},
+                planner=document["planner"],
+                former_ids=tuple(document["former_topic_ids"]),
+                growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BrokenPlanLog(
+                f"plan step {where} cannot be read: {cause_of(error)}; the plan log is the truth and is never rewritten: "
+                "restore this object from a backup of the lake"
+            ) from error
+
+
+def _links(found: object) -> tuple[Link, ...]:
+    if not isinstance(found, list):
+        raise TypeError(f"expected a list, found {found!r}")
+    return tuple(map(Link.from_dict, found))
+
+
+def whole(value: object) -> int:
+    """Return a whole number that a document has; raise `ValueError` for anything else."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a whole number, found {value!r}")
+    return value

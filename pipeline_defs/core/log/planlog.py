@@ -1,0 +1,234 @@
+"""The plan log: the append-only sequence that fixes every boundary, and the laws that it keeps.
+
+Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
+cannot be built into a `PlanLog`. Every step carries the heads after it, so the last step alone is enough to plan.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..errors import BrokenPlanLog
+from ..offsets import OffsetRange
+from .frontier import Frontier, Place, Sums
+from .plan_step import Growth, Link, LinkKind, Look, PlanStep, Tail
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLog:
+    """Is a plan log, checked: building one from steps that do not tile is refused.
+
+    With a `base` it has only the steps that this keeps and those from `base.seq` on: ranges of others are not in it, and were
+    all landed.
+
+    | law | refused as |
+    |---|---|
+    | steps are numbered 0, 1, 2 ... | missing or doubled step |
+    | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
+    | a partition begins where the log found it, later ones at 0, | gap, with the offsets |
+    | those of a truncated log at its first offset | |
+    | the heads a step carries are where its links end, none is dropped | wrong or missing head |
+    | a step's links are of its generation, which grows by one | wrong generation |
+    | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
+    | a step carries its generation's growths, one more where it takes in new partitions | wrong growths |
+    | no range goes beyond where a partition's log ended at a growth | range over a growth |
+    | a skip is of whole ranges of its generation that tile | skip of no ranges |
+    """
+
+    topic: str
+    steps: tuple[PlanStep, ...] = ()
+    base: Frontier | None = None
+    # all links in log order, and all planned ranges in log order, each with the step that planned it
+    links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
+    ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
+    # the ranges that a skip is over, each with the first one
+    skipped: Mapping[OffsetRange, Link] = field(init=False, repr=False, compare=False)
+    # by generation: its growths, and when its first step was planned (ms since 1970)
+    growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)
+    opened: Mapping[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        skipped, broken = _find_skipped(self.topic, self.steps)
+        violations = [*tiling_violations(self.topic, self.newer, self.base), *broken]
+        if violations:
+            raise BrokenPlanLog(
+                f"the plan log of topic {self.topic} does not tile; nothing is planned or landed from it: restore the "
+                "steps named here from a backup of the lake",
+                violations,
+            )
+        growths, opened = ({}, {}) if self.base is None else (dict(self.base.growths), dict(self.base.opened))
+        for step in self.newer:
+            opened.setdefault(step.generation, step.planned_at_ms)
+        object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
+        object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.steps})
+        object.__setattr__(self, "opened", opened)
+        object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
+        object.__setattr__(self, "skipped", skipped)
+
+    @property
+    def newer(self) -> tuple[PlanStep, ...]:
+        """The steps from the base on: all of them where there is none."""
+        base = self.base
+        return self.steps if base is None else tuple(step for step in self.steps if step.seq >= base.seq)
+
+    @property
+    def summed(self) -> Mapping[Place, Sums]:
+        """What the base sums up by place: nothing where there is none."""
+        return {} if self.base is None else self.base.sums
+
+    @property
+    def tail(self) -> Tail:
+        """Is what planning goes on from."""
+        return self.steps[-1].tail if self.steps else Tail()
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """What was seen of the broker, oldest first: as far back as an hour, or where the log begins."""
+        return (*(self.base.looks if self.base else ()), *(step.look for step in self.newer))
+
+    def count_before(self) -> dict[int, int]:
+        """Return by step how many ranges the log has before it, and by the number of the next step how many it has."""
+        found, count = dict(self.base.kept) if self.base else {}, self.base.ranges if self.base else 0
+        for step in self.newer:
+            found[step.seq] = count
+            count += len(step.ranges)
+        return found | {self.tail.seq: count}
+
+    def among_first(self, count: int) -> Iterator[OffsetRange]:
+        """Yield those of the first `count` ranges of the log that are in it."""
+        before = self.count_before()
+        for step in self.steps:
+            yield from step.ranges[: max(0, count - before[step.seq])]
+
+    def epoch_of(self, offsets: OffsetRange) -> int:
+        """Return how many times partitions had been added before a range: all of its records are of that epoch.
+
+        A growth that does not name its Kafka partition came before that did.
+        """
+        growths = self.growths.get(offsets.generation, ())
+        return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
+
+    @property
+    def generation(self) -> int:
+        """Is the open generation; those before it are closed."""
+        return self.steps[-1].generation if self.steps else 0
+
+
+def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
+    """Names every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
+    tail = Tail() if base is None else base.tail
+    # where the links of a (generation, Kafka partition) end so far
+    at: dict[tuple[int, int], int] = {(tail.generation, p): head.offset for p, head in tail.heads.items()}
+    before = _last_step(topic, tail)
+    for step in steps:
+        yield from _sequence_violations(topic, before, step)
+        for partition in step.heads:
+            seen = step.watermarks.get(partition)
+            if before.seq >= 0 or seen is not None:
+                is_known_log = before.seq < 0 or _continues(before, step)
+                at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
+        yield from _link_violations(topic, step, at)
+        yield from _head_violations(topic, before, step, at)
+        yield from _growth_violations(topic, before, step)
+        before = replace(step, seq=before.seq + 1)
+
+
+def _last_step(topic: str, tail: Tail) -> PlanStep:
+    """Return what the step before a tail comes to for the one that follows."""
+    former, growths = tail.former_ids, tail.growths
+    return PlanStep(tail.seq - 1, topic, tail.generation, tail.topic_id, 0, {}, {}, (), tail.heads, "", former, growths)
+
+
+def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:
+    """Find the ranges that skips are over, each with the first one, and name skips that are not over whole ranges."""
+    skipped: dict[OffsetRange, Link] = {}
+    broken: list[str] = []
+    last = max((step.seq for step in steps if step.skips), default=-1)
+    planned: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
+    for step in steps:
+        if step.seq > last:
+            break
+        for offsets in step.ranges:
+            planned[offsets.generation, offsets.partition].append(offsets)
+        for link in step.skips:
+            skip = link.offsets
+            known = planned[skip.generation, skip.partition]
+            first, behind = (bisect_left(known, at, key=lambda each: each.start) for at in (skip.start, skip.end))
+            over = known[first:behind]
+            is_whole = sum(map(len, over)) == len(skip) and bool(over) and over[-1].end == skip.end
+            if link.kind is not LinkKind.SKIPPED or skip.generation != step.generation or not is_whole:
+                broken.append(
+                    f"plan step {step.seq} skips {skip.text(topic)}, which is no stretch of ranges of that generation"
+                )
+            skipped |= {offsets: skipped.get(offsets, link) for offsets in over}
+    return skipped, broken
+
+
+def _continues(before: PlanStep, step: PlanStep) -> bool:
+    """Says whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
+    return step.generation > before.generation and step.topic_id == before.topic_id
+
+
+def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
+    if step.seq != before.seq + 1:
+        yield f"expected plan step {before.seq + 1}, found {step.seq}"
+    if step.topic != topic:
+        yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
+    if not before.generation <= step.generation <= before.generation + (before.seq >= 0):
+        yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
+    closed = {before.topic_id} - {None, step.topic_id} if step.generation > before.generation else set()
+    forgotten = ({*before.former_ids} | closed) - {*step.former_ids}
+    if forgotten:
+        yield f"plan step {step.seq} does not carry topic ids of earlier generations: {', '.join(sorted(map(str, forgotten)))}"
+    if step.topic_id in step.former_ids:
+        yield f"plan step {step.seq} has topic id {step.topic_id}, which was that of an earlier generation"
+
+
+def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int]) -> Iterator[str]:
+    """Names the links that do not begin where the last one ended; moves `at` over them."""
+    for link in step.links:
+        offsets = link.offsets
+        place = (offsets.generation, offsets.partition)
+        expected = at.get(place, offsets.start)
+        if offsets.generation != step.generation:
+            yield f"{offsets.text(topic)} is in plan step {step.seq}, which is of generation {step.generation}"
+        if offsets.start != expected:
+            what = "gap" if offsets.start > expected else "overlap"
+            low, high = sorted((expected, offsets.start))
+            yield f"{what} [{low}, {high}) before {offsets.text(topic)} in plan step {step.seq}"
+        at[place] = offsets.end
+
+
+def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
+    """Names the heads that are not where the links end, or are not there: planning would begin there again."""
+    known = {link.offsets.partition for link in step.links} | step.watermarks.keys()
+    if before.generation == step.generation:
+        known |= before.heads.keys()
+    for partition in sorted(known - step.heads.keys()):
+        yield f"plan step {step.seq} has no head of {topic}/{partition}"
+    for partition, head in step.heads.items():
+        end = at.get((step.generation, partition), head.offset)
+        if end != head.offset:
+            yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"
+
+
+def _growth_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
+    """Name growths that are forgotten, made up or not whole, and ranges whose records would be of two epochs."""
+    is_same = before.seq >= 0 and before.generation == step.generation
+    known = before.growths if is_same else ()
+    has_grown = is_same and bool(step.heads.keys() - before.heads.keys())
+    added = step.growths[len(known) :]
+    if step.growths[: len(known)] != known or len(added) != has_grown:
+        yield f"plan step {step.seq} has {len(step.growths)} growths of {topic}, expected {len(known) + has_grown}"
+    if any(growth.keys() != step.heads.keys() for growth in added):
+        yield f"plan step {step.seq} has a growth of {topic} that does not name each Kafka partition"
+    for offsets in step.ranges:
+        ends = (growth.get(offsets.partition, 0) for growth in step.growths)
+        yield from (
+            f"{offsets.text(topic)} in plan step {step.seq} goes over {end}, where the log ended at a growth"
+            for end in ends
+            if offsets.start < end < offsets.end
+        )

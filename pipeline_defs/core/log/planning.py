@@ -1,0 +1,456 @@
+"""The one planner: from the log's tail and what the broker shows to the next plan step, or none.
+
+Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with what
+the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from math import inf
+from typing import Literal
+
+from ..command_lines import command
+from ..errors import Refused, StaleAnswer, TopicRecreated
+from ..offsets import OffsetRange, merge_intervals
+from .plan_step import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
+
+AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
+AUTO_RECORDS_MAX = 1 << 24
+MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Is how a topic is cut into ranges; validated by the component that reads it from defs.yaml."""
+
+    records_per_range: int | Literal["auto"] = "auto"
+    target_file_bytes: int = 128 * 1024 * 1024
+    max_age_seconds: float = 60.0
+    start: str | int = "earliest"  # earliest | latest | none | ms since 1970
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    budget: int = 200
+    order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
+
+    @property
+    def is_newest_first(self) -> bool:
+        """Whether the newest ranges are landed first, so that earlier ones wait longer."""
+        return self.order == "newest_first"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the broker shows of one Kafka partition.
+
+    `oldest_ms` is the timestamp of the first record at or after the head, none where there is no record or it
+    is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is when the broker
+    may delete that first record at the soonest, none where it keeps it or where there is none.
+    `high_watermark` is where the log itself ends, which an open transaction keeps a reader from: none where that is not
+    known to be behind the end that a reader sees. `leader_epoch` is that of the leader that said all this.
+    """
+
+    watermarks: Watermarks
+    oldest_ms: int | None = None
+    start_offset: int | None = None
+    seconds_to_loss: float | None = None
+    high_watermark: int | None = None
+    leader_epoch: int | None = None
+
+    @property
+    def log_end(self) -> int:
+        """End of the log, whatever of it a reader may see."""
+        return max(self.watermarks.end, self.high_watermark or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """Is what the broker shows of a topic: its id (none from old brokers), its partitions, its mean record size."""
+
+    topic: str
+    topic_id: str | None
+    partitions: Mapping[int, PartitionState]
+    bytes_per_record: float | None = None
+
+
+def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
+    """Is the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
+
+    Powers of two nest, so a grid that changes with the record size keeps most old boundaries.
+    """
+    if policy.records_per_range != "auto":
+        return policy.records_per_range
+    if not bytes_per_record or bytes_per_record <= 0:
+        return AUTO_RECORDS_DEFAULT
+    wanted = max(1, min(AUTO_RECORDS_MAX, int(policy.target_file_bytes / bytes_per_record)))
+    return 1 << (wanted.bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipAhead:
+    """A person's word that what lies before some offsets and is not landed is left out, of one generation and topic id.
+
+    `to` has an offset for each Kafka partition that is skipped in; `cause` says who said it and how.
+    """
+
+    to: Mapping[int, int]
+    cause: str
+    generation: int
+    topic_id: str | None
+
+
+def plan(
+    tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
+) -> PlanStep | None:
+    """Decides the next plan step, or none where there is nothing to decide.
+
+    `through_end` cuts the tail now, whatever its age: a person said so.
+    """
+    return _plan(tail, state, policy, now_ms, planner, through_end=through_end)
+
+
+def plan_skip(
+    tail: Tail,
+    state: TopicState,
+    policy: Policy,
+    now_ms: int,
+    skip: SkipAhead,
+    pending: Iterable[OffsetRange],
+    *,
+    planner: str = "",
+) -> PlanStep | None:
+    """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
+
+    It plans ranges up to where the skip goes, and leaves them out beside those that are `pending` before it. So each is a
+    range like any other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the
+    broker has deleted something stays pending: that is a loss, which a person's word is needed for.
+    """
+    step = _plan(tail, state, policy, now_ms, planner, skip=skip, pending=pending)
+    return step if step is not None and step.skips else None
+
+
+def _plan(
+    tail: Tail,
+    state: TopicState,
+    policy: Policy,
+    now_ms: int,
+    planner: str,
+    *,
+    through_end: bool = False,
+    skip: SkipAhead | None = None,
+    pending: Iterable[OffsetRange] = (),
+) -> PlanStep | None:
+    refuse_stale(tail, state)
+    opened, opening_links = _open(tail, state, policy)
+    grid = records_per_range(policy, state.bytes_per_record)
+    links = list(opening_links)
+    heads = dict(opened.heads)
+
+    for link in _lost(opened, state):
+        links.append(link)
+        _move(heads, link.offsets, state, now_ms)
+
+    at = replace(opened, heads=dict(heads))
+    max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
+    cuts = islice(_fair(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
+    for offsets in cuts if skip is None else _bounded(_cuts_before(skip, at, state, grid), state, grid):
+        links.append(Link(LinkKind.RANGE, offsets))
+        _move(heads, offsets, state, now_ms)
+    planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
+    whole = [each for each in pending if _is_whole(each, state)] if skip is not None else []
+    skips = () if skip is None else tuple(_skips(skip, [*whole, *planned]))
+
+    if not links and not skips and opened == tail:
+        return None
+    return PlanStep(
+        former_ids=opened.former_ids,
+        growths=opened.growths,
+        seq=tail.seq,
+        topic=state.topic,
+        generation=opened.generation,
+        topic_id=opened.topic_id,
+        planned_at_ms=now_ms,
+        policy={**asdict(policy), "grid": grid},
+        watermarks={p: partition.watermarks for p, partition in state.partitions.items()},
+        links=tuple(links),
+        heads=heads,
+        planner=planner,
+        skips=skips,
+    )
+
+
+def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Iterator[OffsetRange]:
+    """Yield the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there."""
+    if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
+        raise Refused(
+            f"topic {state.topic} was deleted and created again, or truncated, and not planned since; nothing was written; "
+            f"`{command('plan', state.topic, '--commit')}`, or the next tick, opens its generation: then look again",
+            topic=state.topic,
+        )
+    for partition, offset in sorted(skip.to.items()):
+        seen = state.partitions.get(partition)
+        if seen is not None:
+            end = min(offset, seen.watermarks.end)
+            marks = [growth[partition] for growth in at.growths if partition in growth]
+            yield from _cuts(at.generation, partition, at.heads[partition].offset, end, grid, marks, cut_tail=True)
+
+
+def _bounded(cuts: Iterable[OffsetRange], state: TopicState, grid: int) -> Iterator[OffsetRange]:
+    """Yield the cuts; raise `Refused` where they are more than a step should have."""
+    for number, offsets in enumerate(cuts):
+        if number == MOST_SKIPPED:
+            raise Refused(
+                f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
+                "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
+                topic=state.topic,
+            )
+        yield offsets
+
+
+def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
+    """Return whether the broker still has the beginning of a range: it deletes from there."""
+    seen = state.partitions.get(offsets.partition)
+    return seen is not None and offsets.start >= seen.watermarks.earliest
+
+
+def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> Iterator[Link]:
+    """Yield the stretches of those of the ranges that end before where a skip goes."""
+    left_out: dict[int, list[tuple[int, int]]] = {}
+    for each in ranges:
+        if each.generation == skip.generation and each.end <= skip.to.get(each.partition, 0):
+            left_out.setdefault(each.partition, []).append((each.start, each.end))
+    for partition, intervals in sorted(left_out.items()):
+        for start, end in merge_intervals(intervals):
+            yield Link(LinkKind.SKIPPED, OffsetRange(skip.generation, partition, start, end), skip.cause)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTail:
+    """What a topic has beyond its planned ranges: how many offsets, and how long the oldest has waited, if known."""
+
+    offsets: int
+    age_seconds: float | None
+
+
+def find_waiting_tail(before: Tail, after: Tail, state: TopicState, now_ms: int) -> WaitingTail | None:
+    """Find what no range has, once all is planned that can be: none where nothing waits.
+
+    The broker was asked for the oldest record behind `before`; where ranges were planned since, nobody knows that of `after`.
+    """
+    offsets, oldest = 0, []
+    for partition, seen in state.partitions.items():
+        marks = seen.watermarks
+        asked, at = (
+            max(tail.heads[partition].offset if partition in tail.heads else marks.earliest, marks.earliest)
+            for tail in (before, after)
+        )
+        if at < marks.end:
+            offsets += marks.end - at
+            oldest += [seen.oldest_ms] if asked == at and seen.oldest_ms is not None else []
+    if not offsets:
+        return None
+    return WaitingTail(offsets, max(0.0, (now_ms - min(oldest)) / 1000) if oldest else None)
+
+
+def refuse_stale(tail: Tail, state: TopicState) -> None:
+    """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
+
+    A topic id never comes back, and within one topic the epoch of a partition's leader only grows. Without this, an
+    answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
+    """
+    if state.topic_id is not None and state.topic_id in tail.former_ids:
+        raise StaleAnswer(
+            f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
+            f"generation, expected {tail.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
+            "and where it stays so, look which broker is cut off from the others",
+            topic=state.topic,
+        )
+    for partition in _deposed(tail, state):
+        raise StaleAnswer(
+            f"a Kafka broker that no longer leads {state.topic}/{partition} has answered for it: its leader epoch is "
+            f"{state.partitions[partition].leader_epoch}, expected {tail.heads[partition].leader_epoch} or later; nothing "
+            "was planned and nothing is lost; the next tick asks again, and where it stays so, look which broker is cut off "
+            "from the others",
+            topic=state.topic,
+        )
+
+
+def _deposed(tail: Tail, state: TopicState) -> Iterator[int]:
+    if state.topic_id is None or state.topic_id != tail.topic_id:
+        return  # epochs of another topic, or of one that may be another, say nothing
+    for partition, seen in sorted(state.partitions.items()):
+        known = tail.heads[partition].leader_epoch if partition in tail.heads else None
+        if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
+            yield partition
+
+
+def is_another(tail: Tail, topic_id: str | None) -> bool:
+    """Return whether an id is that of another topic than was planned; brokers too old to give one say nothing."""
+    return None not in (tail.topic_id, topic_id) and tail.topic_id != topic_id
+
+
+def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
+    """Raise `TopicRecreated` where the broker has another topic of this name than the one that was planned."""
+    if is_another(tail, topic_id):
+        raise TopicRecreated(
+            f"topic {topic} was deleted and created again: it was planned with id {tail.topic_id}, the broker has {topic_id}; "
+            "of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans it as "
+            f"the next generation, or `{command('plan', topic, '--commit')}`"
+        )
+
+
+def may_be_older(tail: Tail, state: TopicState) -> bool:
+    """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
+    is_short = bool(find_shrunk(tail, state)) or any(True for _ in _deposed(tail, state))
+    return is_short or is_another(tail, state.topic_id)
+
+
+def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
+    """Return the Kafka partitions of the open generation whose log ends below what was planned of it."""
+    if is_another(tail, state.topic_id):
+        return []
+    ends = {p: seen.log_end for p, seen in state.partitions.items()}
+    return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
+
+
+def is_proven(tail: Tail, state: TopicState, shrunk: Iterable[int]) -> bool:
+    """Return whether ids and leader epochs prove that it is this topic's leader of now who shows a shorter log.
+
+    Brokers too old to tell them may show the end of a moment ago instead: whoever asks them asks again for some time.
+    """
+    return all(
+        None not in (tail.topic_id, state.topic_id, tail.heads[p].leader_epoch, state.partitions[p].leader_epoch)
+        for p in shrunk
+    )
+
+
+def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
+    """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
+    if tail.seq == 0:
+        return _open_log(tail, state, policy)
+    generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
+    former_ids = tail.former_ids
+    if tail.topic_id is not None and is_another(tail, state.topic_id):
+        generation, topic_id, heads = generation + 1, state.topic_id, {}
+        former_ids = (*former_ids, tail.topic_id)
+    elif find_shrunk(tail, state):
+        # the same log, cut off: what retention took of it before belongs to the generation that is closed
+        firsts = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in state.partitions.items()}
+        generation, heads = generation + 1, firsts
+    elif topic_id != tail.topic_id:
+        # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
+        heads |= {
+            p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions
+        }
+    # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
+    # its records have waited
+    appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
+    growths = tail.growths if generation == tail.generation else ()
+    if appeared and generation == tail.generation:
+        growths = (*growths, _measure_growth(heads, state))
+    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths), []
+
+
+def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
+    """Return where each log ends now that partitions were added; the heads lag behind that under backlog.
+
+    An answer names all Kafka partitions up to its last one; of one that it did not, the head is as far as is known.
+    """
+    return {p: head.offset for p, head in heads.items()} | {p: seen.log_end for p, seen in state.partitions.items()}
+
+
+def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
+    if policy.start == "none":
+        raise Refused(
+            f"topic {state.topic} has no plan log and its policy says start: none; nothing was planned; restore the "
+            "lake, or set start to earliest, latest or a timestamp",
+            topic=state.topic,
+        )
+    links: list[Link] = []
+    heads: dict[int, Head] = {}
+    for partition, seen in sorted(state.partitions.items()):
+        first = seen.watermarks.earliest
+        start = first if seen.start_offset is None else min(max(first, seen.start_offset), seen.watermarks.end)
+        if start > first:
+            offsets = OffsetRange(tail.generation, partition, first, start)
+            links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
+        heads[partition] = Head(start, 0, seen.leader_epoch)
+    # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
+    return Tail(tail.seq, tail.generation, state.topic_id, heads), links
+
+
+def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
+    for partition, seen in sorted(state.partitions.items()):
+        head = tail.heads.get(partition)
+        if head is not None and seen.watermarks.earliest > head.offset:
+            offsets = OffsetRange(tail.generation, partition, head.offset, seen.watermarks.earliest)
+            yield Link(LinkKind.LOST, offsets, "deleted by the broker before it was planned")
+
+
+def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
+    """Moves a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
+    seen = state.partitions[offsets.partition]
+    moved_at_ms = now_ms if offsets.end >= seen.watermarks.end else heads[offsets.partition].moved_at_ms
+    heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
+
+
+def _cuts_by_partition(
+    tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int
+) -> list[Iterator[OffsetRange]]:
+    """Returns one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
+    since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
+
+    def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
+        partition, seen = item
+        return (inf if seen.seconds_to_loss is None else seen.seconds_to_loss, since[partition], partition)
+
+    return [
+        _cuts(
+            tail.generation,
+            partition,
+            tail.heads[partition].offset,
+            seen.watermarks.end,
+            grid,
+            [growth[partition] for growth in tail.growths if partition in growth],
+            cut_tail=now_ms - since[partition] >= max_age_ms,
+        )
+        for partition, seen in sorted(state.partitions.items(), key=urgency)
+    ]
+
+
+def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
+    """Returns since when (ms since 1970) the first record behind the head has waited, 0 where nothing tells.
+
+    A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
+    a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the
+    future, of a record or of a planner whose clock was wrong, says nothing.
+    """
+    times = (seen.oldest_ms, head.moved_at_ms)
+    return max((time for time in times if time is not None and time <= now_ms), default=0)
+
+
+def _cuts(
+    generation: int, partition: int, head: int, end: int, grid: int, marks: Sequence[int], *, cut_tail: bool
+) -> Iterator[OffsetRange]:
+    """Yield ranges from the head on; no range goes over a mark, so that its records are of one epoch."""
+    while head < end:
+        cut = min((head // grid + 1) * grid, *(mark for mark in marks if mark > head), end + grid)
+        if cut > end:
+            if not cut_tail:
+                return
+            cut = end
+        yield OffsetRange(generation, partition, head, cut)
+        head = cut
+
+
+def _fair(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
+    """Takes one from each in turn, until all are empty."""
+    while cuts:
+        left = []
+        for source in cuts:
+            offsets = next(source, None)
+            if offsets is not None:
+                left.append(source)
+                yield offsets
+        cuts = left

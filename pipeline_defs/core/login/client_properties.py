@@ -1,0 +1,371 @@
+"""What the properties file of a Kafka client says, checked: how brokers are spoken to, and who logs in.
+
+Pure; `adapters/kafka/access.py` reads the file. Invariants: what cannot be told to every client alike is refused, so that Spark
+never reads as another than who plans; no message and no repr has a value that may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from ..errors import BadSetting
+from .jaas import NotJaas, parse_jaas
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+MODULES: Mapping[str, str] = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain security` shows"
+
+# what boundaries, bytes and completeness rest on, and what a command's own options say
+OURS = frozenset(
+    [
+        "bootstrap.servers",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "isolation.level",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "key.deserializer",
+        "value.deserializer",
+        "key.serializer",
+        "value.serializer",
+        "interceptor.classes",
+        "check.crcs",
+        "allow.auto.create.topics",
+        "acks",
+        "enable.idempotence",
+        "transactional.id",
+    ]
+)
+KNOWN = frozenset(
+    [
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.certificates",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.enabled.protocols",
+        "schema.registry.basic.auth.user.info",
+        "schema.registry.ssl.ca.location",
+    ]
+)
+_OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
+_CLOSED = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "schema.registry.",
+    "config.providers",
+)  # below these, what is not known is refused
+_REGISTRY = "schema.registry."
+_LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
+_PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_KAFKAS_SHAPE = re.compile(r"[A-Za-z][a-z]{1,19}([._-][A-Za-z0-9][a-z0-9]{0,19}){1,7}")
+_WORDS = frozenset({*MODULES, "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM", "EXTERNAL", "JKS", "PKCS12", "BCFKS"})
+_PLAIN_PATH = re.compile(r"[^\s=\"';:]{1,200}")
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
+_BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # the last three as properties files are read
+_LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebody may have mistaken for one another
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Is who logs in by SASL."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Is something in PEM that a key gives: as text, or as the path of a file; `source` is the key and the path."""
+
+    source: str
+    location: str | None = None
+    text: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Is how TLS is spoken; without `trust` this machine's own authorities are trusted. `key` comes with its chain."""
+
+    trust: Pem | None = None
+    key: Pem | None = None
+    chain: Pem | None = None
+    key_password: str | None = field(default=None, repr=False)
+    checks_host_name: bool = True
+    versions: tuple[str, ...] = TLS_VERSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLogin:
+    """Is how a schema registry is entered: `user:password` or nobody, and the authorities that are trusted, as a path."""
+
+    user: str | None = field(default=None, repr=False)
+    authority: str | None = None
+
+
+ANYBODY = RegistryLogin()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """Is what the file says; `kafka` has what Spark's Kafka client is told, under Kafka's own names."""
+
+    protocol: str = "PLAINTEXT"
+    login: Login | None = None
+    tls: Tls | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    registry: RegistryLogin = ANYBODY
+
+    def __str__(self) -> str:
+        return f"{self.protocol} ({self.login.mechanism})" if self.login else self.protocol
+
+    def hide(self, text: str) -> str:
+        """Is a text of somebody else's, without any secret of ours that may stand in it."""
+        secrets = [
+            self.login.password if self.login else None,
+            self.tls.key_password if self.tls else None,
+            self.registry.user.partition(":")[2] if self.registry.user else None,
+        ]
+        for secret in secrets:
+            text = text.replace(secret, "***") if secret else text
+        return text
+
+
+def parse_client_properties(
+    values: Mapping[str, str], where: str, lines: Mapping[str, int] | None = None
+) -> ClientProperties:
+    """Check what a file has; raise `BadSetting` once, with all that is wrong.
+
+    `where` names the file, `lines` has the line of each key. What is not understood is refused, not passed over: a key with
+    a typing error would otherwise mean a connection in the clear, and as anybody.
+    """
+    lines = lines or {}
+    wrong = _refuse_keys(values, lines)
+    protocol = values.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol not in PROTOCOLS:
+        wrong.append(f"security.protocol is none of {', '.join(PROTOCOLS)}")
+    else:
+        wrong += _refuse_unused(values, protocol, lines)
+    login = _read_login(values, wrong) if protocol.startswith("SASL_") else None
+    tls = _read_tls(values, wrong) if protocol.endswith("SSL") else None
+    user = values.get(f"{_REGISTRY}basic.auth.user.info")
+    if user is not None and not user.partition(":")[1]:
+        wrong.append(f"{_REGISTRY}basic.auth.user.info has no colon, expected user:password")
+    elif user is not None and not user.partition(":")[0].strip():
+        wrong.append(f"{_REGISTRY}basic.auth.user.info has no user before its colon, expected user:password")
+    wrong += [f"{_shown(key)} has a NUL character" for key, value in sorted(values.items()) if "\0" in value]
+    if wrong:
+        raise BadSetting(
+            f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, "
+            "`offsetlake explain security` has examples",
+            keys=sorted(map(_shown, values)),
+        )
+    kafka = {key: value for key, value in values.items() if not key.startswith(_REGISTRY)}
+    registry = RegistryLogin(user, values.get(f"{_REGISTRY}ssl.ca.location"))
+    return ClientProperties(protocol, login, tls, kafka, registry)
+
+
+def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[str]:
+    """Refuse keys in capitals too: Spark takes an option in any case, and would have one key twice."""
+    ours = sorted(key for key in values if key.lower() in OURS)
+    taken = KNOWN | _OF_STORES | {*ours}
+    shifted = {key: said for key, value in sorted(values.items()) if (said := _word_before(key, value)) is not None}
+    others = sorted(values.keys() - taken - shifted.keys())
+    mistaken = shifted | {key: said for key in others if (said := _mistake_in(key)) is not None}
+    others = sorted(
+        key for key in values.keys() - taken - mistaken.keys() if key.lower().startswith(_CLOSED) or key != key.lower()
+    )
+    wrong = [
+        f"{_line_of(key, lines)}{said}"
+        for key, said in sorted(mistaken.items(), key=lambda item: lines.get(item[0], 0))
+    ]
+    if ours:
+        wrong.append(
+            f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here"
+        )
+    if others:
+        wrong.append(
+            f"not every client of Offsetlake can be told {', '.join(map(_shown, others))}, expected of its kind: {_kin(others)}"
+        )
+    return wrong
+
+
+def _word_before(key: str, value: str) -> str | None:
+    """Say which key stands in the value of another: Java ends a key at a blank, so `export a.b=c` sets the key `export`."""
+    found = re.split(r"[\s=:]", value.strip(), maxsplit=1)
+    inner = found[0].lower()
+    if len(found) > 1 and inner in KNOWN | OURS and (key in {"export", "set"} or "." not in key):
+        return f"{_shown_word(key)} stands before {inner}, so that this is not set: begin the line with {inner}"
+    return None
+
+
+def _shown_word(key: str) -> str:
+    return key if key in {"export", "set"} else "a word"
+
+
+def _mistake_in(key: str) -> str | None:
+    """Say what is wrong with a key that nobody can have meant, and which one was; none where it may be another of Kafka's."""
+    for mark in _BYTE_ORDER_MARKS:
+        if key.startswith(mark):
+            return f"a byte order mark stands before {_shown(key.removeprefix(mark))}, so that it is another: save without it"
+    plain = re.sub(r"[^a-z0-9]+", ".", key.lower()).strip(".")
+    meant = _meant_by(plain)
+    if meant is not None and key.lower() != meant:
+        return f"{key!r} is no key of Kafka's clients, probably meant: {meant}"
+    if not _PLAIN_KEY.fullmatch(key.lower()):
+        return f"{_shown(key)} is no key: it has other signs than letters, digits, dots, hyphens and underscores"
+    return None
+
+
+def _shown(key: str) -> str:
+    """Return a key as a message may show it; what is not shaped like Kafka's own may be a piece of a secret."""
+    return key if _KAFKAS_SHAPE.fullmatch(key) else f"a key of {len(key)} signs (not shown: it may be part of a secret)"
+
+
+def _word(value: str) -> str:
+    """Return a value that is a word of Kafka's; another may be a line that ran into the one before, with its secret."""
+    return value if value in _WORDS else "another (not shown: it may be part of a secret)"
+
+
+def _path(value: str) -> str:
+    return value if _PLAIN_PATH.fullmatch(value) else "(not shown: it may be part of a secret)"
+
+
+def check_addresses(text: str) -> str:
+    """Return a list of brokers as it was given; raise `ValueError`, without what it says, where one is not `host:port`."""
+    for number, address in enumerate(text.split(","), 1):
+        host, _, port = address.strip().rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
+        if not (_HOST.fullmatch(host) and is_port):
+            raise ValueError(
+                f"broker {number} is not host:port (not shown: it may have a login); expected kafka-1:9092,kafka-2:9092; "
+                "a login belongs in the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            )
+    return text
+
+
+def _meant_by(key: str) -> str | None:
+    """Return the key of a login, of TLS or of a registry that a key is a slip of, none where it resembles none."""
+    if key in KNOWN:
+        return key
+    head, _, rest = key.partition(".")
+    if rest in KNOWN:  # `kafka.security.protocol`, as Spark's options have it, or `consumer.` before it
+        return rest
+    near = get_close_matches(key, KNOWN, n=1, cutoff=_LIKE_A_KEY)
+    if near:
+        return near[0]
+    if head not in _LEADING_TO_LOGINS and get_close_matches(head, _LEADING_TO_LOGINS, n=1, cutoff=_LIKE_ITS_HEAD):
+        return next(iter(get_close_matches(key, KNOWN, n=1, cutoff=0.0)), None)
+    return None
+
+
+def _refuse_unused(values: Mapping[str, str], protocol: str, lines: Mapping[str, int]) -> Iterator[str]:
+    """Name keys of a login or of TLS which the protocol makes no use of: nobody writes them for nothing."""
+    said = "" if "security.protocol" in values else ", as Kafka takes it where nothing is said"
+    for head, is_used, expected in (
+        ("sasl.", protocol.startswith("SASL_"), "SASL_SSL or SASL_PLAINTEXT"),
+        ("ssl.", protocol.endswith("SSL"), "SSL or SASL_SSL"),
+    ):
+        unused = sorted(key for key in values if key.startswith(head) and key in KNOWN | _OF_STORES)
+        if unused and not is_used:
+            yield (
+                f"{_line_of(unused[0], lines)}{', '.join(unused)} would not be used: security.protocol is {protocol}{said}, "
+                f"expected {expected}"
+            )
+
+
+def _line_of(key: str, lines: Mapping[str, int]) -> str:
+    return f"line {lines[key]}: " if key in lines else ""
+
+
+def _kin(keys: list[str]) -> str:
+    heads = {key.lower().partition(".")[0] for key in keys}
+    found = sorted(key for key in KNOWN if key.partition(".")[0] in heads)
+    return ", ".join(found) or "keys in lower case, with their values as they are"
+
+
+def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
+    mechanism = values.get("sasl.mechanism", "GSSAPI").strip()
+    if mechanism not in MODULES:
+        wrong.append(f"sasl.mechanism is {_word(mechanism)}, expected {', '.join(MODULES)}")
+        return None
+    if "sasl.jaas.config" not in values:
+        wrong.append(f"sasl.jaas.config is missing, and sasl.mechanism is {mechanism}")
+        return None
+    try:
+        jaas = parse_jaas(values["sasl.jaas.config"])
+    except NotJaas as error:
+        wrong.append(f"sasl.jaas.config cannot be read: {error}")
+        return None
+    if jaas.module != MODULES[mechanism]:
+        wrong.append(f"the login module of sasl.jaas.config is not that of {mechanism}, {MODULES[mechanism]}")
+    missing = [name for name in ("username", "password") if not jaas.options.get(name)]
+    more = sorted(set(jaas.options) - {"username", "password"})
+    if missing:
+        wrong.append(f"sasl.jaas.config has no {' and no '.join(missing)}")
+    if more:
+        wrong.append(f"sasl.jaas.config has {', '.join(more)}, expected username and password only")
+    if missing or more:
+        return None
+    if mechanism != "PLAIN" and set(jaas.options["username"]) & set(",="):
+        wrong.append(
+            f"the username of sasl.jaas.config has a comma or an equals sign, which kafka-python cannot send by {mechanism}"
+        )
+    return Login(mechanism, jaas.options["username"], jaas.options["password"])
+
+
+def _read_tls(values: Mapping[str, str], wrong: list[str]) -> Tls:
+    trust = _read_pem(values, "ssl.truststore", "certificates", wrong)
+    key = _read_pem(values, "ssl.keystore", "key", wrong)
+    chain = None
+    if key is not None and key.location is None:
+        chain = Pem("ssl.keystore.certificate.chain", text=values.get("ssl.keystore.certificate.chain"))
+        if chain.text is None:
+            wrong.append("ssl.keystore.certificate.chain is missing, expected the certificate of ssl.keystore.key")
+    checked = values.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+    if checked not in {"", "https"}:
+        wrong.append("ssl.endpoint.identification.algorithm is neither https nor empty")
+    versions = tuple(each.strip() for each in values.get("ssl.enabled.protocols", ",".join(TLS_VERSIONS)).split(","))
+    if not set(versions) <= set(TLS_VERSIONS):
+        wrong.append(f"ssl.enabled.protocols has others than {' and '.join(TLS_VERSIONS)}")
+    return Tls(trust, key, chain, values.get("ssl.key.password"), checked == "https", versions)
+
+
+def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[str]) -> Pem | None:
+    """Reads a store, in PEM and in no other format: only Java reads those."""
+    location, text = values.get(f"{store}.location"), values.get(f"{store}.{inline}")
+    if location is None and text is None:
+        return None
+    kind = values.get(f"{store}.type", "JKS").strip().upper()
+    if kind != "PEM":
+        default = "" if f"{store}.type" in values else ", as Kafka takes it where nothing is said"
+        wrong.append(f"{store}.type is {_word(kind)}{default}, expected PEM: {PEM_ADVICE}")
+    if kind == "PEM" and f"{store}.password" in values:
+        wrong.append(f"{store}.password is there, which PEM has no use for: delete it, a key's is ssl.key.password")
+    if location is not None and text is not None:
+        wrong.append(f"{store}.location and {store}.{inline} are both there, expected one of them")
+    if location is not None and not location.startswith("/"):
+        wrong.append(
+            f"{store}.location is {_path(location)}, expected a whole path: each process has a folder of its own"
+        )
+    if location is not None:
+        return Pem(f"{store}.location {_path(location)}", location)
+    return Pem(f"{store}.{inline}", text=text)

@@ -1,0 +1,145 @@
+"""Event days: when the event of a decoded row happened, and which days the decoded ranges have rows of.
+
+A day has no file of its own: what the log of the decoded table counts says which ranges it is in, and a column of theirs when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import BadSetting
+from ..log.frontier import CONTENTS
+from ..offsets import OffsetRange, parse_key
+from .calendar import NO_DAY, day_at
+from .decoding import Decoding
+
+UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000}
+Kind = Literal["timestamp", "date", "integer"]
+_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Is where a decoded row says when its event happened: a column's path, and the unit where it is an integer."""
+
+    path: str = "timestamp"
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _PATH.fullmatch(self.path):
+            raise ValueError(f"expected a column's path such as value.ordered_at, found {self.path!r}")
+        if self.unit is not None and self.unit not in UNITS:
+            raise ValueError(f"expected unit s, ms or us, found {self.unit!r}")
+
+    def counted(self, decoding: Decoding) -> bool:
+        """Return whether a range has counted its rows by this event time."""
+        return not decoding.rows or decoding.event_time == self.text
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Are the names on the path, the column first."""
+        return tuple(self.path.split("."))
+
+    @property
+    def text(self) -> str:
+        """Names the definition: documents that were counted by the same one can be compared."""
+        return f"{self.path}:{self.unit or ''}" if self.unit or ":" in self.path else self.path
+
+    def accepts(self, kind: Kind | None) -> bool:
+        """Says whether a column of that kind is a time: an integer with a unit, everything else without."""
+        return kind is not None and (kind == "integer") == (self.unit is not None)
+
+    def refuse(self, found: str) -> BadSetting:
+        """Is the error for a column that is none; `found` says what is there."""
+        expected = f"an integer, as unit {self.unit} says" if self.unit else "a TIMESTAMP or DATE"
+        integer = "" if self.unit else ", or name the unit of an integer (s, ms, us)"
+        return BadSetting(
+            f"event time {self.path} of `days` in defs.yaml: expected {expected}, found {found}; nothing was written; correct "
+            f"the path{integer}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """How a topic's rows are counted by day: by which time, and from which day on. Days are UTC's."""
+
+    start: str
+    event_time: EventTime = field(default_factory=EventTime)
+
+    def place(self, day: str, now_ms: int) -> Literal["held", "before", "future", "none"]:
+        """Return whether a day is one that Dagster is told of, and why not."""
+        if day == NO_DAY:
+            return "none"
+        if day < self.start:
+            return "before"
+        return "held" if day <= day_at(now_ms) else "future"
+
+
+SHOWN = 5  # ranges that the facts of a day name
+
+
+@dataclass(frozen=True, slots=True)
+class DayFacts:
+    """A day as decoded ranges have it: rows, how many ranges, the last ones, and the newest record of all (ms since 1970).
+
+    `contents` is another sum where the ranges that have rows of the day, their decoded files or these rows are others.
+    """
+
+    rows: int = 0
+    ranges: int = 0
+    last_ranges: tuple[OffsetRange, ...] = ()
+    newest_ms: int | None = None
+    contents: int = 0
+
+    @property
+    def version(self) -> str:
+        """Data version of the day."""
+        return f"{self.contents:016x}" if self.ranges else "empty"
+
+    def __add__(self, other: DayFacts) -> DayFacts:
+        """Return the day as the ranges of both have it; none is of both."""
+        return DayFacts(
+            self.rows + other.rows,
+            self.ranges + other.ranges,
+            tuple(sorted((*self.last_ranges, *other.last_ranges))[-SHOWN:]),
+            max((at_ms for at_ms in (self.newest_ms, other.newest_ms) if at_ms is not None), default=None),
+            (self.contents + other.contents) % CONTENTS,
+        )
+
+    def to_list(self) -> list[Any]:
+        """Return it as plain values."""
+        return [self.rows, self.ranges, [each.key for each in self.last_ranges], self.newest_ms, self.contents]
+
+    @classmethod
+    def from_list(cls, found: Sequence[Any]) -> DayFacts:
+        """Return what `to_list` gave; raise `ValueError` or `TypeError` for anything else."""
+        rows, ranges, last, newest_ms, contents = found
+        return cls(rows, ranges, tuple(map(parse_key, last)), newest_ms, contents)
+
+
+GONE = DayFacts()  # of a day that had rows, and has none any more
+
+
+def days_of(decodings: Iterable[Decoding]) -> dict[str, dict[str, DayFacts]]:
+    """Return what ranges have of each day, `none` among them, by the event time that counted their rows; empty of others."""
+    found: dict[str, dict[str, DayFacts]] = {}
+    for each in decodings:
+        days = found.setdefault(each.event_time, {}) if each.rows else {}
+        days |= {day: days.get(day, GONE) + _facts(each, rows) for day, rows in each.event_days.items()}
+    return found
+
+
+def add_days(one: Mapping[str, DayFacts], other: Mapping[str, DayFacts]) -> dict[str, DayFacts]:
+    """Return each day as the ranges of both have it, sorted."""
+    return {day: one.get(day, GONE) + other.get(day, GONE) for day in sorted(one.keys() | other.keys())}
+
+
+def _facts(decoding: Decoding, rows: int) -> DayFacts:
+    file = decoding.decoded
+    text = f"{decoding.offsets.key} {file.sha256 if file else ''} {rows}"
+    contents = int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+    return DayFacts(rows, 1, (decoding.offsets,), file.max_timestamp_ms if file else None, contents)

@@ -1,0 +1,183 @@
+"""What is decoded of a topic at one version of its table: by range, and summed up.
+
+Ranges that have files of their own are known one by one. Those of a compacted file are summed up, and its document is read only
+where one of its ranges may be asked for. So what a run does costs the same however long the history is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+
+from ..log.coverage import Coverage
+from ..log.frontier import CONTENTS, content_of
+from ..offsets import OffsetRange
+from .decoded_sums import DecodedSums, sum_up
+from .decoded_table import TREE, Contents, Packed, is_of_dead_letters, is_packed, read_contents, read_packed
+from .decoding import Decoding, Lookup, find_due, of_nothing
+from .delta import File, Snapshot
+
+
+class DecodedRanges:
+    """What is decoded of a topic at one version of its table; `read` gives the contents of a file.
+
+    `packed` has what the log says of each compacted file by its path, `loaded` the contents of files as far as they are read.
+    What an earlier version had `before` is not read again.
+    """
+
+    def __init__(
+        self, topic: str, table: Snapshot, read: Callable[[File], Contents], before: DecodedRanges | None = None
+    ) -> None:
+        self.topic = topic
+        self.table = table
+        self._read = read
+        known: Mapping[str, Contents] = before.loaded if before is not None else {}
+        packed: Mapping[str, Packed] = before.packed if before is not None else {}
+        self.packed: dict[str, Packed] = {
+            path: packed.get(path) or read_packed(file) for path, file in table.files.items() if is_packed(file)
+        }
+        self.loaded: dict[str, Contents] = {path: each for path, each in known.items() if path in table.files}
+        for path, file in table.files.items():
+            if path not in self.packed and path not in known:
+                self.loaded[path] = read_contents(file)
+        is_same = before is not None and before.packed.keys() == self.packed.keys()
+        self.packed_sums: DecodedSums = (
+            before.packed_sums
+            if before is not None and is_same
+            else sum((each.sums for each in self.packed.values()), DecodedSums())
+        )
+
+    # ---- summed up
+
+    @cached_property
+    def recent(self) -> Mapping[OffsetRange, Decoding]:
+        """What became of each range that has files of its own, sorted."""
+        return _by_range(self.loaded[path] for path in self.table.files if path not in self.packed)
+
+    @cached_property
+    def sums(self) -> DecodedSums:
+        """What all ranges come to."""
+        return self.packed_sums + sum_up(self.recent.values())
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any record is decoded: without one there are no columns that a file could have."""
+        return bool(self.sums.rows)
+
+    # ---- one by one
+
+    @cached_property
+    def known(self) -> Mapping[OffsetRange, Decoding]:
+        """What became of each range with rows, sorted; all documents are read."""
+        return _by_range(map(self.contents_of, self.table.files))
+
+    def get(self, offsets: OffsetRange, /) -> Decoding | None:
+        """Return what became of a range; none where it has neither rows nor dead letters in the table."""
+        if self._is_all_read:
+            return self.known.get(offsets)
+        found = self.recent.get(offsets)
+        for path in self._paths_with(offsets) if found is None else ():
+            if (found := self.contents_of(path).get(offsets)) is not None:
+                break
+        return found
+
+    def file_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> File | None:
+        """Return the file that has the decoded rows of a range, or its dead letters."""
+        path = (self._every if self._is_all_read else self._own).get((offsets, is_dead))
+        for packed in self._paths_with(offsets) if path is None and not self._is_all_read else ():
+            if is_of_dead_letters(self.table.files[packed]) == is_dead and self.contents_of(packed).has(offsets):
+                path = packed
+                break
+        return None if path is None else self.table.files[path]
+
+    def path_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> str:
+        """Return where the decoded rows of a range, or its dead letters, lie below the lake's root; it has some."""
+        file = self.file_of(offsets, is_dead=is_dead)
+        if file is None:
+            raise KeyError(offsets.key)
+        return f"{TREE}/{self.topic}/{file.path}"
+
+    def contents_of(self, path: str) -> Contents:
+        """Return what a file has; of a compacted one its document is read."""
+        if path not in self.loaded:
+            self.loaded[path] = self._read(self.table.files[path])
+        return self.loaded[path]
+
+    def among(self, is_wanted: Callable[[DecodedSums], bool]) -> Iterator[Decoding]:
+        """Yield the ranges of the files whose sums are wanted, sorted, and all that have files of their own."""
+        paths = [path for path, each in self.packed.items() if is_wanted(each.sums)]
+        found = chain(self.recent.values(), *(self.contents_of(path).decodings for path in paths))
+        yield from sorted(found, key=lambda each: each.offsets)
+
+    @property
+    def _is_all_read(self) -> bool:
+        return "known" in vars(self)
+
+    @cached_property
+    def _own(self) -> Mapping[tuple[OffsetRange, bool], str]:
+        return self._paths(self.table.files.keys() - self.packed.keys())
+
+    @cached_property
+    def _every(self) -> Mapping[tuple[OffsetRange, bool], str]:
+        return self._paths(self.table.files)
+
+    def _paths(self, paths: Iterable[str]) -> dict[tuple[OffsetRange, bool], str]:
+        return {
+            (offsets, is_of_dead_letters(self.table.files[path])): path
+            for path in paths
+            for offsets in self.contents_of(path).ranges
+        }
+
+    def _paths_with(self, offsets: OffsetRange) -> list[str]:
+        return [path for path, each in self.packed.items() if each.may_have(offsets)]
+
+    # ---- beside what is landed
+
+    def find_due(self, coverage: Coverage) -> list[OffsetRange]:
+        """Find the landed ranges of a coverage that are not decoded as they are landed now, in log order."""
+        return find_due(coverage, self._for(coverage))
+
+    def is_all_decoded(self, coverage: Coverage) -> bool:
+        """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
+        if coverage.log.base is None:
+            return True
+        own = (self.get(offsets) for offsets in coverage.log.ranges)
+        newer = sum(content_of(each.offsets, each.source) for each in own if each is not None and each.rows + each.dead)
+        landed = sum(sums.contents for sums in coverage.log.summed.values())
+        return (self.sums.contents - newer - landed) % CONTENTS == 0
+
+    def of(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
+        """Return what became of each range of a coverage, also of those without rows, of which the table says nothing."""
+        known, found = self._for(coverage), dict[OffsetRange, Decoding]()
+        for offsets in coverage.log.ranges:
+            manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
+            if decoding is None and manifest is not None and not manifest.rows and coverage.is_landed(offsets):
+                decoding = of_nothing(manifest)
+            if decoding is not None:
+                found[offsets] = decoding
+        return found
+
+    def _for(self, coverage: Coverage) -> Lookup:
+        return self if coverage.log.base is not None else self.known
+
+    # ---- what changes
+
+    def find_left(self, ranges: Iterable[OffsetRange]) -> dict[str, Contents]:
+        """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""
+        gone = set(ranges)
+        files = (self.file_of(offsets, is_dead=is_dead) for offsets in gone for is_dead in (False, True))
+        paths = sorted({file.path for file in files if file is not None})
+        return {path: self.contents_of(path).without(gone) for path in paths}
+
+    def columns_beside(self, left: Mapping[str, Contents]) -> set[str]:
+        """Return the digests of all columns, once only that is left of some files which `left` says, by path."""
+        beside = (self.loaded[path].decodings for path in self.table.files.keys() - self.packed.keys() - left.keys())
+        single = chain(*beside, *(each.decodings for each in left.values()))
+        packed = (each.sums.columns for path, each in self.packed.items() if path not in left)
+        return {each.columns for each in single if each.columns}.union(*packed)
+
+
+def _by_range(contents: Iterable[Contents]) -> dict[OffsetRange, Decoding]:
+    found = {each.offsets: each for content in contents for each in content.decodings}
+    return dict(sorted(found.items()))

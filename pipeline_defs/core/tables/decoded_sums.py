@@ -1,0 +1,115 @@
+"""What decoded ranges come to, in numbers that can be added up: so a compacted file says it of its ranges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..log.frontier import CONTENTS, content_of
+from ..log.latency import Histogram, count_waits, waits_of
+from ..log.manifest import StagedFile
+from .days import DayFacts, add_days, days_of
+from .decoding import Decoding
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSums:
+    """How many ranges there are, their rows and dead letters, and more of the kind.
+
+    `contents` is the sum of `content_of` over the landed files that they were decoded from, `configured` counts them by the
+    settings that decoded them, `columns` are the digests of their columns, `days` what they have of each day by the event time
+    that counted them. `waits` are of those that stand as they were decoded at first. Times are ms since 1970, none without any.
+    """
+
+    ranges: int = 0
+    rows: int = 0
+    dead: int = 0
+    contents: int = 0
+    configured: Mapping[str, int] = field(default_factory=dict)
+    columns: frozenset[str] = frozenset()
+    days: Mapping[str, Mapping[str, DayFacts]] = field(default_factory=dict)
+    first_event_ms: int | None = None
+    first_decoded_ms: int | None = None
+    last_decoded_ms: int | None = None
+    waits: Histogram = field(default_factory=lambda: count_waits(()))
+
+    def __add__(self, other: DecodedSums) -> DecodedSums:
+        """Return what the ranges of both come to; none is of both."""
+        return DecodedSums(
+            self.ranges + other.ranges,
+            self.rows + other.rows,
+            self.dead + other.dead,
+            (self.contents + other.contents) % CONTENTS,
+            Counter(self.configured) + Counter(other.configured),
+            self.columns | other.columns,
+            {
+                text: add_days(self.days.get(text, {}), other.days.get(text, {}))
+                for text in self.days.keys() | other.days.keys()
+            },
+            _least(self.first_event_ms, other.first_event_ms),
+            _least(self.first_decoded_ms, other.first_decoded_ms),
+            max((ms for ms in (self.last_decoded_ms, other.last_decoded_ms) if ms is not None), default=None),
+            self.waits + other.waits,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        days = {text: {day: facts.to_list() for day, facts in found.items()} for text, found in self.days.items()}
+        return {**plain, "columns": sorted(self.columns), "days": days, "waits": self.waits.to_document()}
+
+    @classmethod
+    def from_document(cls, document: Any) -> DecodedSums:
+        """Return what `to_document` gave; raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else."""
+        return cls(
+            **{name: document[name] for name in _PLAIN},
+            columns=frozenset(document["columns"]),
+            days={
+                text: {day: DayFacts.from_list(facts) for day, facts in found.items()}
+                for text, found in document["days"].items()
+            },
+            waits=Histogram.from_document(document["waits"]),
+        )
+
+
+_PLAIN = (
+    "ranges",
+    "rows",
+    "dead",
+    "contents",
+    "configured",
+    "first_event_ms",
+    "first_decoded_ms",
+    "last_decoded_ms",
+)
+
+
+def sum_up(decodings: Iterable[Decoding]) -> DecodedSums:
+    """Return what ranges come to."""
+    found = list(decodings)
+    events = (each.first_event_ms for each in found if each.first_event_ms is not None)
+    decoded_ms = [each.provenance.landed_at_ms for each in found]
+    return DecodedSums(
+        len(found),
+        sum(each.rows for each in found),
+        sum(each.dead for each in found),
+        sum(content_of(each.offsets, each.source) for each in found if each.rows + each.dead) % CONTENTS,
+        Counter(each.configured for each in found),
+        frozenset(each.columns for each in found if each.columns),
+        days_of(found),
+        min(events, default=None),
+        min(decoded_ms, default=None),
+        max(decoded_ms, default=None),
+        count_waits(waits_of(first_decoded(found))),
+    )
+
+
+def first_decoded(decodings: Iterable[Decoding]) -> Iterator[tuple[StagedFile | None, int]]:
+    """Yield the rows of each range that stands as it was decoded at first, and when that was (ms since 1970)."""
+    return ((each.decoded, each.provenance.landed_at_ms) for each in decodings if not each.revision)
+
+
+def _least(*times: int | None) -> int | None:
+    return min((ms for ms in times if ms is not None), default=None)

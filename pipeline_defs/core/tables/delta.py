@@ -1,0 +1,265 @@
+"""The Delta log as far as Offsetlake writes it: what a table has at a version, and what may be committed onto that.
+
+Delta's own words: a commit is the JSON lines of one version, a line is an action, a snapshot is all commits up to a
+version. Invariant: a commit that `check` lets through leaves each file in the table once, and no name is used for a second
+file. Who writes version n + 1 first has decided it, so whatever was read of version n still holds then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from ..errors import BrokenTable, cause_of
+
+EMPTY = -1  # the version of a table that is not there yet
+# Every engine reads the table. None of them knows the last feature, so none writes: to append, OPTIMIZE, DELETE and VACUUM are
+# refused, which would double or delete rows. A VACUUM deletes what no log names
+PROTOCOL: Mapping[str, Any] = {
+    "minReaderVersion": 1,
+    "minWriterVersion": 7,
+    "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
+}
+_PLAIN = "/="  # as other engines write the folders of partitions
+NTZ = "timestamp_ntz"  # a type that readers have to know
+STATS_COLUMNS = ("generation", "partition", "offset", "event_time")
+MEND = (  # of a raw table
+    "where no range files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else "
+    "restore the folder from a backup"
+)
+CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A Parquet file of a table: its path below the table's folder, its size, and what Delta says of it.
+
+    `stats` is Delta's, with `numRecords`, and `minValues`, `maxValues` and `nullCount` by column; `tags` are ours.
+    `partition` has the values of the partition columns, which are in the log only.
+    """
+
+    path: str
+    bytes: int
+    modified_at_ms: int
+    stats: Mapping[str, Any]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    partition: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, as the commit that added the file says."""
+        return int(self.stats["numRecords"])
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The table's identity, its columns as Delta writes them, and which of them are partition columns."""
+
+    id: str
+    schema: str
+    created_at_ms: int
+    partition_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a table has at a version: its files by path, and the versions of its app transactions by id.
+
+    `removed` are the paths that an earlier version had, with when they were removed (ms since 1970).
+    """
+
+    version: int = EMPTY
+    files: Mapping[str, File] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    metadata: Metadata | None = None
+    commit_id: str = field(default="", compare=False)  # of the last commit; empty where that is in a checkpoint
+
+    def is_same(self, other: Snapshot) -> bool:
+        """Return whether both are the same version of the same table."""
+        return (self.version, self.commit_id, self.metadata) == (other.version, other.commit_id, other.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The change that one version makes; `removes` has paths with when they were removed (ms since 1970).
+
+    `is_compaction` says that the rows stay what they were: those of the removed files are those of the added ones.
+    `metadata` is what the table's is from then on; none where it stays.
+    """
+
+    adds: Sequence[File] = ()
+    removes: Mapping[str, int] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    is_compaction: bool = False
+    metadata: Metadata | None = None
+    id: str = field(default="", compare=False)
+
+
+def check(commit: Commit, onto: Snapshot, where: str) -> None:
+    """Raise `BrokenTable` where a commit would break a law; then it must not be written."""
+    added = [file.path for file in commit.adds]
+    violations = [f"{path} is added a second time" for path, times in sorted(Counter(added).items()) if times > 1]
+    violations += [f"{path} is added, and version {onto.version} has it" for path in added if path in onto.files]
+    violations += [f"{path} is added, and an earlier version had it" for path in added if path in onto.removed]
+    violations += [f"{path} is removed, and is not there" for path in sorted(commit.removes.keys() - onto.files.keys())]
+    violations += [
+        f"app transaction {name} goes back from {onto.transactions[name]} to {version}"
+        for name, version in commit.transactions.items()
+        if version < onto.transactions.get(name, version)
+    ]
+    if commit.is_compaction:
+        before = sum(onto.files[path].rows for path in commit.removes if path in onto.files)
+        after = sum(file.rows for file in commit.adds)
+        violations += [f"{before} rows would become {after} by a compaction"] if before != after else []
+    if violations:
+        raise BrokenTable(
+            f"version {onto.version + 1} of table {where} must not be written: {violations[0]}; nothing was written; "
+            "report it as a defect",
+            violations,
+        )
+
+
+def apply(commit: Commit, onto: Snapshot) -> Snapshot:
+    """Return what a table has after one more commit."""
+    return replay([commit], onto)
+
+
+def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
+    """Return what a table has after commits, in their order."""
+    before = onto or Snapshot()
+    version, metadata, commit_id = before.version, before.metadata, before.commit_id
+    files, transactions, removed = dict(before.files), dict(before.transactions), dict(before.removed)
+    for commit in commits:
+        version += 1
+        metadata, commit_id = commit.metadata or metadata, commit.id
+        for path in commit.removes:
+            files.pop(path, None)
+        files |= {file.path: file for file in commit.adds}
+        transactions |= commit.transactions
+        removed |= commit.removes
+    return Snapshot(version, files, transactions, removed, metadata, commit_id)
+
+
+def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
+    """Encode a commit; with its metadata, which the first one has, goes the protocol.
+
+    `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not.
+    """
+    operation = "OPTIMIZE" if commit.is_compaction else "WRITE"
+    actions: list[Mapping[str, Any]] = [
+        {
+            "commitInfo": {
+                "timestamp": now_ms,
+                "operation": operation,
+                "operationParameters": {},
+                "txnId": commit_id,
+            }
+        }
+    ]
+    if commit.metadata is not None:
+        actions += [{"protocol": _protocol(commit.metadata)}, {"metaData": _metadata(commit.metadata)}]
+    # of what is read again the rows may be others: a change of data, whatever came of it
+    is_change = not commit.is_compaction
+    actions += [
+        {"remove": {"path": quote(path, _PLAIN), "deletionTimestamp": removed_ms, "dataChange": is_change}}
+        for path, removed_ms in commit.removes.items()
+    ]
+    actions += [{"add": _add(file, is_change=is_change)} for file in commit.adds]
+    actions += [
+        {"txn": {"appId": name, "version": version, "lastUpdated": now_ms}}
+        for name, version in sorted(commit.transactions.items())
+    ]
+    return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+
+
+def _protocol(metadata: Metadata) -> Mapping[str, Any]:
+    if f'"{NTZ}"' not in metadata.schema:
+        return PROTOCOL
+    feature = "timestampNtz"
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature]} | {
+        "writerFeatures": [*PROTOCOL["writerFeatures"], feature]
+    }
+
+
+def _metadata(metadata: Metadata) -> Mapping[str, Any]:
+    return {
+        "id": metadata.id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": metadata.schema,
+        "partitionColumns": [*metadata.partition_columns],
+        "configuration": {**CONFIGURATION, "delta.dataSkippingStatsColumns": ",".join(_stats_columns(metadata))},
+        "createdTime": metadata.created_at_ms,
+    }
+
+
+def _stats_columns(metadata: Metadata) -> list[str]:
+    """Return the columns of which each file has statistics: delta-rs takes any other for null in all rows, and filters so."""
+    return [field["name"] for field in json.loads(metadata.schema)["fields"] if field["name"] in STATS_COLUMNS]
+
+
+def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
+    return {
+        "path": quote(file.path, _PLAIN),
+        "partitionValues": dict(file.partition),
+        "size": file.bytes,
+        "modificationTime": file.modified_at_ms,
+        "dataChange": is_change,
+        "stats": json.dumps(file.stats, separators=(",", ":")),
+        "tags": dict(file.tags),
+    }
+
+
+def from_json(data: bytes, where: str, mend: str = MEND) -> Commit:
+    """Decode a commit; `where` names the object in the error, which is `BrokenTable`, and `mend` says what to do."""
+    return from_actions(map(json.loads, data.splitlines()), where, mend)
+
+
+def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = MEND) -> Commit:
+    """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
+    adds, removes, transactions, metadata = list[File](), dict[str, int](), dict[str, int](), None
+    commit_id, is_empty = "", True
+    try:
+        for action in actions:
+            kinds = {
+                kind: said for kind, said in action.items() if said is not None
+            }  # a checkpoint names all, of which one is
+            if "add" in kinds:
+                adds.append(_read_add(kinds["add"]))
+            elif "remove" in kinds:
+                removes[unquote(kinds["remove"]["path"])] = int(kinds["remove"]["deletionTimestamp"])
+            elif "txn" in kinds:
+                transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
+            elif "metaData" in kinds:
+                metadata = _read_metadata(kinds["metaData"])
+            elif "commitInfo" in kinds:
+                commit_id = str(kinds["commitInfo"].get("txnId", ""))
+            is_empty = False
+        if is_empty:
+            raise ValueError("nothing is in it")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenTable(
+            f"{where} is no commit of a Delta log: {cause_of(error)}; it was cut short or changed; nothing was written; {mend}"
+        ) from error
+    return Commit(adds, removes, transactions, metadata=metadata, id=commit_id)
+
+
+def _read_add(add: Mapping[str, Any]) -> File:
+    stats = json.loads(add["stats"])
+    if not isinstance(stats["numRecords"], int):
+        raise TypeError("numRecords is no number")
+    tags, partition = (dict(add.get(name) or {}) for name in ("tags", "partitionValues"))
+    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, tags, partition)
+
+
+def _read_metadata(said: Mapping[str, Any]) -> Metadata:
+    return Metadata(said["id"], said["schemaString"], int(said["createdTime"]), tuple(said["partitionColumns"]))
+
+
+def without_files(snapshot: Snapshot) -> Snapshot:
+    """Return the head of a table: its version and app transactions."""
+    return replace(snapshot, files={}, removed={})

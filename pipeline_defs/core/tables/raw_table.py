@@ -1,0 +1,342 @@
+"""What the raw table of a topic has, and owes: in which of its files a range is, and which landed ranges are in none yet.
+
+A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition; a range without rows
+needs none. Its app transactions
+say how far the table is, each counting upwards:
+
+    g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
+    g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
+    settled      revision + 1, summed over all ranges that the table has or that have no rows
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ..log.coverage import Coverage, State
+from ..log.manifest import Manifest, StagedFile
+from ..offsets import OffsetRange, parse_key
+from .delta import EMPTY, File, Snapshot
+
+
+def _struct(columns: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns]
+    return {"type": "struct", "fields": fields}
+
+
+SETTLED = "settled"
+# the columns of a landed file, as Delta writes them; a test holds the two together
+_HEADER = [("key", "string"), ("value", "binary")]
+_COLUMNS: list[tuple[str, Any]] = [
+    ("topic", "string"),
+    ("generation", "integer"),
+    ("partition", "integer"),
+    ("offset", "long"),
+    ("timestamp", "timestamp"),
+    ("timestamp_type", "integer"),
+    ("key", "binary"),
+    ("value", "binary"),
+    ("headers", {"type": "array", "elementType": _struct(_HEADER), "containsNull": True}),
+]
+SCHEMA = json.dumps(_struct(_COLUMNS), separators=(",", ":"))
+_OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
+_COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
+KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file
+REVISIONS = "revisions"  # of a compacted one: by where a range starts, where it is not 0
+WEIGHT = "weight"  # of a compacted one: what the files that it is made of weighed together, bytes
+
+
+class RangeFiles:
+    """The files of a table by range: a range is in one of them at most."""
+
+    def __init__(self, table: Snapshot) -> None:
+        places: dict[tuple[int, int], list[tuple[int, int, File]]] = defaultdict(list)
+        for file in table.files.values():
+            offsets = offsets_of(file)
+            places[offsets.generation, offsets.partition].append((offsets.start, offsets.end, file))
+        self._places = {place: sorted(files, key=lambda each: each[:2]) for place, files in places.items()}
+
+    def find(self, offsets: OffsetRange) -> File | None:
+        """Return the file that has a range."""
+        files = self._places.get((offsets.generation, offsets.partition), [])
+        at = bisect_right(files, offsets.start, key=lambda each: each[0]) - 1
+        return files[at][2] if at >= 0 and offsets.end <= files[at][1] else None
+
+    def find_at(self, manifest: Manifest) -> File | None:
+        """Return the file that has a range in the very revision of a manifest."""
+        file = self.find(manifest.offsets)
+        return file if file is not None and revision_in(file, manifest.offsets) == manifest.revision else None
+
+    def overlaps(self) -> Iterator[tuple[File, File]]:
+        """Yield files that have some of the same offsets, which no two may have."""
+        for files in self._places.values():
+            for (_, end, one), (start, _, other) in pairwise(files):
+                if start < end:
+                    yield one, other
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The change that a table owes: ranges to add, with their manifests, paths to remove, and its app transactions then.
+
+    `cuts` are compacted files among those to remove, with the ranges that are not as they were: the others stay, in files
+    that are cut out of it.
+    """
+
+    adds: Sequence[Manifest]
+    removes: Sequence[str]
+    transactions: Mapping[str, int]
+    cuts: Mapping[str, Sequence[OffsetRange]] = field(default_factory=dict)
+
+    def is_none(self, table: Snapshot) -> bool:
+        """Return whether the table owes nothing."""
+        return not self.adds and not self.removes and self.transactions == table.transactions
+
+
+def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
+    """Return what a table owes, from its app transactions alone; none where these do not say it, and its files must be read.
+
+    They say it where nothing beyond a gap is in the table: then it has what is landed below its frontier, and not what is
+    landed beyond. That the sum comes out says that nothing else is landed, and nothing replaced.
+    """
+    reached = head.transactions
+    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
+    if is_silent or any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
+        return None
+    manifests = coverage.manifests
+    new = [
+        manifests[offsets]
+        for offsets in sorted(manifests)
+        if coverage.is_landed(offsets) and offsets.start >= reached.get(_place(offsets), 0)
+    ]
+    settled = reached.get(SETTLED, 0) + _weight(new)
+    if settled != coverage.weight():
+        return None
+    return _due(coverage, head, new, [], settled)
+
+
+def find_due_by_files(
+    coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
+) -> Due:
+    """Return what a table owes, from its files; the file of a range that is `rotten` gives way to one of another name.
+
+    A range that is landed no more, since somebody has deleted its file, stays in the table; and so do all ranges of the files
+    with paths `uncut`, as they are there.
+    """
+    files = RangeFiles(table)
+    new, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
+    settled = 0
+    for offsets, manifest in sorted(coverage.manifests.items()):
+        file = files.find(offsets)
+        is_due = coverage.is_landed(offsets) and (
+            file is None
+            or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
+        )
+        if is_due:
+            new.append(manifest)
+        if is_due and file is not None:
+            if is_compacted(file):
+                cuts.setdefault(file.path, []).append(offsets)
+            else:
+                removes.append(file.path)
+        if is_due:
+            settled += manifest.revision + 1
+        elif file is not None:
+            settled += revision_in(file, offsets) + 1
+    return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
+
+
+def is_compacted(file: File) -> bool:
+    """Return whether a file has the rows of all ranges between two offsets."""
+    return REVISIONS in file.tags
+
+
+def offsets_of(file: File) -> OffsetRange:
+    """Return the offsets that a file has the rows of: those of a range, or of several that tile."""
+    return parse_key(file.tags[KEY])
+
+
+def revision_in(file: File, offsets: OffsetRange) -> int:
+    """Return the revision of a range whose rows a file has."""
+    return revisions_of(file).get(offsets.start, 0) if is_compacted(file) else int(file.tags[REVISION])
+
+
+def revisions_of(file: File) -> Mapping[int, int]:
+    """Return the revisions of a compacted file's ranges by their first offsets, where they are not 0."""
+    return {int(start): revision for start, revision in json.loads(file.tags[REVISIONS]).items()}
+
+
+def name_of(manifest: Manifest, number: int = 0) -> str:
+    """Return the name of a range's file in the table; the next number names a copy that takes the place of a rotten one."""
+    name = f"{stem_of(manifest.offsets)}.r{manifest.revision:03d}"
+    return f"{name}.{number}.parquet" if number else f"{name}.parquet"
+
+
+def compacted_name(offsets: OffsetRange, compaction: str) -> str:
+    """Return the name of a compacted file, which no other compaction gives."""
+    return f"{stem_of(offsets)}.c-{compaction}.parquet"
+
+
+def is_compacted_name(path: str) -> bool:
+    """Return whether a path ends in the name of a compacted file."""
+    return _COMPACTED.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def stem_of(offsets: OffsetRange) -> str:
+    """Return what the names of a range's files in a table begin with."""
+    return f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}"
+
+
+def number_of(name: str) -> int:
+    """Return which copy of its range's revision a file is; 0 for the first."""
+    found = _OF_RANGE.fullmatch(name)
+    return int(found["number"] or 0) if found else 0
+
+
+def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> list[str]:
+    """Return which names are of files that no version will name any more: of an earlier revision, or copy, than stands.
+
+    So are those of a range that is compacted, and of a compaction that came to nothing. A range's file that is not named yet
+    is wanted, and what is no name of ours is nobody's to delete.
+    """
+    files = RangeFiles(table)
+    unwanted = []
+    for name in sorted(set(names) - table.files.keys()):
+        found = _OF_RANGE.fullmatch(name)
+        if found is None:
+            if is_compacted_name(name):
+                unwanted.append(name)
+            continue
+        generation, partition, start, end, revision = (int(each) for each in found.groups()[:5])
+        offsets = OffsetRange(generation, partition, start, end)
+        manifest, file = coverage.manifests.get(offsets), files.find(offsets)
+        is_older = manifest is not None and revision < manifest.revision
+        is_copied = file is not None and (revision, number_of(name)) < (
+            revision_in(file, offsets) + is_compacted(file),
+            number_of(file.path),
+        )
+        if is_older or is_copied:
+            unwanted.append(name)
+    return unwanted
+
+
+def file_of(manifest: Manifest, path: str) -> File:
+    """Return what the Delta log says of a range's file; where each row lies, so that readers pass over files."""
+    staged, offsets = manifest.file, manifest.offsets
+    if staged is None:
+        raise ValueError(f"range {offsets.text(manifest.topic)} has no file")
+    return range_file(path, offsets, staged, manifest.provenance.landed_at_ms, {REVISION: str(manifest.revision)})
+
+
+def compacted_file(
+    path: str,
+    offsets: OffsetRange,
+    staged: StagedFile,
+    revisions: Mapping[int, int],
+    made_at_ms: int,
+    weight_bytes: int = 0,
+) -> File:
+    """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
+    later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}
+    tags = {REVISIONS: json.dumps(later, separators=(",", ":")), WEIGHT: str(weight_bytes)}
+    return range_file(path, offsets, staged, made_at_ms, tags)
+
+
+def range_file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
+    """Return what the Delta log says of a file with rows of these offsets."""
+    all_tags = {KEY: offsets.key, DIGEST: staged.sha256, **tags}
+    return File(path, staged.bytes, made_at_ms, stats_of(staged, [offsets]), all_tags)
+
+
+def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any]:
+    """Return Delta's statistics of a file with rows of these ranges: how many, and where they lie."""
+    stats: dict[str, Any] = {"numRecords": staged.rows}
+    if staged.rows:
+        generations, partitions = ({getattr(each, name) for each in ranges} for name in ("generation", "partition"))
+        for name, chosen, offset in (("minValues", min, staged.min_offset), ("maxValues", max, staged.max_offset)):
+            stats[name] = {"generation": chosen(generations), "partition": chosen(partitions), "offset": offset}
+        stats["nullCount"] = {"generation": 0, "partition": 0, "offset": 0}
+    return stats
+
+
+def violations(coverage: Coverage, table: Snapshot) -> list[str]:
+    """Name every landed range that a table does not have as it is landed, and every file that has not its ranges' rows."""
+    topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
+    found = [f"range {manifest.offsets.text(topic)}: landed, and not in the table" for manifest in due.adds]
+    found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
+    ranges = ranges_by_file(coverage, table)
+    changing = {*due.cuts, *(file.path for file in map(files.find, coverage.unfinished) if file)}  # cut soon
+    for file in sorted(table.files.values(), key=lambda file: file.path):
+        offsets = offsets_of(file)
+        manifest = coverage.manifests.get(offsets)
+        if is_compacted(file):
+            rows = sum(each.rows for each in ranges.get(file.path, ()))
+            if file.path not in changing and rows != file.rows:
+                found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
+        elif manifest is None:
+            found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest")
+        elif manifest.revision == revision_in(file, offsets) and manifest.digest != file.tags[DIGEST]:
+            found.append(
+                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"
+            )
+    return found
+
+
+def how_to_mend(coverage: Coverage, url: str) -> str:
+    """Return what to do about files that a table names and does not have as they were."""
+    if coverage.dropped():
+        return "restore these files from a backup"
+    return f"move {url} away, and the next run makes the table anew"
+
+
+def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manifest]]:
+    """Return by path which ranges, as they stand now, each file of a table has, in offset order."""
+    files, found = RangeFiles(table), dict[str, list[Manifest]]()
+    for _, manifest in sorted(coverage.manifests.items()):
+        file = files.find_at(manifest)
+        if file is not None:
+            found.setdefault(file.path, []).append(manifest)
+    return found
+
+
+def _due(
+    coverage: Coverage,
+    table: Snapshot,
+    new: Sequence[Manifest],
+    removes: Sequence[str],
+    settled: int,
+    cuts: Mapping[str, Sequence[OffsetRange]] | None = None,
+) -> Due:
+    transactions = dict(table.transactions)
+    for generation in {generation for generation, _ in coverage.ends()}:
+        for partition, end in coverage.frontier(generation, _claimed(coverage)).items():
+            _raise_to(transactions, f"g{generation}/p{partition}", end)
+    for manifest in new:  # those without rows too: their weight is settled
+        _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
+    _raise_to(transactions, SETTLED, settled)
+    return Due([manifest for manifest in new if manifest.rows], removes, transactions, cuts or {})
+
+
+def _claimed(coverage: Coverage) -> frozenset[OffsetRange]:
+    """Return the ranges whose claim may end in a landing yet: until a person has accepted that they are lost."""
+    claimed = (offsets for offsets, state in coverage.states().items() if state is State.CLAIMED)
+    return frozenset(offsets for offsets in claimed if offsets not in coverage.accepted)
+
+
+def _raise_to(transactions: dict[str, int], name: str, version: int) -> None:
+    transactions[name] = max(version, transactions.get(name, version))
+
+
+def _place(offsets: OffsetRange) -> str:
+    return f"g{offsets.generation}/p{offsets.partition}"
+
+
+def _weight(manifests: Collection[Manifest]) -> int:
+    return sum(manifest.revision + 1 for manifest in manifests)

@@ -1,1 +1,0 @@
-"""Impure: one foreign system per file."""

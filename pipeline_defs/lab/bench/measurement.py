@@ -1,0 +1,191 @@
+"""The measurement: its own broker, lake and session in a temporary folder, all systems in turns, all gone at the end.
+
+Touches nothing of the user's but the jars. Invariant: a run that did not read every record is an error, not a time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from ...adapters.spark.spark_server import read_server, stop_server
+from ...adapters.spark.spark_serving import find_here
+from ...adapters.system.jars import resolve_jars
+from ...adapters.testbed.broker import start_broker, stop_broker
+from ...core.errors import BadSetting, OffsetlakeError
+from ...resources import Edges
+from ...settings import SERVER, Settings
+from .data import produce
+from .rounds import Load, Turn, order_of
+from .systems import SYSTEMS, WRITES_NOTHING, Place
+from .usage import read_cpu_seconds, read_peak_bytes, read_processor, reset_peak
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+
+BROKER_HEAP = "1g"
+BROKER_PROPERTIES = {"log.retention.ms": "-1"}
+PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
+
+Tell = Callable[[str], None]
+
+
+class WrongCount(OffsetlakeError):
+    """Says that a system did not write what the topic holds: its time would mean nothing."""
+
+    kind = "bench_wrong_count"
+
+
+class EngineReplaced(OffsetlakeError):
+    """The engine was not the same one from the beginning to the end of a measurement."""
+
+    kind = "bench_engine_replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Is the benchmark's own world while it runs; `session_seconds` is what starting Spark took."""
+
+    edges: Edges
+    pyspark: LazyPySparkResource
+    folder: Path
+    session_seconds: float
+    first_job_seconds: float
+    jvm_pid: int
+
+
+def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
+    """Refuse settings by which another Spark than the one that is started here would be measured; raises `BadSetting`."""
+    if settings.spark_remote is not None:
+        raise BadSetting(
+            "OFFSETLAKE_SPARK_REMOTE names a Spark, expected none: the benchmark measures the one that it starts; nothing was "
+            "started; unset it"
+        )
+    if is_warm and settings.engine != SERVER:
+        raise BadSetting(
+            f"OFFSETLAKE_ENGINE is {settings.engine}, expected {SERVER}: a part measures the warm Spark; nothing "
+            "was started; unset it"
+        )
+
+
+@contextmanager
+def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
+    """Starts broker and session in a temporary folder; stops and deletes both, Ctrl-C included."""
+    folder = Path(tempfile.mkdtemp(prefix="offsetlake-bench-"))
+    try:
+        (folder / "jars").symlink_to(settings.jars)
+        tell("starting Kafka")
+        jars = resolve_jars("broker", settings.jars)
+        broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES, heap=BROKER_HEAP)
+        edges = Edges(
+            replace(
+                settings,
+                home=folder,
+                lake=str(folder / "lake"),
+                dagster_home=folder / "dagster",
+                bootstrap_servers=broker.bootstrap_servers,
+                kafka_properties=None,
+            )
+        )
+        tell("starting Spark")
+        pyspark = edges.pyspark()
+        engine = edges.engine(pyspark)
+        started = time.perf_counter()
+        session = engine.session({})
+        session_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        session.range(10).count()
+        first_job_seconds = time.perf_counter() - started
+        found = find_here() or read_server(edges.settings.engine_folder)
+        assert found is not None, "it has just answered"
+        try:
+            yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
+        finally:
+            engine.close()
+    finally:
+        stop_server(folder / "engine")
+        stop_broker(folder / "broker")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
+    """Produces the load, warms every system up, then lets them take turns; yields each turn as it ends."""
+    kafka = bench.edges.kafka()
+    kafka.create_topic(load.topic, load.kafka_partitions)
+    size = f"{load.value_bytes:,} B"
+    tell(f"{size}: producing {load.records:,} records")
+    produce(bench.edges.bootstrap_servers(), load.topic, load)
+    for number in range(rounds + 1):
+        for system in order_of(systems, number):
+            tell(f"{size}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, {system}")
+            yield _take_turn(bench, load, system, number)
+
+
+def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
+    out = bench.folder / "out"
+    out.mkdir()
+    try:
+        place = Place(load, bench.edges, bench.pyspark, out)
+        timed = SYSTEMS[system](place)
+        pids = (bench.jvm_pid, os.getpid())
+        for pid in pids:
+            reset_peak(pid)
+        cpu_before = sum(map(read_cpu_seconds, pids))
+        started = time.perf_counter()
+        timed()
+        seconds = time.perf_counter() - started
+        cpu_seconds = sum(map(read_cpu_seconds, pids)) - cpu_before
+        peaks = [read_peak_bytes(pid) for pid in pids]
+        rows, size, files = _count(out / "data")
+        if rows != load.records and system not in WRITES_NOTHING:
+            raise WrongCount(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
+        return Turn(system, number, seconds, rows, size, files, peaks[0], peaks[1], cpu_seconds, place.steps)
+    finally:
+        shutil.rmtree(out)
+
+
+def _count(folder: Path) -> tuple[int, int, int]:
+    paths = list(folder.rglob("*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in paths), sum(p.stat().st_size for p in paths), len(paths)
+
+
+def count_rows(folder: Path) -> int:
+    """Count the rows of all Parquet files below a folder."""
+    return _count(folder)[0]
+
+
+def environment(settings: Settings) -> dict[str, object]:
+    """Are the facts of this machine and its packages that times depend on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": read_processor(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "is_bytecode_kept": not sys.dont_write_bytecode,  # else each process compiles a checkout's modules anew
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "spark_master": settings.spark_master,
+        "spark_driver_memory": settings.spark_driver_memory,
+        "broker_heap": BROKER_HEAP,
+    }
+
+
+def environment_of_part(settings: Settings, load_before: Sequence[float]) -> dict[str, object]:
+    """Return the same of a part on the warm Spark, with how busy the machine was before it and is now."""
+    return {
+        **environment(settings),
+        "engine": settings.engine,
+        "load_average_before": [round(each, 2) for each in load_before],
+        "load_average_after": [round(each, 2) for each in os.getloadavg()],
+    }

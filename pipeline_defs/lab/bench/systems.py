@@ -1,0 +1,275 @@
+"""The systems that take turns, each as its users would write it, all reading the same topic to its end.
+
+Each is prepared untimed and returns what is timed. Invariant: every one of them that writes puts its Parquet files
+below `place.out`, where their rows are counted.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ...adapters.spark.engine import OWN_DISK
+from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
+from ...cli.launching import land_through_dagster
+from ...core.errors import RangesFailed
+from ...core.landing.scans import Read
+from ...core.landing.verdicts import Outcome, Verdict
+from ...core.log.delivery import Delivery
+from ...core.log.planning import Policy
+from ...core.offsets import OffsetRange, TopicRange
+from ...landing.attempt import Attempt, Tools
+from ...landing.landing import land
+from ...landing.planner import commit_next_step
+from ...orchestration.home.dagster_home import open_instance
+from ...orchestration.topic_defs import build_topic_defs
+from ...resources import Edges
+from ...topics import Topic
+from .handwritten import read_and_write
+from .rounds import OURS, THROUGH_DAGSTER, Load
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+    from pyspark.sql import DataFrame, SparkSession
+
+ISOLATION_LEVEL: Literal["read_committed"] = "read_committed"
+USUAL_TUNING: Mapping[str, str] = {
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Is where one run happens: the topic, the warm session, a fresh folder; `steps` takes seconds by name."""
+
+    load: Load
+    edges: Edges
+    pyspark: LazyPySparkResource
+    out: Path
+    steps: dict[str, float] = field(default_factory=dict)
+    topic_name: str | None = None  # where it is not the load's own
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+
+    @property
+    def session(self) -> SparkSession:
+        """A session of the benchmark's one Spark, started long before, with every setting at its default."""
+        return self.edges.engine(self.pyspark).session({})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Is the benchmark's own broker."""
+        return self.edges.bootstrap_servers()
+
+    @property
+    def topic(self) -> Topic:
+        """Is the topic as a defs.yaml would configure it."""
+        policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
+        return Topic(self.topic_name or self.load.topic, policy, delivery=self.delivery)
+
+    def fresh_edges(self) -> Edges:
+        """Opens a lake of this run's own, on the same broker and jars."""
+        return fresh_edges(self.edges, self.out)
+
+
+def fresh_edges(edges: Edges, out: Path) -> Edges:
+    """Return the same, with a lake of its own."""
+    return Edges(replace(edges.settings, lake=str(out), dagster_home=out / "dagster"))
+
+
+Timed = Callable[[], None]
+
+
+def offsetlake(place: Place) -> Timed:
+    """Plans and lands every range, the protocol from end to end, without Dagster around it."""
+    topic, edges = place.topic, place.fresh_edges()
+    edges.check_lake()
+    watch = _Stopwatch(place.steps)
+    tools = edges.tools(topic, place.pyspark, watch.on_step)
+    tools.kafka.read_topic_id(topic.name)  # connects: a session that is started has a client that is connected
+
+    def timed() -> None:
+        plan_all(topic, edges)
+        watch.lap("plan")
+        land_pending(topic, edges, tools)
+        edges.kafka(topic).close()
+
+    return timed
+
+
+def _offsetlake_under(policy: Delivery, place: Place) -> Timed:
+    return offsetlake(replace(place, delivery=policy))
+
+
+def offsetlake_through_dagster(place: Place) -> Timed:
+    """Plans and lands every range by Dagster runs in this process: its events, checks and database included."""
+    topic, edges = place.topic, place.fresh_edges()
+    instance = open_instance(edges.settings.dagster_home)
+    edges.kafka(topic).read_topic_id(topic.name)
+
+    def timed() -> None:
+        plan_all(topic, edges)
+        ranges = edges.lake.coverage(topic.name).pending()
+        topics = build_topic_defs(topic)
+        with instance:
+            launched = list(land_through_dagster(topic, ranges, edges, instance, redo=False, topics=topics))
+        failures = [each.reason for each in launched if not each.succeeded]
+        if failures:
+            raise RangesFailed("the benchmark's own Dagster run failed", failures)
+        edges.kafka(topic).close()
+
+    return timed
+
+
+def bare_spark(place: Place) -> None:
+    """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
+    _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
+
+
+def spark_no_sink(place: Place) -> None:
+    """Reads as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
+    _into_nothing(_plain_read(place, USUAL_TUNING))
+
+
+def spark_no_sink_defaults(place: Place) -> None:
+    """Reads with every option at its default into Spark's `noop`."""
+    _into_nothing(_plain_read(place, {}))
+
+
+def spark_no_sink_our_read(place: Place) -> None:
+    """Reads exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
+    _into_nothing(_our_read(place))
+
+
+def structured_streaming(place: Place) -> None:
+    """Streams what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
+    stream_to_parquet(place.session, place.bootstrap_servers, place.load.topic, place.out)
+
+
+def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str, out: Path, **options: str) -> None:
+    """Streams what a topic has now into Spark's file sink below a folder, checkpointed beside it."""
+    stream = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .options(**options)
+        .load()
+    )
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(out / "data"))
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def hand_written_loop(place: Place) -> None:
+    """Consumes with confluent-kafka and writes with pyarrow, in this one process."""
+    group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
+    read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
+
+
+def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
+    return lambda place: partial(act, place)
+
+
+POLICIES: Mapping[str, Callable[[Place], Timed]] = {
+    f"{OURS}_{policy.value}": partial(_offsetlake_under, policy)
+    for policy in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
+}
+"""Landing under the other delivery policies: run where they are asked for."""
+SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
+    OURS: offsetlake,
+    **{
+        act.__name__: _unprepared(act)
+        for act in (
+            bare_spark,
+            spark_no_sink,
+            spark_no_sink_defaults,
+            spark_no_sink_our_read,
+            structured_streaming,
+            hand_written_loop,
+        )
+    },
+    THROUGH_DAGSTER: offsetlake_through_dagster,
+    **POLICIES,
+}
+WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults", "spark_no_sink_our_read"}
+
+
+class _Stopwatch:
+    """Adds up the seconds between protocol steps, each under the name of the step that ends it."""
+
+    def __init__(self, steps: dict[str, float]) -> None:
+        self._steps = steps
+        self._last: float | None = None
+
+    def on_step(self, step: str, **_: object) -> None:
+        self.lap(step)
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        if self._last is not None:
+            self._steps[name] = self._steps.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+def plan_all(topic: Topic, edges: Edges) -> None:
+    """Plan until there is nothing to decide."""
+    while commit_next_step(
+        topic.name,
+        topic.policy,
+        edges.lake,
+        edges.kafka(topic),
+        edges.now_ms(),
+        planner="bench",
+        through_end=True,
+    ):
+        pass
+
+
+def land_pending(topic: Topic, edges: Edges, tools: Tools) -> list[Verdict]:
+    """Land all that is planned, by one call of the protocol; raise `RangesFailed` where a range is not landed."""
+    keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
+    verdicts = list(land(topic.name, keys, Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench"), tools))
+    red = [each for each in verdicts if each.outcome is not Outcome.LANDED]
+    if red:
+        raise RangesFailed("the benchmark's own landing failed", [text for each in red for text in each.violations])
+    return verdicts
+
+
+def _plain_read(place: Place, options: Mapping[str, str]) -> DataFrame:
+    return (
+        place.session.read.format("kafka")
+        .option("kafka.bootstrap.servers", place.bootstrap_servers)
+        .option("subscribe", place.load.topic)
+        .option("includeHeaders", "true")
+        .options(**options)
+        .load()
+    )
+
+
+def _into_nothing(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _our_read(place: Place) -> DataFrame:
+    load = place.load
+    marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
+    ranges = tuple(
+        TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items())
+    )
+    read = Read(ranges, load.records_per_range)
+    options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
+    session = place.edges.engine(place.pyspark).session(SCAN_CONF)
+    return raw_columns(session.read.format("kafka").options(**options).load(), 0)

@@ -1,0 +1,325 @@
+"""Where a drill happens: a broker of its own, a fresh topic, and the ground truth of what was produced.
+
+Every record's value is its number, so a row can be told apart from every other. Invariant: a record is in the truth once
+its acknowledgement is there, and, where it is part of a transaction, once that is committed.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import stamina
+
+from ...adapters.kafka.kafka import Kafka
+from ...adapters.kafka.operations import Operations
+from ...adapters.lake.lake import Lake
+from ...core.errors import Refused
+from ...core.log.delivery import Delivery
+from ...core.log.plan_step import Watermarks
+from ...core.log.planning import Policy
+from ...orchestration.home.project import make_home
+from ...settings import Settings, find_project
+from ...topics import Topic
+from .children import Child, ChildFailed, EndedBefore, started, stopped_at
+from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
+from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values, with_own_jvm
+
+WAIT_SECONDS = 60
+TRIES = 20
+_SYSTEMS: Mapping[str, Callable[..., System]] = {
+    OURS: Offsetlake,
+    STREAMING: StructuredStreaming,
+    LOOP: HandWrittenLoop,
+    TUTORIAL: TutorialConsumer,
+}
+Place = tuple[int, int, int]
+"""Generation (how often the topic was recreated before), Kafka partition, offset."""
+
+
+class FaultNotProven(ChildFailed):
+    """Says that a drill's fault did not happen, so that its numbers would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Is one line of the report: what a fault did to one system's rows."""
+
+    system: str
+    policy: str
+    drill: str
+    fault_proven: bool
+    produced: int
+    landed: int
+    holes: int
+    lost: int
+    missing: int
+    doubled: int
+    verdict: str
+    seconds: float
+    note: str = ""
+    seconds_until_whole: float | Literal["never"] | None = None
+    """From the fault to a glob that shows every record; `None` where the drill does not measure it."""
+
+
+@dataclass
+class Arena:
+    """Is one topic on the drill's broker, with everything that was produced to it."""
+
+    settings: Settings
+    folder: Path
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+    records_per_range: int = 50
+    configs: Mapping[str, str] = field(default_factory=dict)
+    partitions: int = 2
+    broker_pid: int = 0
+    stall_seconds: float = 5.0
+    truth: dict[Place, bytes] = field(default_factory=dict)
+    incarnation: int = 0
+    numbers: int = 0
+    fault_proven: bool = False
+    note: str = ""
+    seconds_until_whole: float | Literal["never"] | None = None
+
+    def __post_init__(self) -> None:
+        """Creates the topic, and gives it a lake and a Dagster home of its own."""
+        self.folder.mkdir(parents=True)
+        base = self.folder.parent if Lake(self.settings.lake).store.local_root else self.settings.lake
+        self.settings = replace(
+            self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster"
+        )
+        make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
+        policy = Policy(records_per_range=self.records_per_range, max_age_seconds=0)
+        self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
+        self.kafka = Kafka(self._servers)
+        self.operations = Operations(self._servers)
+        self.kafka.create_topic(self.topic.name, self.partitions, self.configs)
+
+    @property
+    def _servers(self) -> str:
+        assert self.settings.bootstrap_servers is not None
+        return self.settings.bootstrap_servers
+
+    def system(self, name: str, **options: Any) -> System:
+        """Is a system that lands this topic; `options` are those of its class."""
+        return _SYSTEMS[name](self.settings, self.topic, self.folder / name, **options)
+
+    # ---- producing
+
+    def produce(self, count: int, partition: int | None = None, **record: Any) -> list[Place]:
+        """Produces numbered records, to one Kafka partition or to each of them."""
+        wanted = range(self.partitions) if partition is None else [partition]
+        return self._remember(self._send([self._record(p, **record) for p in wanted for _ in range(count)]))
+
+    def is_begun(self) -> bool:
+        """Says whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
+        return Lake(self.settings.lake).read_plan_log(self.topic.name).tail.seq > 0
+
+    def is_planned(self) -> bool:
+        """Says whether every record produced so far has a place in the plan log: else recreation takes it untold."""
+        heads = Lake(self.settings.lake).read_plan_log(self.topic.name).tail.heads
+        return all(p in heads and heads[p].offset >= self.watermarks(p).end for p in range(self.partitions))
+
+    def produce_aborted(self, count: int, transactional_id: str) -> None:
+        """Produces records in a transaction that is aborted, and produces the same records again in one that commits."""
+        records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
+        with self.transaction(transactional_id) as producer:
+            self._send(records, producer)
+            producer.abort_transaction()
+            producer.begin_transaction()
+            sent = self._send(records, producer)
+            producer.commit_transaction()
+        self._remember(sent)
+
+    @contextmanager
+    def open_transaction(self, count: int) -> Iterator[None]:
+        """Has a transaction with records be open for the while; then it is aborted, and they are produced again."""
+        records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
+        with self.transaction(f"{self.topic.name}-open") as producer:
+            self._send(records, producer)
+            yield
+            producer.abort_transaction()
+        self._remember(self._send(records))
+
+    @contextmanager
+    def transaction(self, transactional_id: str) -> Iterator[Any]:
+        """Begins a transaction; what becomes of it is the caller's."""
+        producer = self.operations.producer(transactional_id=transactional_id)
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            yield producer
+        finally:
+            producer.close()
+
+    def _record(self, partition: int, **record: Any) -> dict[str, Any]:
+        self.numbers += 1
+        given = {"partition": partition, "value": b"%d" % self.numbers, **record}
+        if "value_bytes" in given:  # what cannot be compressed
+            size = given.pop("value_bytes")
+            given["value"] = b"%d:%b" % (self.numbers, random.Random(self.numbers).randbytes(size))  # noqa: S311
+        return given
+
+    def _send(self, records: Sequence[dict[str, Any]], producer: Any = None) -> list[tuple[Place, bytes]]:
+        sent = self.operations.send(self.topic.name, records, producer)
+        return [
+            ((self.incarnation, partition, offset), record["value"])
+            for record, (partition, offset, _) in zip(records, sent, strict=True)
+        ]
+
+    def _remember(self, sent: Sequence[tuple[Place, bytes]]) -> list[Place]:
+        self.truth.update(sent)
+        return [place for place, _ in sent]
+
+    # ---- what operators do
+
+    def recreate(self) -> None:
+        """Deletes the topic and creates it again."""
+        self.operations.delete_topic(self.topic.name)
+        self.kafka.create_topic(self.topic.name, self.partitions, self.configs)
+        self.incarnation += 1
+
+    def add_partitions(self, count: int) -> None:
+        """Has the topic have more Kafka partitions."""
+        self.partitions += count
+        self.operations.add_partitions(self.topic.name, self.partitions)
+
+    def expire(self, partition: int, before: int) -> None:
+        """Has the broker delete what is before an offset, and waits until it is gone."""
+        self.operations.delete_records(self.topic.name, partition, before)
+        self.wait(lambda: self.watermarks(partition).earliest == before)
+
+    def watermarks(self, partition: int) -> Watermarks:
+        """Reads `[earliest, end)` of a Kafka partition."""
+        return self.kafka.read_watermarks(self.topic.name, "read_committed")[partition]
+
+    def readable(self) -> set[Place]:
+        """Reads the places of all records that a plain consumer gets now."""
+        return {
+            (self.incarnation, partition, offset)
+            for partition in range(self.partitions)
+            for offset in self.operations.read_offsets(self.topic.name, partition)
+        }
+
+    def forget_compacted(self) -> None:
+        """Takes out of the truth what compaction has legally removed: what a plain consumer no longer reads."""
+        left = self.readable()
+        self.truth = {place: value for place, value in self.truth.items() if place in left}
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Waits until what the broker does by itself has happened; raises `FaultNotProven` where it does not."""
+        for attempt in stamina.retry_context(on=FaultNotProven, timeout=WAIT_SECONDS, attempts=None, wait_max=0.3):
+            with attempt:
+                if not condition():
+                    raise FaultNotProven(f"the fault did not happen within {WAIT_SECONDS} s")
+
+    # ---- running and killing
+
+    @contextmanager
+    def stopped(
+        self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True
+    ) -> Iterator[Child]:
+        """Runs the system in a child up to a step; the child is killed in the end, unless it was let go on.
+
+        It has `each` records more to land; where it ends unseen, as the step of a peer may pass too fast, so many again.
+        """
+        work = with_own_jvm(system) if own_jvm else system
+        with ExitStack() as stack:
+            child, tries = None, TRIES if each else 1
+            while child is None:
+                self.produce(each)
+                tries -= 1
+                with suppress(*((EndedBefore,) if tries else ())):
+                    child = stack.enter_context(stopped_at(work, step, nth, log=self.log))
+            self.fault_proven = True
+            yield child
+
+    def kill(self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True) -> None:
+        """Runs the system in a child and kills it, by SIGKILL with its JVM, where it stands at a step."""
+        with self.stopped(system, step, nth, each=each, own_jvm=own_jvm):
+            pass
+
+    @contextmanager
+    def running(self, system: System, *, own_jvm: bool = True) -> Iterator[Child]:
+        """Runs the system in a child for the while."""
+        with started(with_own_jvm(system) if own_jvm else system, log=self.log) as child:
+            yield child
+
+    def run_in_child(self, system: System, *, own_jvm: bool = True) -> str:
+        """Runs the system in a child to its end; returns why it failed, or nothing."""
+        with self.running(system, own_jvm=own_jvm) as child:
+            word, said = child.hear()
+            return "" if word == "finished" else said
+
+    def elsewhere(self, system: System) -> System:
+        """Is the system as another machine runs it: with a Dagster home of its own, whose pools know nothing of ours."""
+        if not isinstance(system, Offsetlake):
+            return system
+        return replace(system, settings=replace(system.settings, dagster_home=self.folder / "elsewhere"))
+
+    @property
+    def log(self) -> Path:
+        """Is where children write what they print."""
+        return self.folder / "children.log"
+
+    # ---- the outcome
+
+    def is_whole(self, system: System) -> bool:
+        """Return whether a plain glob shows every record but those that the system itself names as lost."""
+        try:
+            hidden = set(self.truth.values()) - set(visible_values(system.folder))
+        except Refused:  # a file that cannot be read hides all the others
+            return False
+        return not hidden or hidden <= self._named_lost(system.books())
+
+    def _named_lost(self, books: Books) -> set[bytes]:
+        return {
+            value
+            for (generation, partition, offset), value in self.truth.items()
+            if any((generation, partition) == (g, p) and start <= offset < end for g, p, start, end in books.lost)
+        }
+
+    def judge(self, system: System, drill: str, seconds: float) -> Row:
+        """Holds what a plain glob shows against what was produced, and what the system itself says is lost."""
+        books = system.books()
+        lost = self._named_lost(books)
+        try:
+            seen = Counter(visible_values(system.folder))
+        except Refused as error:
+            seen, self.note = Counter(), f"the glob cannot be read: {error}"
+        produced = set(self.truth.values())
+        missing = len(produced - set(seen) - lost)
+        doubled = sum(seen.values()) - len(produced & set(seen))
+        allowed = self.delivery is Delivery.AT_LEAST_ONCE and system.name == "offsetlake"
+        faults = [f"{missing} missing"] * bool(missing) + [f"{doubled} doubled"] * bool(doubled and not allowed)
+        verdict = "wrong: " + ", ".join(faults) if faults else "right"
+        return Row(
+            system.name,
+            system.policy,
+            drill,
+            self.fault_proven,
+            len(produced),
+            len(produced & set(seen)),
+            books.holes,
+            len(lost - set(seen)),
+            missing,
+            doubled,
+            verdict if self.fault_proven else "fault not proven",
+            round(seconds, 1),
+            self.note,
+            self.seconds_until_whole,
+        )
+
+    def close(self) -> None:
+        """Closes the connection to the broker, and deletes the lake where that is in a bucket."""
+        self.kafka.close()
+        base, _, name = self.settings.lake.rpartition("/")
+        store = Lake(base).store
+        if store.local_root is None:
+            store.delete_folder(name)

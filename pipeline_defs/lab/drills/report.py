@@ -1,0 +1,212 @@
+"""Runs drills on a broker, lakes and a Spark session of their own, and reports what each fault did to rows."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...adapters.lake.lake import Lake
+from ...adapters.spark.spark_server import stop_server
+from ...adapters.system.jars import resolve_jars
+from ...adapters.testbed.broker import Broker, start_broker, stop_broker
+from ...core.errors import BadSetting, OffsetlakeError
+from ...core.log.delivery import Delivery
+from ...settings import Settings
+from .acks import NAME as ACKS
+from .acks import drill_acks
+from .arena import Arena, Row
+from .catalog import DRILLS, Drill
+from .schedules import run_schedule
+from .systems import OURS
+
+# retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
+BROKER_PROPERTIES = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "200",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Is what a person asked for: drills, whether acks are drilled too, random schedules, and where.
+
+    In a bucket, or on a cluster, Offsetlake alone is drilled.
+    """
+
+    drills: Sequence[Drill]
+    acks: bool
+    schedules: int = 0
+    seed: int = 1
+    first: int = 0
+    lake: str = "disk"
+    engine: str = "local"
+
+    def check(self, settings: Settings) -> None:
+        """Refuse places that the settings do not name; raise `BadSetting`."""
+        if self.lake == "s3" and Lake(settings.lake).store.local_root is not None:
+            raise BadSetting(
+                f"--lake s3 drills below OFFSETLAKE_LAKE, which is {settings.lake}, expected s3://bucket/prefix; nothing was "
+                "started; set it to a bucket, where drills make and delete lakes of their own"
+            )
+        if self.engine == "cluster" and settings.spark_remote is None:
+            raise BadSetting(
+                "--engine cluster drills the Spark of OFFSETLAKE_SPARK_REMOTE, which is not set, expected sc://host:port; "
+                "nothing was started; set it to a cluster's Spark Connect server"
+            )
+
+
+def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: str, engine: str) -> Chosen:
+    """Returns the drills named, or all; refuses names that are none. Schedules without names are run alone."""
+    unknown = [name for name in names if name not in {*DRILLS, ACKS}]
+    if unknown:
+        raise BadSetting(
+            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join([*DRILLS, ACKS])}",
+            names=unknown,
+        )
+    wanted = names or ([] if schedules else [*DRILLS, ACKS])
+    drills = [DRILLS[name] for name in wanted if name != ACKS]
+    is_remote = lake == "s3" or engine == "cluster"
+    if is_remote:
+        local = [name for name in names if name == ACKS or DRILLS[name].is_of_disk or OURS not in DRILLS[name].systems]
+        if local:
+            raise BadSetting(
+                f"{', '.join(local)}: of this machine's disk, brokers or other systems; nothing was started; leave out "
+                "--lake s3 and --engine cluster for these",
+                names=local,
+            )
+        drills = [replace(drill, systems=(OURS,)) for drill in drills if OURS in drill.systems and not drill.is_of_disk]
+    return Chosen(drills, ACKS in wanted and not is_remote, schedules, seed, first, lake, engine)
+
+
+def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:
+    """Runs drills, then random schedules, chosen and checked before; returns the report as a document for JSON."""
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    rows: list[Row] = []
+    random_rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder,
+        _ground(settings, chosen, Path(folder)) as ground,
+    ):
+        own, broker = ground
+        turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
+        for number, (drill, name, policy) in enumerate(turns, 1):
+            say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
+            with open_arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
+                rows.append(_run(arena, drill, name))
+        if chosen.acks:
+            say(f"drill {ACKS}, on three brokers")
+            rows += drill_acks(own, Path(folder))
+        for number in range(chosen.first, chosen.first + chosen.schedules):
+            wrong = sum(row.verdict != "right" for row in random_rows)
+            done = number - chosen.first + 1
+            say(f"schedule {done} of {chosen.schedules}, seed {chosen.seed}: {wrong} wrong so far")
+            with open_arena(own, broker, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
+                random_rows.append(run_schedule(arena, chosen.seed, number))
+    report: dict[str, Any] = {"seed": chosen.seed, "drills": [asdict(row) for row in rows]}
+    if chosen.schedules:
+        report["drills"].append(asdict(_sum_up(random_rows, chosen.seed)))
+        report["schedules"] = {
+            "count": len(random_rows),
+            "kills": sum(row.note.count("kill ") for row in random_rows),
+            "failed": [asdict(row) for row in random_rows if row.verdict != "right"],
+        }
+    return report
+
+
+def is_right(report: Mapping[str, Any]) -> bool:
+    """Says whether Offsetlake did what it promises in every drill, each with its fault proven."""
+    return all(row["verdict"] == "right" for row in report["drills"] if row["system"] == "offsetlake")
+
+
+def _turns(drill: Drill) -> Iterator[tuple[str, Delivery]]:
+    for name in drill.systems:
+        for policy in drill.policies if name == "offsetlake" else (Delivery.EFFECTIVELY_ONCE,):
+            yield name, policy
+
+
+def _run(arena: Arena, drill: Drill, name: str) -> Row:
+    began = time.monotonic()
+    try:
+        system = drill.act(arena, name)
+    except Exception as error:  # noqa: BLE001 (that a system cannot go on is a result)
+        arena.note = f"{type(error).__name__}: {str(error)[:300]}"
+        system = arena.system(name)
+        row = arena.judge(system, drill.name, time.monotonic() - began)
+        return replace(row, verdict=f"stuck: {row.verdict}")
+    return arena.judge(system, drill.name, time.monotonic() - began)
+
+
+def _sum_up(rows: Sequence[Row], seed: int) -> Row:
+    """Is one line for all random schedules."""
+    wrong = [row for row in rows if row.verdict != "right"]
+    count: Callable[[str], int] = lambda name: sum(getattr(row, name) for row in rows)  # noqa: E731
+    return Row(
+        "offsetlake",
+        Delivery.EFFECTIVELY_ONCE.value,
+        f"{len(rows)} random schedules, seed {seed}",
+        any("kill " in row.note for row in rows),
+        count("produced"),
+        count("landed"),
+        count("holes"),
+        count("lost"),
+        count("missing"),
+        count("doubled"),
+        f"wrong: {', '.join(row.drill for row in wrong[:10])}" if wrong else "right",
+        round(sum(row.seconds for row in rows), 1),
+    )
+
+
+@contextmanager
+def _ground(settings: Settings, chosen: Chosen, folder: Path) -> Iterator[tuple[Settings, Broker]]:
+    """Start a broker, and have what lands share a warm Spark of its own, or the cluster's."""
+    jars = resolve_jars("broker", settings.jars)
+    if chosen.engine == "local":
+        resolve_jars("spark", settings.jars)
+    broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
+    try:
+        (folder / "jars").symlink_to(settings.jars)
+        own = replace(
+            settings,
+            home=folder,
+            bootstrap_servers=broker.bootstrap_servers,
+            kafka_properties=None,
+            spark_master="local[2]",
+            spark_remote=settings.spark_remote if chosen.engine == "cluster" else None,
+            lake=f"{settings.lake}/{folder.name}" if chosen.lake == "s3" else str(folder),
+        )
+        yield own, broker
+    finally:
+        stop_server(folder / "engine")
+        stop_broker(folder / "broker")
+
+
+@contextmanager
+def open_arena(
+    settings: Settings,
+    broker: Broker,
+    folder: Path,
+    policy: Delivery,
+    configs: Mapping[str, str],
+) -> Iterator[Arena]:
+    """Give an arena, and delete its lake and folder; where a drill fails before that, its own error is the one raised."""
+    arena = Arena(settings, folder, policy, configs=configs, broker_pid=broker.pid)
+    try:
+        yield arena
+    except BaseException as error:
+        try:
+            arena.close()
+        except OffsetlakeError as another:
+            error.add_note(f"its lake {arena.settings.lake} was not deleted either: {another}")
+        raise
+    else:
+        arena.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # its parent is deleted at the end

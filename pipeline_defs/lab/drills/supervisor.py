@@ -1,0 +1,54 @@
+"""Runs a system to its end, undisturbed: started again when it fails, as a supervisor would, and given up in time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import stamina
+
+from ...core.errors import OffsetlakeError
+from ...core.steps import no_step
+from .systems import System
+
+STARTS = 5
+END_SECONDS = 600
+AGAIN_SECONDS = 5
+
+
+class DoesNotEnd(OffsetlakeError):
+    """Says that an undisturbed system was still at it after all the time that it was given."""
+
+
+def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: float = AGAIN_SECONDS) -> None:
+    """Runs a system in this process, with the Spark session that there is; raises `DoesNotEnd` after `seconds`."""
+    with _bounded(seconds, again_seconds) as is_over:
+
+        def is_worth_a_start(error: BaseException) -> bool:  # Ctrl-C and SIGTERM come here too
+            return isinstance(error, Exception) and not is_over()
+
+        for attempt in stamina.retry_context(on=is_worth_a_start, attempts=STARTS, timeout=None, wait_initial=1.0):
+            with attempt:
+                system.run(no_step)
+
+
+@contextmanager
+def _bounded(seconds: float, again_seconds: float) -> Iterator[Callable[[], bool]]:
+    """Raises in what runs inside, again and again, for what runs inside may take the first for a failure of its own."""
+    over = False
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        nonlocal over
+        del number, frame
+        over = True
+        raise DoesNotEnd(f"an undisturbed run was not at its end after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds, again_seconds)
+    try:
+        yield lambda: over
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,231 @@
+"""The systems that are drilled: Offsetlake under each delivery policy, and two that people use instead.
+
+Each reads a topic to the end that it has now and ends, as often as it is started; each is drilled as its users would run
+it. What it has made visible is what a plain glob over `glob` shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import resource
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow.parquet as pq
+
+from ...adapters.kafka.operations import Operations
+from ...adapters.lake.lake import Lake
+from ...adapters.tables.duck import Duck
+from ...cli.launching import land_through_dagster
+from ...core.errors import Refused, ScanFailed
+from ...core.log.losses import find_losses
+from ...core.steps import StepWatcher
+from ...orchestration.home.dagster_home import open_instance
+from ...orchestration.pulse.ticking import run_tick
+from ...orchestration.topic_defs import build_topic_defs
+from ...resources import Edges
+from ...settings import IN_PROCESS, Settings
+from ...topics import Topic
+
+OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
+TUTORIAL = "tutorial_consumer"
+KILLS: Mapping[str, tuple[str, ...]] = {
+    OURS: (
+        "plan_decided",
+        "plan_committed",
+        "keys_registered",
+        "find",
+        "claim",
+        "scan",
+        "stage",
+        "verify",
+        "commit",
+        "publish",
+        "reported",
+        "report",
+    ),
+    STREAMING: ("writing", "written"),
+    LOOP: ("written", "committed"),
+    TUTORIAL: ("auto_committed",),
+}
+TRIES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Is what a system itself says of a topic: rows landed, holes explained, and the places that it says are lost.
+
+    A place is generation, Kafka partition, first and last offset, half-open.
+    """
+
+    landed: int
+    holes: int = 0
+    lost: tuple[tuple[int, int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system that lands one topic as Parquet below `out`, and commits to a group; `disk_bytes` bounds a file it writes."""
+
+    settings: Settings
+    topic: Topic
+    out: Path
+    disk_bytes: int | None = None
+
+    name: ClassVar[str]
+
+    @property
+    def policy(self) -> str:
+        """What it promises."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> str:
+        """Where its Parquet files lie, the published and no others; a URL where that is a bucket."""
+        return f"{self.out}/data"
+
+    @property
+    def group(self) -> str:
+        """The consumer group that it commits to."""
+        return f"{self.name}-{self.topic.name}"
+
+    def run(self, watch: StepWatcher) -> None:
+        """Lands what the topic has now, and ends."""
+        raise NotImplementedError
+
+    def books(self) -> Books:
+        """Reads what it says that it has landed, and what is lost; a peer only shows rows."""
+        return Books(count_visible(self.folder))
+
+    def forget(self) -> None:
+        """Deletes what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
+        assert self.settings.bootstrap_servers is not None
+        Operations(self.settings.bootstrap_servers).delete_group(self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsetlake(System):
+    """Lands through Dagster, a tick and then runs, as the sensor and daemon do."""
+
+    plans: bool = True
+    lands: bool = True
+    answers_lost: int = 0
+
+    name = OURS
+
+    @property
+    def policy(self) -> str:
+        """Is the topic's delivery policy."""
+        return self.topic.delivery.value
+
+    @property
+    def folder(self) -> str:
+        """Data tree of the lake."""
+        return f"{self.settings.lake}/data/{self.topic.name}"
+
+    @property
+    def group(self) -> str:
+        """The group that shows how far it is."""
+        return self.topic.group
+
+    def run(self, watch: StepWatcher) -> None:
+        """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
+        limit_files(self.disk_bytes)
+        edges = Edges(self.settings, watch_step=watch)
+        if self.answers_lost:
+            lose_answers(edges.lake, self.answers_lost, watch)
+        defs = build_topic_defs(self.topic)
+        with open_instance(self.settings.dagster_home) as instance:
+            reasons: list[str] = []
+            for _ in range(TRIES):
+                if self.plans:
+                    while run_tick(self.topic, instance, edges).planned:
+                        pass
+                pending = edges.lake.coverage(self.topic.name).pending()
+                if not (self.lands and pending):
+                    break
+                reasons = [
+                    launched.reason
+                    for launched in land_through_dagster(self.topic, pending, edges, instance, redo=False, topics=defs)
+                    if not launched.succeeded
+                ]
+            else:
+                raise ScanFailed(f"{self.topic.name} still has pending ranges after {TRIES} runs: {reasons}")
+        edges.kafka(self.topic).close()
+
+    def books(self) -> Books:
+        """Reads plan log, manifests and ledger."""
+        coverage = Lake(self.settings.lake).coverage(self.topic.name)
+        manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
+        lost = tuple(
+            (o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage))
+        )
+        holes = sum(h.end - h.start for m in manifests for h in m.holes if h.cause != "lost")
+        return Books(sum(manifest.rows for manifest in manifests), holes, lost)
+
+    def forget(self) -> None:
+        """Deletes Dagster's whole home and the consumer group."""
+        shutil.rmtree(self.settings.dagster_home, ignore_errors=True)
+        System.forget(self)
+
+
+def visible_values(folder: str) -> list[bytes]:
+    """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
+    lake = Lake(folder)
+    if lake.store.local_root is None:
+        above, _, name = folder.rpartition("/")
+        store = Lake(above).store
+        files = [path for path in store.list(name) if path.endswith(".parquet")]
+        tables = (pq.read_table(io.BytesIO(store.get(path) or b""), columns=["value"]) for path in files)
+        return [value for table in tables for value in table.column("value").to_pylist()]
+    if not any(lake.store.local_root.rglob("*.parquet")):
+        return []
+    query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
+    return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
+
+
+def count_visible(folder: str) -> int:
+    """Counts the rows that a plain glob shows; none where it cannot be read."""
+    try:
+        return len(visible_values(folder))
+    except Refused:
+        return 0
+
+
+def with_own_jvm(system: System) -> System:
+    """Return a system whose Spark ends with its process, as that of most people does; ours shares a server by default.
+
+    One that a cluster serves stays as it is: the cluster goes on with what the dead process has asked for.
+    """
+    if not isinstance(system, Offsetlake) or system.settings.spark_remote is not None:
+        return system
+    return replace(system, settings=replace(system.settings, engine=IN_PROCESS))
+
+
+def limit_files(size: int | None) -> None:
+    """Has every write of this process and its JVM fail that would make a file larger than `size` bytes."""
+    if size is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
+    """Has the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
+    disk = lake.store.disk
+    assert disk is not None
+    link, left = disk.link, count
+
+    def link_without_answer(source: str, target: str) -> None:
+        nonlocal left
+        link(source, target)
+        if left and target.startswith(("manifests/", "plan/")):
+            left -= 1
+            watch("answer_lost")
+            raise OSError(errno.EIO, "the drill has lost the answer")
+
+    disk.link = link_without_answer  # type: ignore[method-assign]

@@ -1,0 +1,197 @@
+"""The audit: every check of a topic, from the lake and the broker alone, as plain results.
+
+Dagster's asset checks and `offsetlake audit` call the same functions. Invariant: a check that could not look at
+something says so; it never passes for it.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.tables.delta_log import raw_table_log
+from ..core.errors import DamagedFile, TableFileGone, Violation
+from ..core.landing.verdicts import Outcome
+from ..core.log.coverage import Coverage, completeness_violations, tiling_violations
+from ..core.log.holes import Cause
+from ..core.log.manifest import Manifest
+from ..core.offsets import OffsetRange
+from ..core.tables.raw_table import DIGEST, how_to_mend, is_compacted
+from ..core.tables.raw_table import violations as table_violations
+from ..settings import code_version
+from .attempt import Attempt, Tools
+from .landing import land
+from .standing import Digests
+
+DIGEST_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Is the result of one check over a topic: what it looked at, and every violation.
+
+    `concerns` are the keys that violations are of, where these say more than what stays the same while they last;
+    `is_warning` says that these violations are no error.
+    """
+
+    check: str
+    looked_at: str
+    violations: tuple[str, ...] = ()
+    facts: Mapping[str, int] = field(default_factory=dict)
+    concerns: tuple[str, ...] = ()
+    is_warning: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Says whether nothing was violated."""
+        return not self.violations
+
+
+def looked(check: str, look: Callable[[], Finding]) -> Finding:
+    """Return what a check finds; where what it looks at breaks a law that reading it needs, a finding that says so."""
+    try:
+        return look()
+    except Violation as error:
+        return Finding(check, "what could be read of the lake", error.violations or (str(error),))
+
+
+def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False) -> Finding:
+    """Check that links and landed ranges tile over all history: no gap, no overlap; names the offsets.
+
+    Where the newest ranges are landed first, that earlier ones wait is no gap. `is_recent` leaves out what a frontier document
+    sums up, which was whole when it was made.
+    """
+    coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
+    if isinstance(coverage, Finding):
+        return coverage
+    facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
+    return Finding(
+        "tiling", f"{facts['links']} links", tuple(tiling_violations(coverage, is_newest_first=is_newest_first)), facts
+    )
+
+
+def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
+    """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof.
+
+    `is_recent` is as of `check_tiling`.
+    """
+    coverage = _read_coverage(topic, lake, "completeness", is_recent=is_recent)
+    if isinstance(coverage, Finding):
+        return coverage
+    sums = coverage.sums().values()
+    rows = sum(each.rows for each in sums)
+    gone = sum((Counter(each.holes) for each in sums), Counter[str]())
+    facts = {
+        "landed_offsets": rows + gone.total(),
+        "rows": rows,
+        "holes": gone.total() - gone[Cause.LOST.value],
+        "lost": gone[Cause.LOST.value],
+    }
+    ranges = sum(each.ranges for each in sums)
+    return Finding("completeness", f"{ranges} landed ranges", tuple(completeness_violations(coverage)), facts)
+
+
+def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None] = lambda done, total: None) -> Finding:
+    """Checks that each published file has the digest that its manifest names; `progress` is told files done, and of all."""
+    coverage = _read_coverage(topic, lake, "published_digest")
+    if isinstance(coverage, Finding):
+        return coverage
+    published = sorted(coverage.manifests.keys() - coverage.unfinished)
+    manifests = [manifest for manifest in map(coverage.manifests.__getitem__, published) if manifest.file is not None]
+    digests, violations = Digests(lake), []
+    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
+        for done, violation in enumerate(
+            pool.map(lambda manifest: _why_not_published(manifest, digests, lake), manifests), 1
+        ):
+            violations += [violation] if violation else []
+            progress(done, len(manifests))
+    size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
+    return Finding("published_digest", f"{len(manifests)} files", tuple(violations), {"bytes": size})
+
+
+def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:
+    where = f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file"
+    try:
+        found = digests.of(manifest)
+        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}"
+    except (TableFileGone, DamagedFile) as error:
+        reason = str(error)
+    return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit
+
+
+def check_table(topic: str, lake: Lake) -> Finding:
+    """Checks that the raw table has each landed range once, as it is landed, and that each of its files is there.
+
+    Compacted files, which are no landed file's second name, are held against their digests.
+    """
+    log = raw_table_log(topic, lake.store)
+    table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
+    if isinstance(coverage, Finding):
+        return coverage
+    of_ranges = table_violations(coverage, table)
+    if of_ranges:  # a run may have appended since: what was landed then has to be amiss in a version read later
+        table = log.read(table)
+        of_ranges = [each for each in table_violations(coverage, table) if each in of_ranges]
+    sizes = lake.store.list(log.folder)
+    violations = [*of_ranges]
+    for path, file in table.files.items():
+        size = sizes.get(f"{log.folder}/{path}")
+        if size != file.bytes:
+            found = "is not there" if size is None else f"has {size} bytes, expected {file.bytes}"
+            violations.append(f"{topic}: the table's file {path} {found}")
+        elif is_compacted(file):
+            with lake.local_copy(f"{log.folder}/{path}") as copy:
+                digest = parquet.digest(copy)
+            if digest != file.tags[DIGEST]:
+                violations.append(f"{topic}: the table's file {path} has sha256 {digest}, expected {file.tags[DIGEST]}")
+    if len(violations) > len(of_ranges):
+        violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
+    rows = sum(file.rows for file in table.files.values())
+    return Finding(
+        "raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows}
+    )
+
+
+def check_replay(
+    topic: str,
+    tools: Tools,
+    *,
+    sample: int | None,
+    seed: str,
+    run_id: str = "audit",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Finding:
+    """Reads landed ranges again through Spark and compares them; `sample` ranges drawn by `seed`, or all of them."""
+    coverage = tools.lake.coverage(topic)
+    landed = [offsets for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets)]
+    chosen = landed if sample is None else random.Random(seed).sample(landed, min(sample, len(landed)))  # noqa: S311
+    if not chosen:
+        return Finding("replay", "no landed range")
+    attempt = Attempt(f"audit-{uuid.uuid4().hex[:8]}", run_id, code_version(), redo=True)
+    outcomes: dict[OffsetRange, Outcome] = {}
+    violations: list[str] = []
+    for verdict in land(topic, [offsets.key for offsets in chosen], attempt, tools):
+        outcomes[verdict.offsets] = verdict.outcome
+        progress(len(outcomes), len(chosen))
+        if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED}:
+            violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
+    facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}
+    return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
+
+
+def _read_coverage(topic: str, lake: Lake, check: str, *, is_recent: bool = False) -> Coverage | Finding:
+    """Reads what a check looks at, or is the check's finding where even that breaks a law."""
+    try:
+        return lake.recent(topic) if is_recent else lake.coverage(topic)
+    except Violation as error:
+        return Finding(check, "the plan log and the manifests", error.violations or (str(error),))
+
+
+def _count(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    return {outcome.value: outcomes.count(outcome) for outcome in sorted(set(outcomes))}

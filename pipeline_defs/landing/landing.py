@@ -1,0 +1,313 @@
+"""THE PROTOCOL: find -> scan -> stage -> verify -> commit -> publish -> report, as `land` below reads.
+
+A range is landed when its manifest exists and its file is published. The manifest decides, by put-if-absent; before
+it nothing is visible, after it anyone can finish. docs/protocol.md numbers the requirements.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import PurePath
+
+from ..core.errors import (
+    BadKey,
+    DiskRefuses,
+    EmptySelection,
+    EngineLost,
+    EngineUnavailable,
+    LakeUnavailable,
+    OffsetlakeError,
+    ScanFailed,
+)
+from ..core.landing.scans import Scan, group_scans
+from ..core.landing.selection import find_ranges
+from ..core.landing.verdicts import Verdict, failed
+from ..core.log.coverage import Coverage
+from ..core.log.delivery import Delivery
+from ..core.log.losses import Reading
+from ..core.offsets import OffsetRange, TopicRange
+from .attempt import Attempt, Run, Tools
+from .committing import decide, finish_known, without_doubles
+from .mirror import mirror_frontier
+from .planner import reopen
+from .raw_table import try_append
+from .reading import claim, split_planned, split_readable, why_unreadable
+from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
+from .staging_places import Staging
+
+Waiting = tuple[Run, Reading]  # of one topic, what is to be read of one range
+Decided = tuple[Run, Verdict]
+Found = tuple[Run, Sequence[OffsetRange]]
+Told = tuple[str, Verdict | OffsetlakeError]
+
+
+def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
+    """Lands ranges; yields one verdict per range, as each is decided. One range failing leaves the others landed.
+
+    Raises `BadKey` or `EmptySelection` before anything is read or written, and what no range of the topic can do without.
+    """
+    for _, told in land_topics({topic: keys}, attempt, {topic: tools}):
+        if isinstance(told, OffsetlakeError):
+            raise told
+        yield told
+
+
+def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]) -> Iterator[Told]:
+    """Lands ranges of topics of one lake, in Spark jobs that they share; yields the topic with each verdict.
+
+    An error of a topic, its cluster or its part of the lake, ends that topic alone and is yielded in the end. Raises
+    `BadKey` or `EmptySelection` before anything is read or written.
+    """
+    first = next(iter(tools.values()))
+    staging = first.open_staging(attempt.id, first.lake)
+    found: list[Found] = []
+    broken: list[Told] = []
+    for topic, of_topic in keys.items():
+        try:
+            found.append(_find(topic, of_topic, attempt, tools[topic], staging))
+        except (BadKey, EmptySelection):
+            raise
+        except OffsetlakeError as error:
+            broken.append((topic, error))
+    waiting: list[Waiting] = []
+    for run, ranges in found:
+        finished, unfinished = finish_known(run, ranges)
+        yield from ((run.topic, verdict) for _, verdict in _appended((run, verdict) for verdict in finished))
+        with run.ending():
+            unreadable, readings = split_readable(run, unfinished)
+            decided = _appended((run, without_doubles(run, verdict)) for verdict in unreadable)
+            yield from ((run.topic, verdict) for _, verdict in decided)
+            waiting += ((run, reading) for reading in readings)
+
+    try:
+        yield from ((run.topic, verdict) for run, verdict in _land_readings(waiting, staging.root))
+    finally:
+        staging.close()
+
+    _end(found, is_whole=not broken)
+    yield from broken
+    yield from ((run.topic, error) for run, _ in found for error in run.errors)
+
+
+def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
+    needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE
+    if tools.delivery is Delivery.AT_LEAST_ONCE:  # it leaves files that no manifest names, and nobody can guess
+        tools.lake.forget_frontiers(topic)
+    coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
+    ranges = find_ranges(topic, keys, coverage)
+    if attempt.redo and (attempt.on_change == "replace" or not all(map(coverage.is_landed, ranges))):
+        reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}")
+    tools.on_step("find", topic=topic, ranges=len(ranges))
+    return Run(topic, coverage, attempt, tools, staging), ranges
+
+
+def _end(found: Sequence[Found], *, is_whole: bool) -> None:
+    ended = []
+    for run, ranges in found:
+        with run.ending():
+            ended.append((run, ranges, run.tools.lake.recent(run.topic)))
+    if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
+        _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
+    for run, _, _ in ended:
+        if not run.errors:
+            _move_group(run.topic, run.tools)
+            run.tools.on_step("report", topic=run.topic)
+
+
+def _appended(decided: Iterable[Decided]) -> list[Decided]:
+    """Have raw tables name what is landed of a batch of ranges, before anybody is told of them.
+
+    Where that fails the ranges are landed all the same, and a tick does it.
+    """
+    batch, landed = list(decided), dict[str, tuple[Run, list[OffsetRange]]]()
+    for run, verdict in batch:
+        if run.tools.has_raw_table and verdict.manifest is not None:
+            landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
+    for run, ranges in landed.values():
+        tools = run.tools
+        doubted = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
+        try_append(run.topic, tools.lake, tools.now_ms, doubted, tools.on_step)
+    return batch
+
+
+def _was_torn(coverage: Coverage, offsets: OffsetRange) -> bool:
+    """Return whether a landed file was found that is not as large as its manifest says: the raw table may share its bytes."""
+    return offsets in coverage.manifests and offsets in coverage.published and not coverage.is_landed(offsets)
+
+
+def _sweep(run: Run) -> None:
+    """Delete what the attempt staged."""
+    try:
+        run.tools.lake.store.delete_folder(f"staging/{run.attempt.id}")
+    except LakeUnavailable as error:  # what is landed is landed
+        run.tools.on_step("sweep_failed", topic=run.topic, reason=str(error))
+
+
+def _move_group(topic: str, tools: Tools) -> None:
+    """Have Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
+    try:
+        mirror_frontier(topic, tools.group, tools.lake, tools.kafka)
+    except OffsetlakeError as error:
+        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # a tick does it
+
+
+# ---- scan, stage
+
+
+def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
+    """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
+    groups: dict[Hashable, list[Waiting]] = defaultdict(list)
+    for run, readings in _by_run(waiting):
+        left = [(run, reading) for reading in readings if reading.rest is not None]
+        if left:
+            groups[run.shares_jobs_with] += left
+    for number, group in enumerate(groups.values()):
+        yield from _land_group(group, below / f"{number}")
+    for run, readings in _by_run(waiting):
+        if not run.errors:
+            with run.ending():
+                yield from _appended((run, verdict) for verdict in _record_lost(run, readings))
+
+
+def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
+    """Lands ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
+    by_rest = {TopicRange(run.topic, reading.rest): (run, reading) for run, reading in waiting if reading.rest}
+    first = waiting[0][0]
+    if first.tools.delivery is not Delivery.AT_MOST_ONCE:
+        for number, scan in enumerate(group_scans(by_rest)):
+            yield from _land_scan(scan, by_rest, below / f"{number}")
+        return
+    numbers = count()
+    # what fails is abandoned, so a scan that fails must take as little along as can be
+    for scan in group_scans(by_rest, reads_at_once=1):
+        if first.errors:  # what would be claimed now would not be read
+            return
+        readings = [by_rest[rest][1] for rest in scan.ranges]
+        try:
+            first.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
+        except EngineUnavailable as error:
+            yield from ((first, failed(reading.offsets, str(error))) for reading in readings)
+            continue
+        refused, ours = claim(first, readings)  # now, not before the scans that come before it
+        yield from ((first, verdict) for verdict in refused)
+        rests = (TopicRange(first.topic, reading.rest) for reading in ours if reading.rest is not None)
+        for rest_of_scan in group_scans(rests, reads_at_once=1) if refused else (scan,):
+            yield from _land_scan(rest_of_scan, by_rest, below / f"{next(numbers)}")
+
+
+def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
+    """Record the loss of ranges of which nothing is left."""
+    refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
+    yield from refused
+    refused, gone = split_planned(run, gone)
+    yield from refused
+    if gone:
+        topic_id = run.tools.kafka.read_topic_id(run.topic)
+        nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
+        yield from (decide(run, reading, nothing) for reading in gone)
+
+
+def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath) -> Iterator[Decided]:
+    """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
+    waiting = [by_rest[rest] for rest in scan.ranges]
+    runs = _by_run(waiting)
+    tools, staging = waiting[0][0].tools, waiting[0][0].staging
+    topics = ",".join(scan.topics)
+    partitions = {(rest.topic, rest.offsets.partition) for rest in scan.ranges}
+    tools.on_step("scan", topic=topics, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
+    started = tools.now_ms()
+    before = {}
+    for run, _ in runs:
+        if not run.errors:
+            with run.ending():
+                before[run.topic] = run.tools.kafka.read_topic_id(run.topic)
+    if any(run.errors for run, _ in runs):  # the others are read without that topic
+        others = [each for each in waiting if not each[0].errors]
+        yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
+        return
+
+    def stage(folder: PurePath) -> None:
+        of = len(scan.ranges)
+        with staging.watched(folder, lambda files: tools.on_step("read", topic=topics, files=files, of=of)):
+            tools.spark.stage(scan, tools.isolation_level, staging.url(folder))
+        staging.finish(folder)
+
+    try:
+        # a range that is abandoned where its first read fails is not read a second time
+        tries = 1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
+        _, staged_in = stage_anew(stage, folder, tools.on_step, tries)
+    except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
+        if isinstance(error, DiskRefuses):
+            yield from _all_failed(waiting, str(error))
+            return
+        yield from _land_halves(waiting, folder, error)
+        return
+    except (EngineUnavailable, LakeUnavailable) as error:
+        yield from _all_failed(waiting, str(error))
+        return
+    seconds = (tools.now_ms() - started) / 1000
+    tools.on_step("stage", topic=topics, seconds=seconds)
+    pace = seconds / sum(len(rest.offsets) for rest in scan.ranges)
+    yield from _decide_staged({rest: by_rest[rest] for rest in scan.ranges}, staged_in, before, pace)
+
+
+def _decide_staged(
+    by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, str | None], pace: float
+) -> Iterator[Decided]:
+    """Decides ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
+    waiting = list(by_rest.values())
+    try:
+        matched = match_parts(list(by_rest), folder, waiting[0][0].staging)
+    except LakeUnavailable as error:
+        yield from _all_failed(waiting, str(error))
+        return
+    if matched.strays:
+        yield from _all_failed(waiting, *matched.strays)
+        return
+    # whose file it is that cannot be read nobody can tell: who has none, or has no record, waits for the next run
+    parts = {rest: part for rest, part in matched.parts.items() if part is not None or not matched.damaged}
+    yield from _all_failed([by_rest[rest] for rest in matched.parts if rest not in parts], *matched.damaged)
+    staged, planned = {}, []
+    for run, readings in _by_run([by_rest[rest] for rest in parts]):
+        with run.ending():
+            topic, kafka = run.topic, run.tools.kafka
+            own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
+            staged[topic] = Staged(own, (before[topic], kafka.read_topic_id(topic)), kafka.is_compacted(topic), pace)
+            refused, left = split_planned(run, readings)
+            yield from ((run, verdict) for verdict in refused)
+            planned += [(run, reading) for reading in left]
+    with ThreadPoolExecutor(VERIFY_THREADS) as pool:
+        decided = pool.map(lambda each: (each[0], decide(each[0], each[1], staged[each[0].topic])), planned)
+        yield from _appended(decided)
+
+
+def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: OffsetlakeError) -> Iterator[Decided]:
+    # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
+    left: list[Waiting] = []
+    for run, readings in _by_run(waiting):
+        with run.ending():
+            verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
+            yield from _appended((run, without_doubles(run, verdict)) for verdict in verdicts)
+            left += ((run, reading) for reading in readable)
+    is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
+    if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
+        yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or str(error))) for run, reading in left)
+        return
+    middle = max(1, len(left) // 2)
+    for number, half in enumerate((left[:middle], left[middle:])):
+        yield from _land_readings(half, folder.with_name(f"{folder.name}_half{number}"))
+
+
+def _by_run(waiting: Sequence[Waiting]) -> list[tuple[Run, list[Reading]]]:
+    """Group what waits by its topic."""
+    runs: dict[str, tuple[Run, list[Reading]]] = {}
+    for run, reading in waiting:
+        runs.setdefault(run.topic, (run, []))[1].append(reading)
+    return list(runs.values())
+
+
+def _all_failed(waiting: Sequence[Waiting], *reasons: str) -> Iterator[Decided]:
+    return ((run, failed(reading.offsets, *reasons)) for run, reading in waiting)

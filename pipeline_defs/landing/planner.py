@@ -1,0 +1,131 @@
+"""Planning against the real broker and lake: observe, decide, commit; the loser of a race plans again.
+
+The decision itself is `core.planning.plan`. Invariant: a boundary is in the lake before any key is registered or any
+record is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import stamina
+
+from ..adapters.kafka.kafka import Kafka
+from ..adapters.lake.lake import Lake
+from ..core.log.coverage import Coverage
+from ..core.log.plan_step import PlanStep, Tail
+from ..core.log.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, may_be_older, plan, plan_skip
+from ..core.offsets import OffsetRange
+from ..core.steps import StepWatcher, no_step
+
+SETTLE_SECONDS = 20.0  # how long a log that only seems to have shrunk is looked at
+
+
+class _Unproven(Exception):
+    """What a broker too old for leader epochs shows: a log that ends below what was planned of it."""
+
+    def __init__(self, state: TopicState) -> None:
+        super().__init__()
+        self.state = state
+
+
+def decide_step(
+    topic: str,
+    policy: Policy,
+    lake: Lake,
+    kafka: Kafka,
+    now_ms: int,
+    *,
+    planner: str,
+    through_end: bool = False,
+    known: Coverage | None = None,
+    skip: SkipAhead | None = None,
+) -> PlanStep | None:
+    """Decide the next plan step without writing it, or the one that skips ahead; none where there is nothing to decide.
+
+    `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
+    """
+    coverage = known or lake.recent(topic)  # which refuses a log that has lost its newest step
+    tail = coverage.log.tail
+    state = _read_settled(topic, tail, policy, kafka, now_ms)
+    if skip is not None:
+        return plan_skip(tail, state, policy, now_ms, skip, coverage.pending(), planner=planner)
+    return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
+
+
+def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
+    """Read what planning needs; what may be the answer of a broker that lags is asked again, and believed after a while."""
+    try:
+        for attempt in stamina.retry_context(on=_Unproven, timeout=SETTLE_SECONDS, attempts=None, wait_max=2):
+            with attempt:
+                state = kafka.read_topic_state(topic, tail, policy, now_ms)
+                if may_be_older(tail, state):  # the look that all topics share, or a broker's answer
+                    kafka.look_again(topic)
+                    state = kafka.read_topic_state(topic, tail, policy, now_ms)
+                if not is_proven(tail, state, find_shrunk(tail, state)):
+                    raise _Unproven(state)
+                return state
+    except _Unproven as last:
+        return last.state
+    raise AssertionError("a retry context ends by returning or raising")
+
+
+def commit_next_step(
+    topic: str,
+    policy: Policy,
+    lake: Lake,
+    kafka: Kafka,
+    now_ms: int,
+    *,
+    planner: str,
+    through_end: bool = False,
+    known: Coverage | None = None,
+    skip: SkipAhead | None = None,
+    on_step: StepWatcher = no_step,
+) -> PlanStep | None:
+    """Commit the next plan step, or the one that skips ahead; raise `BrokenPlanLog`.
+
+    However many planners race, each boundary is decided once. A step is held against the one before it right before it is
+    written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
+    """
+    while True:
+        known = known or lake.recent(topic)
+        step = decide_step(
+            topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known, skip=skip
+        )
+        if step is None:
+            return None
+        on_step("plan_decided", topic=topic, seq=step.seq)
+        if lake.goes_on(known.log) and lake.commit_step(step):
+            on_step("plan_committed", topic=topic, seq=step.seq)
+            return step
+        known = None  # another planner was there first, or what it was decided from is not there any more
+
+
+def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> None:
+    """Say in the plan log that landed ranges are about to be replaced, before they are: no frontier document sums them up then.
+
+    `coverage` is one that has the ranges.
+    """
+    reopened = tuple(sorted({coverage.log.ranges[offsets].seq for offsets in ranges}))
+    while True:
+        log = lake.recent(coverage.log.topic).log
+        tail, last = log.tail, log.steps[-1]
+        former, growths = tail.former_ids, tail.growths
+        step = PlanStep(
+            tail.seq,
+            log.topic,
+            tail.generation,
+            tail.topic_id,
+            now_ms,
+            last.policy,
+            {},
+            (),
+            tail.heads,
+            planner,
+            former,
+            growths,
+            reopened=reopened,
+        )
+        if lake.goes_on(log) and lake.commit_step(step):
+            return

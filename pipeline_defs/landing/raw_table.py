@@ -1,0 +1,266 @@
+"""The raw table of a topic: a Delta table of all that is landed, whose files are the landed ones under a second name.
+
+    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.r<rev>.parquet     a hard link; a copy within an object store
+    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.c-<id>.parquet     several ranges in one file (compaction.py)
+    tables/raw/<topic>/_delta_log/                                       which of them are its files
+
+A run appends what it has landed before it tells of it, and whatever a run before it has left out. The landed file may be
+exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.layout import manifest_path
+from ..adapters.tables.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
+from ..core.command_lines import command
+from ..core.errors import DamagedFile, LakeUnavailable, as_ours
+from ..core.log.coverage import Coverage
+from ..core.log.manifest import Manifest, StagedFile
+from ..core.offsets import OffsetRange, subtract_intervals
+from ..core.steps import StepWatcher, no_step
+from ..core.tables.delta import EMPTY, Commit, File, Snapshot
+from ..core.tables.raw_table import (
+    DIGEST,
+    Due,
+    RangeFiles,
+    compacted_file,
+    compacted_name,
+    file_of,
+    find_due,
+    find_due_by_files,
+    how_to_mend,
+    is_compacted,
+    name_of,
+    number_of,
+    offsets_of,
+    revision_in,
+    revisions_of,
+)
+from .staging_places import LocalStaging, Staging, told_if_gone
+from .standing import table_file
+
+
+class _LookAgain(Exception):
+    """Something else is due: a range has a later revision, so what was linked may be either's, or a file cannot be cut."""
+
+
+def append_landed(
+    topic: str,
+    lake: Lake,
+    now_ms: Callable[[], int],
+    doubted: Collection[OffsetRange] = (),
+    on_step: StepWatcher = no_step,
+) -> int:
+    """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
+
+    Of `doubted` ranges, which were read again, the table's file is held against its digest: where it is rotten, the landed
+    one takes its place under a new name. Any number of processes may append at once: who is second to write a version looks
+    again at what is left. Raise `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced,
+    cannot be cut.
+    """
+    log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
+    while True:
+        table = log.read_head()
+        coverage = lake.recent(topic)  # read after the table: what that names was landed before
+        due = None if doubted or uncut else find_due(coverage, table)
+        if due is None:
+            table = log.read()
+            coverage = lake.coverage(topic)
+            due = find_due_by_files(coverage, table, _find_rotten(doubted, coverage, table, lake, log), uncut)
+        if due.is_none(table) or (table.version == EMPTY and not due.adds):
+            if uncut:
+                raise _not_cut(uncut, coverage, lake.store.url(log.folder))
+            return table.version
+        try:
+            files = _make_files(due, table, lake, log, now_ms(), uncut)
+        except _LookAgain:
+            continue
+        on_step("link_to_table", topic=topic, files=len(files))
+        at_ms = now_ms()
+        if log.commit(Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions), table, at_ms):
+            on_step("append", topic=topic, version=table.version + 1, files=len(files))
+            write_checkpoint_if_due(topic, log, table.version + 1, on_step)
+            if not uncut:
+                return table.version + 1
+
+
+def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
+    """Make the files that a commit adds; say in `uncut` by path why a compacted one cannot be cut."""
+    standing = RangeFiles(table)
+    files = [
+        file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
+    ]
+    for path, ranges in due.cuts.items():
+        try:
+            files += _cut(table.files[path], ranges, lake, log, at_ms)
+        except DamagedFile as error:
+            uncut[path] = str(error)
+    if uncut.keys() & due.cuts.keys():
+        raise _LookAgain
+    return files
+
+
+def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: StepWatcher) -> None:
+    """Write the checkpoint that is due with some versions; one that cannot be written is told, and costs nothing."""
+    if not version or version % CHECKPOINT_EVERY:
+        return
+    try:
+        log.write_checkpoint()
+    except LakeUnavailable as error:
+        on_step("checkpoint_failed", topic=topic, reason=str(error))
+
+
+def try_append(
+    topic: str,
+    lake: Lake,
+    now_ms: Callable[[], int],
+    doubted: Collection[OffsetRange] = (),
+    on_step: StepWatcher = no_step,
+) -> str | None:
+    """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
+    try:
+        append_landed(topic, lake, now_ms, doubted, on_step)
+    except Exception as error:  # noqa: BLE001 (told by its type: landing and planning do not pay for it)
+        reason = str(as_ours(error, f"the raw table of {topic}"))
+        on_step("append_failed", topic=topic, reason=reason)
+        return reason
+    return None
+
+
+def _find_rotten(
+    doubted: Collection[OffsetRange], coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog
+) -> set[OffsetRange]:
+    """Return the ranges whose file in the table is not as it was added, while the landed one is."""
+    rotten = set[OffsetRange]()
+    files = RangeFiles(table)
+    for offsets in doubted:
+        manifest, file = coverage.manifests.get(offsets), files.find(offsets)
+        if manifest is None or file is None or is_compacted(file) or file.tags[DIGEST] != manifest.digest:
+            continue
+        own = lake.own_path(manifest)
+        is_rotten = _digest(f"{log.folder}/{file.path}", lake) != manifest.digest
+        if is_rotten and own is not None and _digest(own, lake) == manifest.digest:
+            rotten.add(offsets)
+    return rotten
+
+
+def _digest(path: str, lake: Lake) -> str | None:
+    """Return the digest of a file of the lake; none where it is not there, or cannot be read."""
+    try:
+        with lake.local_copy(path) as copy:
+            return parquet.digest(copy)
+    except (FileNotFoundError, DamagedFile):
+        return None
+
+
+def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
+    """Give a landed file a name in the table that no file there had before; return that, below the table's folder.
+
+    `standing` is the file that the table has of the range.
+    """
+    own, file = lake.own_path(manifest), manifest.file
+    if own is None or file is None or lake.store.size(own) != file.bytes:
+        raise _gone(manifest, lake, log)
+    is_copy = standing is not None and revision_in(standing, manifest.offsets) == manifest.revision
+    for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
+        name = name_of(manifest, number)
+        path = f"{log.folder}/{name}"
+        if name in table.removed or not _is_free_or_same(own, path, file, lake):
+            continue
+        guard = manifest_path(manifest.topic, manifest.offsets, 0)
+        try:
+            lake.store.publish(own, path, guard=guard, is_due=lambda: not lake.is_replaced(manifest))
+        except FileNotFoundError:
+            raise _gone(manifest, lake, log) from None
+        if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
+            raise _LookAgain
+        return name
+    raise AssertionError("names never end")
+
+
+def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, now_ms: int) -> list[File]:
+    """Write what a compacted file has beside some ranges, which are not as they were, to files of the table.
+
+    Raise `DamagedFile` where it is not what the log says.
+    """
+    whole, revisions = offsets_of(file), revisions_of(file)
+    left = [
+        OffsetRange(whole.generation, whole.partition, start, end)
+        for start, end in subtract_intervals([(whole.start, whole.end)], ((each.start, each.end) for each in ranges))
+    ]
+    staging, made = LocalStaging(f"table-{uuid.uuid4()}", lake), list[File]()
+    try:
+        with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
+            Path(staging.root).mkdir(parents=True, exist_ok=True)
+            for offsets, rows in parquet.read_ranges(copy, left):
+                parquet.write(rows, path := staging.root / f"{offsets.key}.parquet")
+                part = staging.read_part(path)
+                if part is not None:
+                    made.append(add_to_folder(staging, part, offsets, revisions, log, now_ms))
+    finally:
+        staging.close()
+    lake.store.delete_folder(f"staging/{staging.attempt}")
+    return made
+
+
+def add_to_folder(
+    staging: Staging,
+    part: parquet.PartFile,
+    offsets: OffsetRange,
+    revisions: Mapping[int, int],
+    log: DeltaLog,
+    now_ms: int,
+    weight_bytes: int = 0,
+) -> File:
+    """Give a staged file a name in a raw table's folder that no other file has, durable; return what the log is to say of it.
+
+    `revisions` are those of its ranges by where they start; of others than are in it there may be some.
+    """
+    staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(offsets, file_id))
+    own = {start: each for start, each in revisions.items() if start in offsets}
+    return compacted_file(path, offsets, staged, own, now_ms, weight_bytes)
+
+
+def place_in_folder(
+    staging: Staging, part: parquet.PartFile, log: DeltaLog, name_of: Callable[[str], str]
+) -> tuple[StagedFile, str]:
+    """Give a staged file a name in a table's folder, durable, of an id that no other file has; return both."""
+    file_id = str(uuid.uuid4())
+    staged, path = staging.settle(part, f"compacted-{file_id}"), name_of(file_id)
+    staging.bring(part, staged)
+    with told_if_gone(staged.path):
+        staging.lake.store.publish(staged.path, f"{log.folder}/{path}")
+    return staged, path
+
+
+def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
+    """Return whether a name is free, or another run has given it to the same file: not to one that rotted since."""
+    size = lake.store.size(path)
+    return size is None or (size == file.bytes and lake.store.is_same(own, path))
+
+
+def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedFile:
+    return DamagedFile(
+        f"{len(uncut)} files of the table {url} cannot be cut, though ranges of them were replaced: they are not what its log "
+        f"says; they stay as they are, all else is in the table, and the replaced ranges are in `data/`; "
+        f"{how_to_mend(coverage, url)}; `{command('audit', coverage.log.topic)}` names all that is amiss",
+        [*uncut.values()],
+    )
+
+
+def _gone(manifest: Manifest, lake: Lake, log: DeltaLog) -> Exception:
+    """Return what to raise where a landed file is not there: it may have been replaced, or dropped, meanwhile."""
+    if lake.newest(manifest) != manifest:
+        return _LookAgain()
+    return LakeUnavailable(
+        f"cannot add range {manifest.offsets.text(manifest.topic)} to the table {lake.store.url(log.folder)}: its landed "
+        "file is gone, or not as large as its manifest says; the table stays as it was; `offsetlake audit` names the file",
+        path=log.folder,
+    )

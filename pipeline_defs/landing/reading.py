@@ -1,0 +1,145 @@
+"""What may be read of each range: as much as the broker still has, and under `at_most_once` nothing that was begun.
+
+Invariant: a range that may not be read gets its verdict here, and nothing of it becomes visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.command_lines import command
+from ..core.errors import OffsetlakeError, Unavailable
+from ..core.landing.verdicts import Verdict, failed
+from ..core.log.delivery import Claim, Delivery
+from ..core.log.losses import Reading, read_from
+from ..core.log.plan_step import Watermarks
+from ..core.offsets import OffsetRange
+from .attempt import Run
+from .redo import verify_expired
+
+
+def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
+    """Asks the broker what it still has of each range; what may not be read gets its verdict without being read."""
+    if not ranges:
+        return [], []
+    tools, tail = run.tools, run.coverage.log.tail
+    seen = tools.kafka.observe(run.topic, tools.isolation_level)
+    topic_id, watermarks = seen.topic_id, seen.watermarks
+    verdicts, readings = [], []
+    for offsets in ranges:
+        is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
+        reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        manifest = run.coverage.manifests.get(offsets)
+        if reading is not None:
+            readings.append(reading)
+        elif manifest is not None and run.coverage.is_landed(offsets):
+            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
+        else:
+            verdicts.append(failed(offsets, reason))
+    return verdicts, readings
+
+
+def _read_or_reason(
+    run: Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
+) -> tuple[Reading | None, str]:
+    """Returns what may be read of a range, or why nothing may."""
+    where = offsets.text(run.topic)
+    if not is_current:
+        return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
+    if marks is None:
+        return None, f"range {where}: the topic has no partition {offsets.partition} any more"
+    if offsets.end > marks.end:
+        return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
+    reading = read_from(offsets, marks.earliest)
+    is_accepted = run.tools.on_loss == "record" or offsets in run.coverage.accepted
+    if reading.lost and (not is_accepted or run.coverage.is_landed(offsets)):
+        (lost,) = reading.lost
+        return None, (
+            f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
+            f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
+            f"landed; nothing was written; `{command('accept-loss', run.topic, offsets.key)}` lands what is left and "
+            "records the loss, `on_loss: record` in defs.yaml does so by itself"
+        )
+    return reading, ""
+
+
+def why_unreadable(run: Run, reading: Reading) -> str | None:
+    """Look for what no reader gets past in a range that Spark could not read; none where the broker shows no such record."""
+    offsets, rest, tools = reading.offsets, reading.rest, run.tools
+    if rest is None:
+        return None
+    try:
+        found = tools.kafka.find_untellable(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+    except Unavailable:
+        return None
+    if found is None:
+        return None
+    offset, timestamp_ms = found
+    return (
+        f"range {offsets.text(run.topic)} has a record at offset {offset} with timestamp {timestamp_ms} ms since 1970, which a "
+        "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have what "
+        f"the log has from offset {rest.start} up to it, {offset - rest.start:,} other offsets among it, sent again with right "
+        f"times and deleted (kafka-delete-records), then `{command('accept-loss', run.topic, offsets.key)}`; a topic's "
+        "`message.timestamp.after.max.ms` refuses such records"
+    )
+
+
+def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+    """Refuse ranges whose plan step is not as this run has read it; return the others.
+
+    Another step may plan their offsets in other ranges, and rows would be shown twice. While the newest step stands, the
+    earlier ones do: none is planned again before those after it are gone. So this reads one object in most cases.
+    """
+    log, lake = run.coverage.log, run.tools.lake
+    if not readings:
+        return [], []
+    try:
+        if lake.has_step(log.steps[-1]):
+            return [], list(readings)
+        steps = {step.seq: step for step in (log.ranges[reading.offsets] for reading in readings)}
+        gone = {seq for seq, step in steps.items() if not lake.has_step(step)}
+    except OffsetlakeError as error:
+        return [failed(reading.offsets, str(error)) for reading in readings], []
+    refused = [
+        failed(
+            reading.offsets,
+            f"range {reading.offsets.text(run.topic)} was planned by step {seq} of the plan log, which is gone or another one "
+            "by now: somebody deleted it while this run read the range; nothing was written, since another step may plan its "
+            "records in other ranges; the next tick plans what no step has, and asks for it",
+        )
+        for reading in readings
+        if (seq := log.ranges[reading.offsets].seq) in gone
+    ]
+    return refused, [reading for reading in readings if log.ranges[reading.offsets].seq not in gone]
+
+
+def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+    """Claim what is not committed before it is read, where ranges are read at most once; return what is refused, and the rest.
+
+    What another attempt has claimed is never read again. A claim that fails fails its own range.
+    """
+    if run.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
+        return [], list(readings)
+    taken, planned = split_planned(run, readings)
+    ours = []
+    for reading in planned:
+        offsets, attempt = reading.offsets, run.attempt
+        mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
+        try:
+            first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+        except OffsetlakeError as error:
+            taken.append(failed(offsets, str(error)))
+            continue
+        if first == mine:
+            ours.append(reading)
+            continue
+        taken.append(
+            failed(
+                offsets,
+                f"range {offsets.text(run.topic)} was claimed by attempt {first.attempt} of run {first.run_id}, which has "
+                "not landed it; `delivery: at_most_once` never reads a range twice; nothing was written; "
+                f"`{command('losses', run.topic)}` lists what was abandoned so",
+            )
+        )
+    run.tools.on_step("claim", topic=run.topic, ranges=len(ours))
+    return taken, ours

@@ -1,0 +1,212 @@
+"""What a range reads as now, held against what stands landed, and what follows from it.
+
+Invariant: nothing here commits, and nothing becomes visible but what a manifest has decided already.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.layout import published_path
+from ..core.command_lines import replace_command
+from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFileGone
+from ..core.landing.verdicts import Outcome, Verdict, failed
+from ..core.log.manifest import Manifest
+from ..core.offsets import OffsetRange
+from .attempt import Attempt
+from .standing import TRIES, Digests, landed_files
+
+
+class Act(StrEnum):
+    """What follows from a comparison."""
+
+    KEEP = "keep"  # what stands
+    MEND = "mend"  # what was read has the digest that the manifest names: publish it under the manifest
+    NEXT = "next"  # commit what was read as the next revision
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is to be done about a range that was read, and the verdict once it is done."""
+
+    act: Act
+    verdict: Verdict
+
+
+def compare(
+    standing: Manifest,
+    ours: Manifest,
+    part: parquet.PartFile | None,
+    attempt: Attempt,
+    lake: Lake,
+    *,
+    is_redo: bool,
+    is_first_since: bool,
+) -> Comparison:
+    """Hold what was read now against the manifest that stands, and the file that stands for it.
+
+    `is_first_since` says that what would be committed now is the first revision since before it was read: only then is it
+    known to be the newer reading.
+
+    | under the final name | read now | what follows |
+    |---|---|---|
+    | the manifest's file | same digest, or equal rows in other bytes | it stays: unchanged, or superseded |
+    | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
+    | nothing, and nothing staged | anything | the next revision: what was committed is nowhere |
+    | a file of another size or digest | same digest | mended; in a redo only by `replace` |
+    | a file of another size or digest | other bytes | failed; `replace`: the next revision |
+
+    What would be the next revision fails where it is not the first one since.
+    """
+    offsets, is_same = ours.offsets, standing.digest == ours.digest
+    may_replace = attempt.on_change == "replace"
+    damage = _damage(standing, lake, is_redo=is_redo)
+    if damage is None:
+        difference = None if is_same else _difference(standing, ours, part, lake)
+        if difference is None:
+            outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
+            notes = () if is_same else ("equal rows, other bytes: another writer wrote them",)
+            return Comparison(Act.KEEP, Verdict(offsets, outcome, standing, notes))
+        if may_replace:
+            return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)
+        text = f"range {offsets.text(ours.topic)}: {difference}"
+        return Comparison(Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,)))
+    is_gone = lake.store.size(published_path(standing)) is None
+    if is_same and not is_gone and (may_replace or not attempt.redo):
+        outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
+        return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
+    if is_gone or may_replace:
+        outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
+        return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)
+    advice = (
+        "nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
+        f"`{replace_command(ours.topic, offsets.key)}`"
+    )
+    return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))
+
+
+def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: str, is_first_since: bool) -> Comparison:
+    if is_first_since:
+        return Comparison(Act.NEXT, Verdict(offsets, outcome, standing, notes))
+    overtaken = (
+        f"range {offsets.text(standing.topic)}: attempt {standing.provenance.attempt} committed revision {standing.revision} "
+        "since this run began, so which of the two has read later is not known; nothing was written, that revision stands; "
+        "read the range again"
+    )
+    return Comparison(Act.KEEP, failed(offsets, *notes, overtaken))
+
+
+def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
+    """Return what is wrong with the file of a manifest; none where the right one stands. A redo reads it."""
+    where = f"range {standing.offsets.text(standing.topic)}"
+    if not (lake.is_published(standing) or roll_forward(standing, lake)):
+        found = lake.store.size(published_path(standing))
+        if found is None:
+            return f"{where} was committed with digest {standing.digest}, and its file is neither published nor staged"
+        expected = standing.file.bytes if standing.file else 0
+        return f"{where}: the published file, of {found} bytes, is not the one of {expected} bytes that was committed"
+    if is_redo and standing.file is not None:
+        try:
+            digest = Digests(lake).of(standing)
+        except DamagedFile as error:  # what is mended by a file in its place, as any damage is
+            return f"{where}: {error}"
+        if digest != standing.digest:
+            return (
+                f"{where}: the published file has sha256 {digest}, expected {standing.digest} as its manifest says: it was "
+                "changed after it was landed"
+            )
+    return None
+
+
+def roll_forward(manifest: Manifest, lake: Lake) -> bool:
+    """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
+    if manifest.file is not None:
+        try:
+            with lake.store.explained("read", manifest.file.path), lake.local_copy(manifest.file.path) as staged:
+                if parquet.digest(staged) != manifest.digest:
+                    return False
+        except FileNotFoundError:
+            return False
+    return lake.publish(manifest) is not None
+
+
+def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
+    """Return what says again what an earlier revision said, whose rows still stand; none where there is none.
+
+    The manifest was never published, then, and its staged file is gone: nobody has seen it, and nobody can finish it. Rows of
+    a range whose file was dropped stand in the raw table: it is dropped once more, at that revision.
+    """
+    path = published_path(manifest)
+    for before in lake.earlier(manifest):
+        if before.drop is not None and before.is_dropped:
+            with suppress(TableFileGone):
+                Digests(lake).table_path(before)
+                return replace(before, drop=replace(before.drop, number=manifest.serial + 1 - before.revision))
+        if before.file is not None and lake.store.size(path) == before.file.bytes:
+            with suppress(FileNotFoundError), lake.local_copy(path) as standing:
+                if parquet.digest(standing) == before.digest:
+                    return replace(before, revision=manifest.revision + 1)
+    return None
+
+
+def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+    """Return what a file under the range's own name, which no manifest names, has instead of ours; empty for equal rows.
+
+    None where it is not there, or the very bytes that were read now.
+    """
+    path = published_path(ours)
+    try:
+        with lake.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
+            if parquet.digest(found) == ours.digest:
+                return None
+            return parquet.differing_rows(found, part.path) or "" if part else "the broker has no row of it now"
+    except FileNotFoundError:
+        return None
+    except DamagedFile as error:
+        return str(error)
+
+
+def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
+    """Return why a range is not landed onto a file of other rows that no manifest names."""
+    return (
+        f"range {ours.offsets.text(ours.topic)}: its manifest is gone, and the published file "
+        f"{lake.store.url(published_path(ours))} is not what Kafka has now: {difference}; nothing was written; restore the "
+        "manifest from a backup of the lake, or, while Kafka has all of it, put what it has now in the file's place: "
+        f"`{replace_command(ours.topic, ours.offsets.key)}`"
+    )
+
+
+def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+    if standing.rows == ours.rows == 0:
+        return None
+    if part is None or standing.file is None:
+        return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
+    for _ in range(TRIES):
+        try:
+            with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
+                return parquet.differing_rows(files[standing.offsets].path, part.path)
+        except FileNotFoundError:  # dropped since it was found
+            continue
+    raise StagedFileGone(
+        f"range {ours.offsets.text(ours.topic)}: its landed file, or {part.path} that was read now, went away while they were "
+        "compared; nothing was written; the next run compares them again"
+    )
+
+
+def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
+    """Check the landed file against its digest, since Kafka cannot be asked again."""
+    while True:
+        manifest = lake.newest(manifest)
+        try:
+            found = Digests(lake).of(manifest)
+        except OffsetlakeError as error:
+            return failed(offsets, reason, str(error))
+        if lake.is_replaced(manifest):
+            continue
+        if found != manifest.digest:
+            return failed(offsets, reason, "the published file does not match the digest in its manifest")
+        return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

@@ -1,0 +1,219 @@
+"""What a scan staged: which file is which range's, and whether a range may be committed.
+
+Invariant: nothing here is visible to a reader, and nothing becomes so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.remote_file import File
+from ..core.errors import DamagedFile, EngineUnavailable, StagedFileGone
+from ..core.landing.verdicts import verify_staged
+from ..core.log.coverage import Coverage
+from ..core.log.delivery import Delivery
+from ..core.log.holes import Rows, explain_holes, missing_offsets
+from ..core.log.losses import Reading
+from ..core.log.manifest import Manifest, Provenance, StagedFile
+from ..core.log.plan_step import PlanStep
+from ..core.offsets import OffsetRange, TopicRange
+from ..core.steps import StepWatcher
+from .attempt import Attempt, Run, Tools
+from .staging_places import Staging, told_if_gone
+
+Result = TypeVar("Result")
+
+READ_THREADS = 8  # footers wait for the disk or the network, not for Python
+VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
+ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Is what verification needs of a scan that was read: its files, from which topic, and how long it took."""
+
+    parts: Mapping[OffsetRange, parquet.PartFile | None]
+    topic_ids: tuple[str | None, str | None]
+    is_compacted: bool
+    seconds_per_offset: float
+
+    def part_of(self, reading: Reading) -> parquet.PartFile | None:
+        """Is the staged file of what could be read of a range; none where it holds no record."""
+        return self.parts.get(reading.rest) if reading.rest else None
+
+
+def stage_anew(
+    stage: Callable[[PurePath], Result], folder: PurePath, on_step: StepWatcher, tries: int = ENGINE_TRIES
+) -> tuple[Result, PurePath]:
+    """Stage in a folder, in another one where Spark went away meanwhile: it may still write into the first.
+
+    Returns what `stage` returns, and the folder that has it. Raises `EngineUnavailable` after the last try, and at once what
+    else `stage` raises, or what no other try mends.
+    """
+    for again in range(1, tries):
+        try:
+            return stage(folder), folder
+        except EngineUnavailable as error:
+            if not error.retriable:
+                raise
+            on_step("engine_lost", reason=str(error), again=again)
+            folder = folder.with_name(f"{folder.name}_{again}")
+    return stage(folder), folder
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What Spark staged for ranges: the file of each, files that are of no one range, and what cannot be read, as texts.
+
+    A range has no file where it has no record, or where its file is one of those that cannot be read.
+    """
+
+    parts: Mapping[TopicRange, parquet.PartFile | None]
+    strays: Sequence[str]
+    damaged: Sequence[str]
+
+
+def match_parts(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
+    """Matches files to ranges by what is in them."""
+    parts: dict[TopicRange, parquet.PartFile | None] = dict.fromkeys(ranges)
+    places = sorted(ranges, key=_place)
+    expected = sorted({each.topic for each in ranges})
+    strays, damaged = [], []
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        read = list(pool.map(lambda file: _read_part(file, expected, staging), staging.files(folder)))
+    for found in read:
+        if found is None:
+            continue
+        if isinstance(found, str):
+            damaged.append(found)
+            continue
+        topic, part = found
+        at = bisect_right(places, (topic, part.partitions[0], part.min_offset), key=_place)
+        owner = places[at - 1] if at else None
+        if owner is not None and owner.topic == topic and _is_of(part, owner.offsets) and parts[owner] is None:
+            parts[owner] = part
+        else:
+            strays.append(
+                f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
+                f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
+            )
+    return Matched(parts, strays, damaged)
+
+
+def _read_part(file: File, expected: Sequence[str], staging: Staging) -> tuple[str, parquet.PartFile] | str | None:
+    """Return a file with its topic, none for one without rows, or why it cannot be read.
+
+    Where there are several topics it is in the file, whose footer does not tell.
+    """
+    try:
+        part = staging.read_part(file)
+        if part is None:
+            return None
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+            return expected[0] if len(expected) == 1 else ",".join(parquet.read_topics(file)), part
+    except (StagedFileGone, DamagedFile) as error:
+        return str(error)
+
+
+def _place(each: TopicRange) -> tuple[str, int, int]:
+    return each.topic, each.offsets.partition, each.offsets.start
+
+
+def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
+    is_its_partition = part.partitions == (offsets.partition, offsets.partition)
+    return is_its_partition and part.min_offset in offsets and part.max_offset in offsets
+
+
+def verify_range(
+    topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run
+) -> tuple[Manifest | None, list[str]]:
+    """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
+    offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
+    file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
+    missing = missing_offsets(reading.rest, runs) if reading.rest else []
+    rows = Rows(reading.rest or offsets, runs)
+    is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
+    evidence = list(spans)  # before the log's start is asked for: it only ever moves on
+    begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
+    holes, unexplained = explain_holes(missing, evidence, rows, compacted_from=begins)
+    holes = (*reading.lost, *holes)
+    before, after = staged.topic_ids
+    after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
+    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, before, after))
+    if violations:
+        return None, violations
+    manifest = Manifest(
+        topic,
+        offsets,
+        file,
+        holes,
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=tools.spark.writer,
+            plan_seq=step.seq,
+            topic_id=step.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(staged.seconds_per_offset * len(offsets), 3),
+        ),
+        isolation_level=tools.isolation_level,
+        delivery=tools.delivery,
+        named_after=attempt.id if tools.delivery is Delivery.AT_LEAST_ONCE else "",
+        schema=part.schema if part else {},
+    )
+    return manifest, []
+
+
+def staged_name(topic: str, offsets: OffsetRange) -> str:
+    """Return what a range is called below its attempt, which may land the same offsets of several topics."""
+    return f"{topic}/{offsets.key}"
+
+
+def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
+    file = staging.settle(part, name)
+    with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
+        return file, parquet.read_runs(part.path)
+
+
+def stage_empty(
+    name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, columns: Sequence[str] = parquet.RAW_SCHEMA.names
+) -> StagedFile:
+    """Stage a file without rows, with columns of raw records, for a revision that has none any more.
+
+    Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
+    """
+    staged = f"staging/{attempt.id}/{name}.empty.parquet"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        empty = Path(folder) / "empty.parquet"
+        parquet.write_empty(empty, columns)
+        opened.enter_context(told_if_gone(staged))
+        lake.store.upload(empty, staged)
+        lake.store.make_durable(staged)
+        start = offsets.start
+        return StagedFile(staged, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
+
+
+def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
+    """Return where a Kafka partition begins; none where a topic that was recreated meanwhile has no such partition."""
+    state = tools.kafka.read_watermarks(topic, tools.isolation_level).get(partition)
+    return state.earliest if state else None
+
+
+def owes(run: Run, ranges: Sequence[OffsetRange], coverage: Coverage) -> bool:
+    """Return whether a manifest still needs a staged file of this attempt to be published."""
+    return any(
+        manifest.provenance.attempt == run.attempt.id and not coverage.is_landed(offsets)
+        for offsets in ranges
+        if (manifest := coverage.manifests.get(offsets)) is not None
+    )

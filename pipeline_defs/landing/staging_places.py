@@ -1,0 +1,333 @@
+"""Where Spark stages, and how that is looked at and brought into the lake: on this machine, or in the lake's own object store.
+
+Invariant: nothing here is visible to a reader, and nothing becomes so. What is remote never comes to this machine as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from ..adapters.lake import parquet
+from ..adapters.lake.footer import canonicalize
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.remote_file import File, RemoteFile
+from ..adapters.system.locks import scratch
+from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
+from ..core.hadoop_urls import hadoop_url
+from ..core.log.manifest import Manifest, StagedFile
+from ..core.offsets import OffsetRange
+from .standing import LandedFile, landed_files
+
+if TYPE_CHECKING:
+    from ..adapters.spark.spark_files import Digest
+
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..adapters.spark.spark_files import read_digests
+
+if TYPE_CHECKING:
+    from ..adapters.lake.lake import Lake
+    from ..adapters.spark.engine import Engine
+
+WATCH_SECONDS = 0.05
+LIST_SECONDS = 3.0
+TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
+Name = TypeVar("Name")
+Landed = Mapping[OffsetRange, LandedFile]
+
+
+@dataclass
+class LocalStaging:
+    """A place of one attempt that Spark writes to: a folder of this machine, or of a file system that a cluster shares.
+
+    It is in the lake where that is one, else beside it. `RemoteStaging` has the same methods.
+    """
+
+    attempt: str
+    lake: Lake
+    _made: list[Path] = field(default_factory=list)
+
+    @cached_property
+    def root(self) -> Path:
+        """Folder of the attempt; those below it are named by the caller."""
+        if self.lake.store.local_root is not None:
+            return self.lake.store.local_root / "staging" / self.attempt
+        self._made.append(Path(tempfile.mkdtemp(dir=scratch())))
+        return self._made[0]
+
+    def url(self, folder: PurePath) -> str:
+        """Return a folder as Spark is told it."""
+        return str(folder)
+
+    def watched(
+        self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None
+    ) -> AbstractContextManager[None]:
+        """Look at a folder while Spark writes to it; `on_files` is told now and then how many files there are.
+
+        They are written to the disk as soon as their tasks are done, while Spark goes on with the others: a head start and no
+        more. What is committed is made durable before.
+        """
+        return _watched(lambda: set(Path(folder).glob("*.parquet")), _write_back, on_files, WATCH_SECONDS)
+
+    def finish(self, folder: PurePath) -> None:
+        """Do what Spark is still needed for once it has written a folder: here nothing."""
+
+    def files(self, folder: PurePath) -> Iterable[File]:
+        """List the files below a folder that is finished."""
+        return parquet.files_of(Path(folder))
+
+    def read_part(self, file: File) -> parquet.PartFile | None:
+        """Read the footer of a file; none where it has no rows. Raise `DamagedFile` for one that is torn or was changed."""
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+            return parquet.read_part(file)
+
+    def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
+        """Return a staged file as a manifest names it; `name` is one that the attempt gives once.
+
+        Its footer is made canonical, so that equal rows are equal bytes.
+        """
+        assert isinstance(part.path, Path)
+        root = self.lake.store.local_root
+        path = f"staging/{self.attempt}/{name}.parquet" if root is None else str(part.path.relative_to(root))
+        explained = self.lake.store.explained("write", path)
+        with told_if_gone(path), explained, parquet.told_if_damaged(f"staged file {path}"):
+            canonicalize(part.path)
+            return parquet.staged_file(part, path)
+
+    def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
+        """Bring a staged file to the lake, and make it durable, where it is not yet."""
+        if part is None or file is None:
+            return
+        with told_if_gone(file.path):
+            if self.lake.store.local_root is None:
+                assert isinstance(part.path, Path)
+                self.lake.store.upload(part.path, file.path)
+            self.lake.store.make_durable(file.path)
+
+    @contextmanager
+    def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
+        """Give objects of the lake as Spark can read them from here, for a while: copies of those of an object store."""
+        with ExitStack() as opened:
+            yield [opened.enter_context(self.lake.local_copy(path)) for path in paths]
+
+    def digests(self, files: Sequence[File]) -> list[str]:
+        """Read the sha256 of files that are open, in hex."""
+        return [parquet.digest(file) for file in files]
+
+    def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
+        """Give the files of landed ranges as Spark can read them from here, for a while."""
+        return landed_files(manifests, self.lake)
+
+    def with_digests(self, landed: Landed) -> Landed:
+        """Return landed files that know their digests as they are now, where reading them for that is not for this machine."""
+        return landed
+
+    def close(self) -> None:
+        """Delete what is left of it outside of the lake, which sweeps its own."""
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class RemoteStaging:
+    """A prefix of the lake's own object store, which executors write to; `read_digests` has them read what they wrote.
+
+    What they wrote stays as it is, since changing a footer is writing the object anew: a digest is that of the file as written.
+    """
+
+    attempt: str
+    lake: Lake
+    read_digests: Callable[[Sequence[str]], Mapping[str, Digest]]
+    _digests: dict[str, Digest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._url = hadoop_url(self.lake.store.root)
+
+    @property
+    def root(self) -> PurePosixPath:
+        """Prefix of the attempt."""
+        return PurePosixPath("staging") / self.attempt
+
+    def url(self, folder: PurePath) -> str:
+        """Return the URL that Hadoop knows."""
+        return f"{self._url}/{folder}"
+
+    def watched(
+        self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None
+    ) -> AbstractContextManager[None]:
+        """Count the objects of a folder."""
+
+        def find() -> set[str]:
+            with suppress(LakeUnavailable):  # whoever needs it will say so
+                return set(self._list(folder))
+            return set()
+
+        return _watched(find, lambda path: None, on_files, LIST_SECONDS)
+
+    def finish(self, folder: PurePath) -> None:
+        """Have the digests read where the files are."""
+        self._digests |= self._read_digests([self.url(folder)] if self._list(folder) else [])
+
+    def files(self, folder: PurePath) -> Iterable[File]:
+        """List the objects of a folder."""
+        return [self._file(path, size) for path, size in self._list(folder).items()]
+
+    def read_part(self, file: File) -> parquet.PartFile | None:
+        """Read the footer of an object by ranges; refuse one that is not what its digest was read of."""
+        assert isinstance(file, RemoteFile)
+        known = self._digests.get(file.path)
+        if known is None or known.bytes != file.bytes:
+            found = f"{known.bytes} bytes" if known else "nothing"
+            raise DamagedFile(
+                f"{file} has {file.bytes} bytes, and Spark has read {found} there: it was changed meanwhile; nothing "
+                "became visible; the next run reads its range again"
+            )
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged object {file}"):
+            return parquet.read_part(file)
+
+    def settle(self, part: parquet.PartFile, name: str) -> StagedFile:  # noqa: ARG002 (it has its name already)
+        """Return the object where it lies, with the digest that executors have read."""
+        assert isinstance(part.path, RemoteFile)
+        known = self._digests[part.path.path]
+        return parquet.staged_as(part, part.path.path, known.bytes, known.sha256)
+
+    def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
+        """Do nothing: it lies there, and is durable."""
+
+    @contextmanager
+    def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
+        """Give the objects themselves."""
+        sizes = [self.lake.store.size(path) for path in paths]
+        if None in sizes:
+            raise FileNotFoundError(paths[sizes.index(None)])
+        yield [self._file(path, size) for path, size in zip(paths, sizes, strict=True) if size is not None]
+
+    def digests(self, files: Sequence[File]) -> list[str]:
+        """Have executors read them."""
+        found = self._read_digests([str(file) for file in files])
+        return [found[file.path].sha256 for file in files if isinstance(file, RemoteFile)]
+
+    @contextmanager
+    def landed(self, manifests: Iterable[Manifest]) -> Iterator[Landed]:
+        """Give the objects themselves; raise `Refused` for a range that only a compacted file has."""
+        files = {}
+        for manifest in manifests:
+            path = self.lake.own_path(manifest)
+            size = None if path is None else self.lake.store.size(path)
+            if path is None:
+                raise Refused(
+                    f"range {manifest.offsets.text(manifest.topic)} is in a compacted file only, and OFFSETLAKE_SPARK_REMOTE "
+                    "reads no part of one; nothing was decoded; unset it for this command, so that a Spark of this machine "
+                    "does it"
+                )
+            if size is None:
+                raise FileNotFoundError(path)
+            files[manifest.offsets] = LandedFile(self._file(path, size), is_cut=False)
+        yield files
+
+    def with_digests(self, landed: Landed) -> Landed:
+        """Have the digests read where the files are."""
+        found = self.digests([each.path for each in landed.values()])
+        return {
+            offsets: replace(each, sha256=sha256) for (offsets, each), sha256 in zip(landed.items(), found, strict=True)
+        }
+
+    def close(self) -> None:
+        """Do nothing: the lake sweeps what is left."""
+
+    def _read_digests(self, urls: Sequence[str]) -> dict[str, Digest]:
+        found = self.read_digests(urls) if urls else {}
+        return {url.removeprefix(f"{self._url}/"): digest for url, digest in found.items()}
+
+    def _list(self, folder: PurePath) -> dict[str, int]:
+        """List the files that tasks have committed directly below a folder, with their sizes."""
+        found = self.lake.store.list(str(folder))
+        return {
+            path: size
+            for path, size in found.items()
+            if path.endswith(".parquet") and PurePosixPath(path).parent == folder
+        }
+
+    def _file(self, path: str, size: int) -> RemoteFile:
+        return RemoteFile(self.lake.store, path, size, self.url(PurePosixPath(path)))
+
+
+Staging = LocalStaging | RemoteStaging
+
+
+@contextmanager
+def _watched(
+    find: Callable[[], set[Name]], begin: Callable[[Name], None], on_files: Callable[[int], None], seconds: float
+) -> Iterator[None]:
+    ended = threading.Event()
+
+    def watch() -> None:
+        begun: set[Name] = set()
+        told = time.monotonic()
+        while not ended.wait(seconds):
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                on_files(len(begun))
+            for each in find() - begun:
+                begun.add(each)
+                begin(each)
+
+    watcher = threading.Thread(target=watch, name="offsetlake-write-back")
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _write_back(path: Path) -> None:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def told_if_gone(what: str) -> Iterator[None]:
+    """Turn a staged file that is not there any more into `StagedFileGone`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StagedFileGone(
+            f"staged file {what} is gone before it was committed: a sweep, or somebody, deleted it while its attempt was at "
+            "work; nothing of its range became visible; the next run reads the range again"
+        ) from error
+
+
+def is_apart(engine: Engine, lake: Lake) -> bool:
+    """Return whether Spark and this machine have nothing in common but an object store."""
+    return engine.is_remote and lake.store.local_root is None
+
+
+def staging_of(engine: Engine, lake: Lake) -> Callable[[str, Lake], Staging]:
+    """Return what opens the staging place of an attempt."""
+    return (
+        partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart(engine, lake) else LocalStaging
+    )
+
+
+def near(engine: Engine, lake: Lake, what: str) -> Engine:
+    """Return an engine that reads folders of this machine; raise `Refused` for `what` where it cannot."""
+    if is_apart(engine, lake):
+        raise Refused(
+            f"{what} reads files through this machine, which the cluster of OFFSETLAKE_SPARK_REMOTE does not see, and the lake "
+            f"{lake.store.root} is an object store; nothing was read or written; unset it for that, so that a Spark of this "
+            "machine does it"
+        )
+    return engine

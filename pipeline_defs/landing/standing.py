@@ -1,0 +1,191 @@
+"""Where the rows of landed ranges stand, as files to read and digests to hold them against.
+
+A range has a file of its own; where that was dropped, its rows are cut out of the compacted file of the raw table that has
+them, whose digest is checked first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.layout import published_path
+from ..adapters.lake.remote_file import File
+from ..adapters.tables.delta_log import raw_table_log
+from ..core.errors import DamagedFile, TableFileGone
+from ..core.log.manifest import Manifest
+from ..core.offsets import OffsetRange
+from ..core.tables.delta import File as TableFile
+from ..core.tables.raw_table import DIGEST, RangeFiles
+
+TRIES = 3  # at a file that is dropped between being found and being read
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    """A file with the rows of a landed range: its own, or a cut out of a compacted one.
+
+    `sha256` is its digest, where somebody has read it already.
+    """
+
+    path: File
+    is_cut: bool
+    sha256: str | None = None
+
+    def is_of(self, manifest: Manifest) -> bool:
+        """Says whether it is what was landed: byte for byte, or out of a compacted file, which was held against its digest."""
+        return self.is_cut or (self.sha256 or parquet.digest(self.path)) == manifest.digest
+
+
+@contextmanager
+def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+    """Gives a file to read for each range, for a while; raises `TableFileGone` where a dropped one's rows are nowhere."""
+    files: dict[OffsetRange, LandedFile] = {}
+    dropped: list[Manifest] = []
+    with ExitStack() as opened:
+        for manifest in manifests:
+            own = lake.own_path(manifest)
+            if own is None:
+                dropped.append(manifest)
+            else:
+                files[manifest.offsets] = LandedFile(opened.enter_context(lake.local_copy(own)), is_cut=False)
+        if dropped:
+            files |= opened.enter_context(_cut_files(dropped, lake))
+        yield files
+
+
+@contextmanager
+def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+    with scratch_folder(lake, "cut") as folder:
+        paths = {manifest.offsets: folder / f"{manifest.offsets.key}.parquet" for manifest in manifests}
+        for manifest in manifests:
+            if not manifest.rows:
+                parquet.write_empty(paths[manifest.offsets])
+        for path, some in Digests(lake).by_table_file(each for each in manifests if each.rows).items():
+            with lake.local_copy(path) as compacted:
+                for offsets, rows in parquet.read_ranges(compacted, sorted(manifest.offsets for manifest in some)):
+                    parquet.write(rows, paths[offsets])
+        yield {offsets: LandedFile(path, is_cut=True) for offsets, path in paths.items()}
+
+
+@contextmanager
+def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
+    """Gives a file of a table to read, for a while; raises `DamagedFile` where it is not what the table's log says."""
+    path = f"{folder}/{file.path}"
+    url, expected = lake.store.url(path), file.tags[DIGEST]
+    try:
+        with lake.local_copy(path) as copy:
+            found = parquet.digest(copy)
+            if found != expected:
+                raise DamagedFile(f"the table's file {url} has sha256 {found}, expected {expected}")
+            yield copy
+    except FileNotFoundError:
+        raise DamagedFile(f"the table's file {url} is not there, expected sha256 {expected}") from None
+
+
+def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
+    """Return why a file of a table is not what the table's log says; none where it is."""
+    try:
+        with table_file(file, folder, lake):
+            return None
+    except DamagedFile as error:
+        return str(error)
+
+
+@contextmanager
+def scratch_folder(lake: Lake, name: str) -> Iterator[Path]:
+    """Gives a folder in staging for a while; what a crash leaves of it is swept, as what any attempt leaves."""
+    staging = lake.store.local_root / "staging" if lake.store.local_root is not None else None
+    if staging is not None:
+        staging.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-") as folder:
+        yield Path(folder)
+
+
+def standing_path(manifest: Manifest, lake: Lake) -> str:
+    """Return where the rows of a landed range are to be read now: in a file of its own, or, dropped, in the table's.
+
+    Raise `TableFileGone` where the file was dropped and the table does not have its rows.
+    """
+    own = lake.own_path(manifest) if manifest.rows else published_path(manifest)
+    return own or Digests(lake).table_path(manifest)
+
+
+class Digests:
+    """Reads digests of landed ranges; of the compacted files that have the rows of dropped ones each is read once."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._files: dict[str, tuple[int, RangeFiles]] = {}  # by topic, with the version of its table
+        self._why_changed: dict[str, str | None] = {}
+
+    def of(self, manifest: Manifest) -> str | None:
+        """Is the digest of a range's file; the manifest's where the raw table has its rows; none where it is not there.
+
+        Raises `TableFileGone` where the range's file was dropped, and no file of the table has its rows as they were.
+        """
+        if manifest.file is None:
+            return manifest.digest
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                own = self._lake.own_path(manifest)
+                if own is None:
+                    if manifest.rows:
+                        self.table_path(manifest)
+                    return manifest.digest
+                if not self._lake.store.exists(own):
+                    continue  # it may have been dropped in between
+                with self._lake.local_copy(own) as file:
+                    return parquet.digest(file)
+        return None
+
+    def table_path(self, manifest: Manifest) -> str:
+        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them.
+
+        A table that was read before may have other files by now.
+        """
+        log = raw_table_log(manifest.topic, self._lake.store)
+        version, files = self._files.get(manifest.topic) or self._read_table(manifest.topic)
+        while True:
+            try:
+                return self._find_in(files, manifest)
+            except TableFileGone:
+                if log.read_head().version == version:
+                    raise
+            version, files = self._read_table(manifest.topic)
+
+    def _read_table(self, topic: str) -> tuple[int, RangeFiles]:
+        table = raw_table_log(topic, self._lake.store).read()
+        self._files[topic] = table.version, RangeFiles(table)
+        return self._files[topic]
+
+    def _find_in(self, files: RangeFiles, manifest: Manifest) -> str:
+        topic, where = manifest.topic, manifest.offsets.text(manifest.topic)
+        log, file = raw_table_log(topic, self._lake.store), files.find_at(manifest)
+        if file is None:
+            raise TableFileGone(
+                f"the file of range {where} was dropped, and the table {self._lake.store.url(log.folder)} does not have its "
+                "rows: restore the table's folder from a backup",
+                topic=topic,
+            )
+        path = f"{log.folder}/{file.path}"
+        if path not in self._why_changed:
+            self._why_changed[path] = why_changed(file, log.folder, self._lake)
+        if reason := self._why_changed[path]:
+            raise TableFileGone(
+                f"the file of range {where} was dropped, and {reason}; restore that from a backup",
+                topic=topic,
+            )
+        return path
+
+    def by_table_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+        """Group dropped ranges by the path of the table's file that has their rows; raise as `table_path` does."""
+        groups: dict[str, list[Manifest]] = {}
+        for manifest in manifests:
+            groups.setdefault(self.table_path(manifest), []).append(manifest)
+        return groups

@@ -1,0 +1,61 @@
+"""Sweeping: what attempts that died left in staging goes, once no run can still be at work on it and no manifest needs it.
+
+Invariant: only `staging/` is touched, and never a file that a manifest names and that is not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..adapters.lake.lake import Lake
+
+SWEEP_AFTER_SECONDS = 3 * 3600.0  # longer than the longest run that dagster.yaml allows (max_runtime_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """Is what one attempt left in staging: its name, its size, and when anything in it was last written."""
+
+    name: str
+    bytes: int
+    changed_at_ms: int
+
+
+def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> list[Orphan]:
+    """Finds what an attempt left that has written nothing for so long, unless a manifest needs a file of it."""
+    old = {
+        name: Orphan(name, entry.bytes, entry.changed_at_ms)
+        for name, entry in lake.store.entries("staging").items()
+        if now_ms - entry.changed_at_ms > older_than_seconds * 1000
+    }
+    needed = _needed(lake, set(old)) if old else set()
+    return [orphan for name, orphan in sorted(old.items()) if name not in needed]
+
+
+def sweep_orphans(
+    lake: Lake,
+    now_ms: int,
+    older_than_seconds: float = SWEEP_AFTER_SECONDS,
+    on_swept: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Orphan]:
+    """Deletes the orphans and returns them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
+
+    Were an attempt alive after all, it would fail to publish, and its ranges would be landed again: nothing is lost.
+    """
+    orphans = find_orphans(lake, now_ms, older_than_seconds)
+    for done, orphan in enumerate(orphans, 1):
+        lake.store.delete_folder(f"staging/{orphan.name}")
+        on_swept(done, len(orphans))
+    return orphans
+
+
+def _needed(lake: Lake, names: set[str]) -> set[str]:
+    """Returns those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
+    needed: set[str] = set()
+    for topic in lake.read_topics():
+        for manifest in lake.read_manifests(topic).values():
+            name = manifest.file.path.split("/")[1] if manifest.file else ""
+            if name in names - needed and not lake.is_published(manifest):
+                needed.add(name)
+    return needed

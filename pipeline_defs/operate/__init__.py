@@ -1,0 +1,1 @@
+"""What people and their monitors look at: status, metrics, alerts, traces, `read`."""

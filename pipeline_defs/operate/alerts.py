@@ -1,0 +1,203 @@
+"""Alerts: what does not get on, what may be lost, what failed; as log lines, checks and observations, and to people.
+
+Sensors apart from the one that plans and lands, so they speak where that one stands still. Invariant: the same trouble
+is told once, and again only where nobody could be reached.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
+from typing import Any
+
+import dagster as dg
+
+from ..adapters.telemetry.alerting import send_alert
+from ..core.command_lines import command
+from ..core.errors import OffsetlakeError
+from ..core.landing.progress import Seen, see_count, see_version
+from ..landing.auditing import Finding
+from ..orchestration.assets.checks import report_standing
+from ..orchestration.assets.decoded_checks import DEAD_LETTERS
+from ..orchestration.runs.exposure import check_expiry
+from ..orchestration.runs.known import Known, read_known
+from ..orchestration.runs.ledger import check_losses
+from ..orchestration.runs.moments import time_text
+from ..orchestration.runs.progress import read_situation
+from ..orchestration.runs.projection import read_reason
+from ..orchestration.runs.visiting import visit_topics
+from ..resources import Edges
+from ..topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
+from .tables import read_tables, table_text
+
+WATCH_SECONDS = 60
+FAILURE_SECONDS = 15
+SHOWN = 20
+UNREACHABLE = "unreachable"
+_SEEN = "seen"  # what the cursor has beside the troubles
+
+Troubles = dict[str, list[str]]  # by check, what they concern
+Watched = tuple[list[Finding], Mapping[str, Seen]]
+
+
+def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the sensor that tells of topics that stall, or that may lose or have lost records; none without topics."""
+
+    @dg.sensor(
+        name="watch",
+        minimum_interval_seconds=WATCH_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Alerts on all topics every minute, also while `{LAND_PENDING}` is stopped: ranges that fail "
+            "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
+            "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
+            "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
+            "where there is one, and to OFFSETLAKE_ALERT_URLS where that is set."
+        ),
+    )
+    def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+        before = json.loads(context.cursor or "{}")  # by topic
+        told = {topic.name: _read_cursor(before.get(topic.name, {})) for topic in topics}
+        known = read_known(context.instance, topics, edges.now_ms())
+        watched = visit_topics(
+            topics,
+            edges,
+            lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
+            lambda topic, error: ([_unreachable(topic, error)], told[topic.name][1]),
+        )
+        cursor, words, news = {}, list[str](), list[Finding]()
+        for topic, (found, seen) in zip(topics, watched, strict=True):
+            troubles = told[topic.name][0]
+            new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
+            for trouble in new:
+                for violation in trouble.violations:
+                    context.log.error("alert=%s topic=%s %s", trouble.check, topic.name, violation)
+            news += new
+            now = {each.check: list(each.concerns) for each in found}
+            if UNREACHABLE in now:
+                now = troubles | now  # of the others nothing is known
+            words += [f"{each} of {topic.name}" for each in sorted(troubles.keys() - now.keys())]
+            cursor[topic.name] = _as_cursor(now, seen)
+        texts = dict.fromkeys(
+            text for each in news for text in each.violations
+        )  # a broker that is down is one text, however many topics it has
+        undelivered = _tell("Offsetlake: topics do not get on", [*texts], edges)
+        for url in undelivered:
+            context.log.error("alert not delivered to %s; it is tried again", url)
+        over = f"; over: {', '.join(words)}" if words else ""
+        said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new{over}"
+        return dg.SensorResult(skip_reason=said, cursor=context.cursor if undelivered else json.dumps(cursor))
+
+    return dg.Definitions(sensors=[watch] if topics else [])
+
+
+def _unreachable(topic: Topic, error: OffsetlakeError) -> Finding:
+    return Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))
+
+
+def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:
+    """Return the troubles of a topic that were told, and what was seen of its tables."""
+    troubles = {name: each for name, each in found.items() if name != _SEEN}
+    return troubles, {name: Seen(*each) for name, each in found.get(_SEEN, {}).items()}
+
+
+def _as_cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) -> dict[str, Any]:
+    return {**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}}
+
+
+def find_troubles(
+    topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known
+) -> Watched:
+    """Find what of a topic is not well, and tell Dagster's checks.
+
+    Return too what is seen of its tables now, to be given as `seen` the next time.
+    """
+    found = read_situation(topic, edges.lake.recent(topic.name), edges, instance, known)
+    ledger, now_ms = found.losses(), edges.now_ms()
+    progress = report_standing(topic, found, ledger, instance, now_ms, known)
+    lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
+    expiry = check_expiry(topic, found.endangered)
+    tables = read_tables(topic, found.coverage, edges, instance)
+    still, aside, seen = watch_tables(topic, tables, seen, now_ms)
+    return [each for each in (progress, expiry, lost, still, aside) if not each.passed], seen
+
+
+def watch_tables(
+    topic: Topic, tables: Iterable[dict[str, Any]], seen: Mapping[str, Seen], now_ms: int
+) -> tuple[Finding, Finding, Mapping[str, Seen]]:
+    """Find derived tables that are broken, or stand still with something to do, and whether records were set aside lately.
+
+    A table stands still that has had one version for 15 minutes, as this sensor sees it, while ranges or days wait: however
+    long they have waited before, whoever works off a backlog makes versions.
+    """
+    still = dict[str, str]()  # by what it concerns
+    now = {name: each for name, each in seen.items() if name == DEAD_LETTERS}
+    for each in tables:
+        table, text = each["table"], f"{topic.name}: {table_text(each, now_ms)}"
+        if "error" in each:
+            still[f"{table} {each['kind']}"] = text
+            continue
+        if each.get("waiting_ranges") or each.get("untold_days"):
+            now[table] = see_version(seen.get(table), each["version"], now_ms)
+            if now[table].is_old(now_ms):
+                since = time_text(now[table].since_ms)
+                still[table] = f"{text}; nothing has been done since {since}: {_mend(topic, table)}"
+        if "dead_letters" in each:
+            now[DEAD_LETTERS] = see_count(seen.get(DEAD_LETTERS), each["dead_letters"], now_ms)
+    dead = now.get(DEAD_LETTERS)
+    aside = (
+        f"{topic.name}: {dead.number:,} records could not be decoded, some of them lately: "
+        f"`{command('dead-letters', topic.name)}`"
+        if dead is not None and dead.number and not dead.is_old(now_ms)
+        else ""
+    )
+    return (
+        Finding("tables", topic.name, tuple(still.values()), concerns=tuple(still)),
+        Finding(DEAD_LETTERS, topic.name, (aside,) if aside else (), concerns=("risen",) if aside else ()),
+        now,
+    )
+
+
+def _mend(topic: Topic, table: str) -> str:
+    """Return what to do about a table that stands still."""
+    by_hand = {
+        "decoded": command("decode", topic.name, "--due"),
+        "latest": command("latest", topic.name),
+        "days": command("rebuild", topic.name),
+    }[table]
+    return f"see the runs of {LAND_PENDING}, have its sensor run, or `{by_hand}`"
+
+
+def build_failure_sensor() -> dg.SensorDefinition:
+    """Builds the sensor that tells of each failed run of this code location; it runs by default."""
+
+    @dg.run_failure_sensor(
+        name="run_failures",
+        minimum_interval_seconds=FAILURE_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Alerts on each failed run, with its reason: in this sensor's log, as an observation of the topic's raw asset, "
+            "and to OFFSETLAKE_ALERT_URLS where that is set. Ranges that a failed run has not landed are asked for again by "
+            "themselves."
+        ),
+    )
+    def run_failures(context: dg.RunFailureSensorContext, edges: dg.ResourceParam[Edges]) -> None:
+        run = context.dagster_run
+        reason = read_reason(context.instance, run.run_id)
+        text = f"run {run.run_id} of {run.job_name} failed: {reason}"
+        context.log.error(text)
+        if TOPIC_TAG in run.tags:
+            metadata: Mapping[str, str] = {"failed_run": run.run_id, "job": run.job_name, "reason": reason}
+            observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
+            context.instance.report_runless_asset_event(observation)
+        for url in _tell(f"Offsetlake: {run.job_name} failed", [text], edges):
+            context.log.error("alert of run %s not delivered to %s", run.run_id, url)
+
+    return run_failures
+
+
+def _tell(title: str, texts: Sequence[str], edges: Edges) -> list[str]:
+    """Tells people, where the machine's settings say whom; returns who could not be reached."""
+    if not texts or not edges.settings.alert_urls:
+        return []
+    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
+    return send_alert(edges.settings.alert_urls, title, "\n".join([*texts[:SHOWN], *more]))

@@ -1,0 +1,74 @@
+"""Offsetlake's own documents, as the installed package or the checkout has them: the runbook's paragraphs, and whole files.
+
+Links between documents become the command that prints them, since a user's project has none of these files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..core.errors import Refused
+from ..settings import DOCS
+
+_HEADING = re.compile(r"^(##+) (.+)\n+", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]*)(?:#[^)\s]*)?\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """What the runbook says of one kind of error, below the heading of its group."""
+
+    kind: str
+    group: str
+    text: str
+
+    @property
+    def first_sentence(self) -> str:
+        """The beginning of the paragraph, in one line."""
+        return re.split(r"(?<=\.)\s", " ".join(self.text.split()), maxsplit=1)[0]
+
+
+def read_runbook() -> Mapping[str, Paragraph]:
+    """Return the runbook's paragraphs by kind, in its order."""
+    found, group = {}, ""
+    _, *parts = _HEADING.split((DOCS / "runbook.md").read_text())
+    for level, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if level == "##":
+            group = heading
+        else:
+            kind = heading.strip("`")
+            found[kind] = Paragraph(kind, group, _with_commands(text).strip())
+    return found
+
+
+def explain(name: str) -> str:
+    """Return what there is to read of a kind of error, or of a document by its name, as Markdown."""
+    runbook = read_runbook()
+    if name in runbook:
+        return f"## {name}\n\n{runbook[name].text}\n"
+    documents = {path.stem: path for path in DOCS.glob("*.md")}
+    if name in documents:
+        return _with_commands(documents[name].read_text())
+    near = difflib.get_close_matches(name, [*runbook, *documents], n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise Refused(
+        f"{name} is neither a kind of error nor a document; {meant}`offsetlake explain` lists the kinds, documents are "
+        f"{', '.join(sorted(documents))}"
+    )
+
+
+def _with_commands(text: str) -> str:
+    """Return Markdown whose links lead to what a user has: other documents by their command, else the words alone."""
+
+    def replace(link: re.Match[str]) -> str:
+        words, path = link[1], link[2]
+        document = DOCS / path
+        if path.endswith(".md") and document.parent == DOCS and document.is_file():
+            command = f"`offsetlake explain {document.stem}`"
+            return command if words.endswith(".md") else f"{words} ({command})"
+        return words
+
+    return _LINK.sub(replace, text)

@@ -1,0 +1,248 @@
+"""`offsetlake.read`: the rows of a topic, a range, a day or a table, for a program or an asset downstream.
+
+Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the table and of
+the landed files that the raw table has not yet, whatever lands, is compacted, decoded or replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.tables.decodings import Decodings
+from ..adapters.tables.table_rows import TableRows, find_day, find_decoded, find_latest
+from ..adapters.tables.topic_rows import Part, find_rows
+from ..core.command_lines import command
+from ..core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
+from ..core.hadoop_urls import hadoop_url
+from ..core.log.coverage import Coverage
+from ..core.near import meant
+from ..core.offsets import OffsetRange, check_topic, parse_key
+from ..core.setting_values import check_lake
+from ..core.tables.calendar import parse_day
+from ..resources import Edges
+from ..settings import Settings, load_env_file, read_settings
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+    from pyspark.sql import DataFrame, SparkSession
+
+Form = Literal["arrow", "duckdb", "spark"]
+Table = Literal["raw", "decoded", "latest"]
+
+
+def read(
+    topic: str,
+    *,
+    range: str | None = None,  # noqa: A002 (a range is what it is called everywhere here)
+    day: str | None = None,
+    table: Table = "raw",
+    as_: Form = "arrow",
+    lake: str | os.PathLike[str] | None = None,
+    session: Any = None,
+) -> Any:
+    """Return the landed rows of a topic, or of its range with the partition key `range`; or what is derived from them.
+
+    `table="decoded"` gives the decoded rows, of the range where one is given, without dead letters; `table="latest"` the newest
+    record of each key, without deleted ones; `day="2013-01-01"` the decoded rows whose `event_time` lies in that UTC day.
+
+    | `as_` | what it gives | `session` |
+    |---|---|---|
+    | `arrow` | a `pyarrow.Table`, read now, sorted by generation, Kafka partition and offset | none |
+    | `duckdb` | a `duckdb.DuckDBPyRelation`, read when it is asked | a connection of yours; else one of its own |
+    | `spark` | a `pyspark.sql.DataFrame`, read when it is asked | a session of yours; else the warm Spark's |
+
+    Which rows these are is fixed now, and each is there once. `lake` is a path or a URL; by default the project's. Raise an
+    `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
+    """
+    _check_request(topic, as_, session)
+    _check_table(table, day, range)
+    chosen = None if range is None else parse_key(str(range))
+    found = _default_edges().lake if lake is None else _open(_place_of(lake))
+    try:
+        if day is not None or table != "raw":
+            day = None if day is None else str(day)
+            return _read_table(_find_derived(topic, table, day, chosen, found), as_, found, session)
+        return _read(_find_parts(topic, chosen, found), as_, found, session)
+    except FileNotFoundError as error:
+        raise LakeUnavailable(
+            f"a file of topic {topic} is gone that was there a moment ago: {error}; somebody deletes objects of the lake "
+            f"{found.store.root}; nothing was written; read again, and `{command('audit', topic)}` names what is missing",
+            topic=topic,
+        ) from error
+
+
+def _check_table(table: str, day: object, chosen: object) -> None:
+    if table not in get_args(Table):
+        raise Refused(f"table is {table!r}, expected one of {', '.join(get_args(Table))}; nothing was read")
+    if day is not None:
+        _check_day(day, chosen, table)
+    if chosen is not None and table == "latest":
+        raise Refused(
+            "a range and table='latest' are given, whose rows are of no range; nothing was read; leave one out"
+        )
+
+
+def _check_day(day: object, chosen: object, table: str) -> None:
+    if chosen is not None:
+        raise Refused("a range and a day are given, expected one of them; nothing was read")
+    if table == "latest":
+        raise Refused("a day and table='latest' are given, whose rows are of no day; nothing was read; leave one out")
+    try:
+        parse_day(str(day))
+    except ValueError as error:
+        raise BadKey(f"{error}; nothing was read") from None
+
+
+def _find_derived(topic: str, table: Table, day: str | None, chosen: OffsetRange | None, lake: Lake) -> TableRows:
+    _check_landed(topic, chosen, lake)
+    if day is not None:
+        return find_day(topic, day, _decodings(lake))
+    return find_latest(topic, lake) if table == "latest" else find_decoded(topic, chosen, _decodings(lake))
+
+
+def _read_table(rows: TableRows, form: Form, lake: Lake, session: Any) -> Any:
+    if form == "spark":
+        from ..adapters.spark.spark_files import read_table
+
+        return read_table(*_spark_of(lake, session), rows)
+    from ..adapters.tables.duck import connect, relate_table, told_if_unreadable, with_lake
+
+    relation = relate_table(rows, lake, connect(lake) if session is None else with_lake(session, lake))
+    if form == "duckdb":
+        return relation
+    with told_if_unreadable():
+        return rows.conform(relation.order('generation, "partition", "offset"').to_arrow_table())
+
+
+def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
+    if form == "arrow":
+        return _read_arrow(parts, lake)
+    return _read_duckdb(parts, lake, session) if form == "duckdb" else _read_spark(parts, lake, session)
+
+
+def _check_request(topic: str, form: str, session: object) -> None:
+    if form not in get_args(Form):
+        raise Refused(f"as_ is {form!r}, expected one of {', '.join(get_args(Form))}; nothing was read")
+    if form == "arrow" and session is not None:
+        raise Refused("a session is given with as_='arrow', expected none; nothing was read; leave it out")
+    try:
+        check_topic(topic)
+    except (ValueError, TypeError) as error:
+        raise Refused(f"topic {topic!r} cannot be read: {error}; nothing was read") from None
+
+
+def _place_of(lake: str | os.PathLike[str]) -> str:
+    """Return a lake as `OFFSETLAKE_LAKE` says it, a path from the current folder; raise `BadSetting`."""
+    try:
+        place = check_lake(os.fspath(lake))
+        if not place:
+            raise ValueError("it is empty, expected a path or a URL")
+    except (ValueError, TypeError) as error:
+        raise BadSetting(f"lake={lake!r} cannot be read: {error}; nothing was read; correct it") from None
+    return place if "://" in place else str(Path(place).expanduser().absolute())
+
+
+def _default_edges() -> Edges:
+    load_env_file()  # a store's login, say
+    return _edges(read_settings())
+
+
+@cache
+def _edges(settings: Settings) -> Edges:
+    return Edges(settings)
+
+
+@cache
+def _decodings(lake: Lake) -> Decodings:
+    return Decodings(lake)
+
+
+@cache
+def _open(place: str) -> Lake:
+    load_env_file()
+    return Lake(place)
+
+
+def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverage:
+    """Return a topic's coverage; raise `UnknownTopic`, `BadKey`, or `Refused` for a range that is not landed."""
+    coverage = lake.coverage(topic)
+    if not coverage.log.steps:
+        there = lake.planned_topics()
+        if not there:
+            raise UnknownTopic(
+                f"no lake is at {lake.store.root}: nothing was ever planned there, of topic {topic} or of another; nothing was "
+                "read; correct the path or URL of the lake, or land something first"
+            )
+        raise UnknownTopic(
+            f"the lake {lake.store.root} has nothing of topic {topic}{meant(topic, there)}; it has "
+            f"{', '.join(there)}; nothing was read; name one of these, or another lake"
+        )
+    if chosen is None:
+        return coverage
+    state = coverage.states().get(chosen)
+    if state is None:
+        raise BadKey(
+            f"range {chosen.text(topic)} is not in the plan log of topic {topic}; nothing was read; "
+            f"`{command('backfill', topic, '--all')}` lists those there are",
+            key=chosen.key,
+        )
+    if not coverage.is_landed(chosen):
+        raise Refused(
+            f"range {chosen.text(topic)} is {state.value}, expected landed; nothing was read; "
+            f"`{command('status', topic)}` says what is to be done"
+        )
+    return coverage
+
+
+def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part]:
+    coverage = _check_landed(topic, chosen, lake)
+    return find_rows(coverage, lake).parts(None if chosen is None else {chosen})
+
+
+def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
+    tables = [parquet.RAW_SCHEMA.empty_table()]
+    for part in parts:
+        with lake.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
+            tables += [rows.cast(parquet.RAW_SCHEMA) for _, rows in parquet.read_ranges(file, part.stretches)]
+    return pa.concat_tables(tables)
+
+
+def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRelation:
+    from ..adapters.tables.duck import (  # late: a code location loads this, and hardly ever asks DuckDB
+        connect,
+        relate,
+        with_lake,
+    )
+
+    return relate(parts, lake, connect(lake) if session is None else with_lake(session, lake))
+
+
+def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
+    from ..adapters.spark.spark_files import read_parts
+
+    return read_parts(*_spark_of(lake, session), parts)
+
+
+def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
+    """Return a session that reads the lake, and how it names the lake's root; raise `Refused` where there is none."""
+    from ..adapters.spark.spark import SCAN_CONF
+
+    local = lake.store.local_root
+    if session is None:
+        edges = _default_edges()
+        engine = edges.engine(edges.pyspark())
+        if local is None and not engine.is_remote:
+            raise Refused(
+                f"the Spark of this machine reads no object store, and the lake is {lake.store.root}; nothing was read; pass a "
+                "`session` of a Spark that does, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
+            )
+        session = engine.session(SCAN_CONF)
+    return session, str(local) if local is not None else hadoop_url(lake.store.root)

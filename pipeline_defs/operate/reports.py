@@ -1,0 +1,123 @@
+"""What trace and the audit's broker check say of a topic, as plain documents; commands print them, programs read them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ..adapters.tables.delta_log import raw_table_log
+from ..adapters.tables.duck import Duck, file_pattern
+from ..adapters.tables.topic_rows import within
+from ..core.command_lines import command
+from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, Refused, UnknownTopic
+from ..core.log.coverage import State
+from ..core.offsets import OffsetRange
+from ..core.tables.raw_table import RangeFiles, is_compacted
+from ..landing.auditing import Finding
+from ..landing.standing import standing_path
+from ..resources import Edges
+from ..topics import Topic
+
+NOT_ASKED = "nothing: there is no such topic, or no broker"
+_RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
+
+
+def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
+    """Follows one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
+    coverage = edges.lake.around(topic.name, partition, offset, generation)
+    wanted = coverage.log.tail.generation if generation is None else generation
+    found = [
+        (offsets, state)
+        for offsets, state in coverage.states().items()
+        if offsets.partition == partition and offsets.generation == wanted and offset in offsets
+    ]
+    if not found:
+        raise Refused(
+            f"{topic.name}/{partition} offset {offset} (generation {wanted}) is in no link of the plan log; nothing of it "
+            f"was ever planned; `{command('status', topic.name)}` shows what is"
+        )
+    offsets, state = found[0]
+    answer: dict[str, Any] = {"topic": topic.name, "partition": partition, "offset": offset, "generation": wanted}
+    answer |= {"range": offsets.key, "state": state.value}
+    manifest = coverage.manifests.get(offsets)
+    step = coverage.log.ranges.get(offsets)
+    if step is not None:
+        answer |= {"plan_step": step.seq, "planned_at_ms": step.planned_at_ms, "planner": step.planner}
+    if manifest is None:
+        return answer
+    provenance, record = manifest.provenance, OffsetRange(wanted, partition, offset, offset + 1)
+    answer |= {
+        "file": edges.lake.store.url(standing_path(manifest, edges.lake)) if manifest.file else None,
+        "sha256": manifest.digest,
+        "run": provenance.run_id,
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "writer": provenance.writer,
+        "landed_at_ms": provenance.landed_at_ms,
+    }
+    log = raw_table_log(topic.name, edges.lake.store)
+    with suppress(BrokenTable):  # the audit tells of it
+        file = RangeFiles(log.read()).find_at(manifest)
+        if file is not None and is_compacted(file):
+            answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
+    decoded = edges.decodings.read_ranges(topic.name) if topic.decode else None
+    decoding = decoded.get(offsets) if decoded else None
+    if decoded is not None and decoding is not None:
+        url = edges.lake.store.url
+        answer["decoded"] = {
+            "revision": decoding.revision,
+            "is_outdated": not decoding.is_of(manifest),
+            "file": url(decoded.path_of(offsets)) if decoding.decoded else None,
+            "dead_letters_file": url(decoded.path_of(offsets, is_dead=True)) if decoding.dead else None,
+            "run": decoding.provenance.run_id,
+            "decoded_at_ms": decoding.provenance.landed_at_ms,
+            "dead_letter": None,
+        }
+        if decoding.dead:
+            path = decoded.path_of(offsets, is_dead=True)
+            answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, edges, "side, error_class, error")
+    hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
+    answer["hole"] = hole.cause.value if hole else None
+    answer["row"] = None if hole else _read_row(topic.name, standing_path(manifest, edges.lake), record, edges)
+    return answer
+
+
+def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
+    if not edges.lake.store.exists(path):
+        raise DamagedFile(
+            f"{edges.lake.store.url(path)}, which has the record, is gone; nothing was written; `{command('audit', topic)}` "
+            "names it and what is to be done",
+            path=path,
+        )
+    statement = _RECORD.format(columns=columns, wanted=within([record], '"'))
+    names, rows = Duck(edges.lake, []).query(statement, [file_pattern(edges.lake, path)])
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def check_broker(topic: Topic, edges: Edges) -> Finding:
+    """Checks what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
+    coverage = edges.lake.coverage(topic.name)
+    tail = coverage.log.tail
+    kafka = edges.kafka(topic)
+    try:
+        topic_id = kafka.read_topic_id(topic.name)
+    except (UnknownTopic, BrokerUnavailable) as error:
+        return Finding("broker", NOT_ASKED, (str(error),))
+    marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
+    violations = []
+    if tail.topic_id not in {None, topic_id}:
+        violations.append(
+            f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated"
+        )
+    facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
+    for partition, mark in sorted(marks.items()):
+        head = tail.heads.get(partition)
+        planned_to = head.offset if head else mark.earliest
+        if planned_to > mark.end:
+            violations.append(f"{topic.name}/{partition} is planned to {planned_to}, the broker ends at {mark.end}")
+        facts["on_broker"] += mark.end - mark.earliest
+        facts["not_planned"] += max(0, mark.end - max(planned_to, mark.earliest))
+    for offsets, state in coverage.states().items():
+        if state in {State.LANDED, State.PENDING}:
+            facts[state.value] += len(offsets)
+    return Finding("broker", f"{len(marks)} Kafka partitions", tuple(violations), facts)

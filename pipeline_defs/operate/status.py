@@ -1,0 +1,273 @@
+"""Where a topic stands at a glance: lag, pace, age, time to loss, failures and what to do next, as plain documents.
+
+The command prints them, `metrics.py` counts them. Offsets of the open generation; what open transactions hold back is
+not lag yet: it is beyond what a reader may see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+
+from ..core.advice import Standing, next_action
+from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
+from ..core.landing.dispatch import Tried
+from ..core.landing.lag import find_lag, landed_per_second
+from ..core.log.coverage import Coverage, State
+from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
+from ..core.log.losses import all_losses
+from ..core.log.manifest import Manifest
+from ..core.offsets import OffsetRange
+from ..orchestration.home.daemons import is_silent, read_silence
+from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.home.run_locks import is_code_server_gone
+from ..orchestration.runs.exposure import check_expiry
+from ..orchestration.runs.known import read_known
+from ..orchestration.runs.ledger import check_losses
+from ..orchestration.runs.progress import (
+    Situation,
+    check_progress,
+    held_back,
+    holding_row,
+    read_situation,
+    waiting_text,
+)
+from ..orchestration.runs.tries import read_tries
+from ..orchestration.runs.undecoded import undecoded_text
+from ..resources import Edges
+from ..topic_files import Broken
+from ..topics import LAND_PENDING, Topic
+from .tables import read_tables
+
+
+def find_instance(home: Path) -> dg.DagsterInstance:
+    """Open the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
+    return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
+
+
+_OF_BROKER = (
+    "earliest_offset",
+    "end_offset",
+    "lag",
+    "lag_bytes",
+    "lag_seconds",
+    "oldest_waiting_ms",
+    "seconds_to_loss",
+)
+
+
+def read_statuses(
+    topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance
+) -> Iterator[tuple[dict[str, Any], Coverage | None]]:
+    """Read where topics stand, each as far as it can be read: none hides another, and no broker what the lake says.
+
+    Yields documents, and the coverages that they were made from; none where it cannot be read. What is missing of a
+    document is none, and its `error` and `kind` say why. A broker that does not answer is asked once.
+    """
+    down: dict[str, BrokerUnavailable] = {}
+    for topic in topics:
+        coverage = None
+        servers = edges.bootstrap_servers(topic)
+        try:
+            coverage = edges.lake.recent(topic.name, edges.now_ms() - WINDOW_MS)
+            if servers in down:
+                raise down[servers]
+            yield _describe(topic, coverage, edges, instance), coverage
+        except OffsetlakeError as error:
+            if isinstance(error, BrokerUnavailable):
+                down[servers] = error
+            known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": [], "tables": []}
+            said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
+            yield {"topic": topic.name, **known, **said}, coverage
+
+
+def broken_document(broken: Broken) -> dict[str, Any]:
+    """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
+    said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct its defs.yaml"}
+    return {"topic": broken.name, "partitions": [], "tables": [], **said}
+
+
+def _mend(topic: Topic, error: OffsetlakeError) -> str:
+    """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
+    if isinstance(error, UnknownTopic):
+        return f"create the topic {topic.name} on the broker, or delete the folder of its defs.yaml"
+    if isinstance(error, BrokerUnavailable):
+        return "only what the lake says is shown: the broker cannot be asked"
+    return f"see the error ({error.kind})"
+
+
+def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Return where a topic stands as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
+    now_ms = edges.now_ms()
+    known = read_known(instance, [topic], now_ms)
+    found = read_situation(topic, coverage, edges, instance, known)
+    rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
+    pending = set(found.coverage.pending())
+    lost = check_losses(topic, found.losses()).facts
+    totals: dict[str, Any] = {
+        "lag": sum(row["lag"] for row in rows),
+        "lag_bytes": sum(row["lag_bytes"] for row in rows),
+        "lag_seconds": _most(row["lag_seconds"] for row in rows),
+        "landed_per_second": sum(row["landed_per_second"] for row in rows),
+        "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
+        "landed_ranges": sum(row["landed_ranges"] for row in rows),
+        "pending_ranges": len(pending),
+        "failed_ranges": sum(row["failed_ranges"] for row in rows),
+        **lost,
+        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        **_latency(coverage, now_ms),
+        "group": topic.group,
+        "group_off": _group_off(topic, coverage, edges),
+    }
+    standing = Standing(
+        topic.name,
+        lag=totals["lag"],
+        pending=len(pending),
+        held=len(pending & found.held.keys()),
+        failed=totals["failed_ranges"],
+        not_accepted=lost["not_accepted_offsets"],
+        late=check_expiry(topic, found.endangered).violations,
+        stuck=check_progress(topic, found, instance, now_ms).violations,
+        held_back=held_back(topic, found, now_ms),
+        waiting=waiting_text(topic, found, now_ms),
+        undecoded=undecoded_text(topic, found.coverage, edges, instance, known),
+        is_landing=bool(pending & found.held.keys()) and found.block is None,
+        is_ticking=is_ticking(instance, now_ms),
+    )
+    head = {"topic": topic.name, "generation": found.coverage.log.generation}
+    tables = read_tables(topic, found.coverage, edges, instance)
+    return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
+
+
+def is_ticking(instance: dg.DagsterInstance, now_ms: int) -> bool:
+    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the sensor that plans."""
+    if is_code_server_gone(instance.root_directory) or is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
+        return False
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+    mine = [state for state in states if state.name == LAND_PENDING]
+    return not any(state.status is InstigatorStatus.STOPPED for state in mine)
+
+
+def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Return the part of a document that needs no broker; what only the broker knows is none."""
+    tried = read_tries(instance, topic.landing).tried
+    head = {"topic": topic.name, "generation": coverage.log.generation}
+    rows = [
+        {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}
+        for partition, columns in _lake_columns(coverage, tried, edges.now_ms(), coverage.log.tail.heads).items()
+    ]
+    sums = ("landed_per_second", "landed_ranges", "pending_ranges", "failed_ranges")
+    return {
+        **head,
+        **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss", "group_off")),
+        "group": topic.group,
+        **{name: sum(row[name] for row in rows) for name in sums},
+        **check_losses(topic, all_losses(coverage, {})).facts,
+        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        **_latency(coverage, edges.now_ms()),
+        "partitions": rows,
+        "tables": read_tables(topic, coverage, edges, instance),
+    }
+
+
+def _latency(coverage: Coverage, now_ms: int) -> dict[str, float | None]:
+    """Return how long the records waited that were landed within the last hour, as far as they were for the first time."""
+    return latency_facts(waits_of(coverage.first_landed(), now_ms - WINDOW_MS))
+
+
+def _lake_columns(
+    coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
+) -> dict[int, dict[str, Any]]:
+    """Return what the lake says of each of these Kafka partitions in the open generation, sorted."""
+    generation, heads = coverage.log.generation, coverage.log.tail.heads
+    frontier = coverage.frontier(generation)
+    counts: Counter[tuple[int, State]] = Counter()
+    failed: Counter[int] = Counter()
+    for offsets, state in coverage.states().items():
+        if offsets.generation == generation:
+            counts[offsets.partition, state] += 1
+            has_failed = offsets in tried and tried[offsets].attempts > 0
+            failed[offsets.partition] += state is State.PENDING and has_failed
+    landed: dict[int, list[Manifest]] = defaultdict(list)
+    for offsets, manifest in coverage.manifests.items():
+        landed[offsets.partition].append(manifest)
+    last: dict[int, int] = {}
+    for (_, partition), at_ms in coverage.last_landed().items():
+        last[partition] = max(last.get(partition, 0), at_ms)
+    for (of, partition), sums in coverage.log.summed.items():
+        counts[partition, State.LANDED] += sums.ranges if of == generation else 0
+
+    def columns(partition: int) -> dict[str, Any]:
+        head = heads[partition].offset if partition in heads else None
+        return {
+            "planned_offset": head,
+            "landed_offset": frontier.get(partition, head),
+            "landed_per_second": landed_per_second(landed[partition], now_ms),
+            "landed_ranges": counts[partition, State.LANDED],
+            "pending_ranges": counts[partition, State.PENDING],
+            "failed_ranges": failed[partition],
+            "last_landed_at_ms": last.get(partition),
+        }
+
+    return {partition: columns(partition) for partition in sorted(partitions)}
+
+
+def _partition_rows(
+    topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
+) -> list[dict[str, Any]]:
+    known = _lake_columns(found.coverage, found.tried, now_ms, found.marks)
+    endangered = {each.partition: each for each in found.endangered}
+    rows = []
+    for behind in find_lag(found.coverage, found.marks):
+        partition, lag = behind.partition, behind.offsets
+        oldest = endangered[partition].timestamp_ms if partition in endangered else None
+        rows.append(
+            {
+                "topic": topic.name,
+                "generation": found.coverage.log.generation,
+                "partition": partition,
+                **known[partition],
+                "earliest_offset": found.marks[partition].earliest,
+                "end_offset": behind.end,
+                "landed_offset": behind.landed,
+                "lag": lag,
+                "lag_bytes": round(lag * bytes_per_offset.get(partition, 0.0)),
+                "lag_seconds": None if oldest is None else max(0.0, (now_ms - oldest) / 1000),
+                "oldest_waiting_ms": oldest,
+                "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
+                "open_transactions": [
+                    holding_row(topic, each, now_ms) for each in found.transactions if each.partition == partition
+                ],
+            }
+        )
+    return rows
+
+
+def _bytes_per_offset(topic: Topic, found: Situation, edges: Edges) -> dict[int, float]:
+    """Is what an offset takes on the broker's disk, on average; the broker is asked only where something waits."""
+    if not found.endangered:
+        return {}
+    sizes = edges.kafka(topic).read_sizes(topic.name, sorted(found.marks))
+    return {p: sizes.get(p, 0) / max(1, mark.end - mark.earliest) for p, mark in found.marks.items()}
+
+
+def _group_off(topic: Topic, coverage: Coverage, edges: Edges) -> int | None:
+    """Return by how many offsets the consumer group is off what is landed; none where the broker does not tell."""
+    try:
+        there = edges.kafka(topic).read_group(topic.name, topic.group)
+    except OffsetlakeError:  # where it may not be read: nothing else of the topic depends on it
+        return None
+    return sum(abs(at - there.get(p, 0)) for p, at in coverage.frontier(coverage.log.generation).items())
+
+
+def _most(values: Any) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(values: Any) -> Any:
+    return min((value for value in values if value is not None), default=None)

@@ -1,0 +1,1 @@
+"""How Dagster runs it: assets, checks, the one sensor and its run, backfills, upkeep."""

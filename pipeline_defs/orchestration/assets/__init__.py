@@ -1,0 +1,1 @@
+"""A topic's assets and checks, and what its defs.yaml says of them."""

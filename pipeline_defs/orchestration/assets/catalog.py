@@ -1,0 +1,249 @@
+"""What a topic's assets say of themselves in Dagster: for a reader who has never seen this project.
+
+Descriptions, owners, tags, where the files lie, and which document to read on in. Nothing here is read or run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from textwrap import dedent
+from typing import Any
+
+import dagster as dg
+
+from ...adapters.lake.store import Store
+from ...adapters.spark.spark import RAW_COLUMNS
+from ...core.command_lines import command
+from ...core.decode.decoders import Decode
+from ...core.tables.days import Days
+from ...core.tables.latest import Latest
+from ...settings import DOCS
+from ...topics import LAND_PENDING, TOPIC_TAG, Topic, op_name
+
+TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_COLUMN_TYPES = {
+    "topic": "string",
+    "generation": "int",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+_DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
+
+
+def source_spec(topic: Topic) -> dg.AssetSpec:
+    """Is the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
+    return _external(
+        topic,
+        topic.source_key,
+        group_name="kafka",
+        description=_described(
+            topic,
+            f"""
+            Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
+
+            The sensor `{LAND_PENDING}` notes here how far landing is behind it, at most once a minute and only
+            where that has changed: a topic on which nothing happens says nothing. **Plots** of the events show it over time:
+
+            - `lag`: offsets on the broker that no landed range covers yet;
+            - `lag_seconds`: for how long the oldest record of them has waited;
+            - `end_offset`: the sum of all end offsets; its slope is how fast the topic grows.
+            """,
+        ),
+    )
+
+
+def ledger_spec(topic: Topic) -> dg.AssetSpec:
+    """Is the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
+    return _external(
+        topic,
+        topic.losses_key,
+        deps=[topic.source_key],
+        group_name="losses",
+        description=_described(
+            topic,
+            f"""
+            What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it; and what was left
+            out on purpose. Empty, where all is landed; the sensor reports each change.
+
+            - The check `nothing_lost` is red until a person has accepted each loss (`offsetlake accept-loss`) or the topic
+              says `on_loss: record`. Nothing is ever reset or skipped in silence.
+            - The check `time_to_loss` warns before: it says how long the broker will keep what is not landed.
+            """,
+        ),
+    )
+
+
+def _external(topic: Topic, key: dg.AssetKey, **own: Any) -> dg.AssetSpec:
+    """Is an asset of the topic that nothing here materialises, with what all of them have."""
+    return dg.AssetSpec(key, kinds={"kafka"}, owners=topic.owners, tags=asset_tags(topic), metadata=_read_on(), **own)
+
+
+def raw_description(topic: Topic) -> str:
+    """Says what the raw asset is, what its keys and colours mean, and what happens on a click."""
+    return _described(
+        topic,
+        f"""
+        Every record of Kafka topic `{topic.name}`, as it was: key, value, headers, timestamp. **One partition is one offset
+        range**: one Parquet file that never changes, and one manifest with its facts and its digest.
+
+        - A partition's key is `<Kafka partition>-<first offset>-<end offset>`: `3-300000-400000` holds the offsets from
+          300000 to 399999 of Kafka partition 3. The sensor `{LAND_PENDING}` fixes the ranges before anything is
+          read; a key that somebody types is refused.
+        - Green is landed. Grey is planned and missing: the sensor asks for it by itself. Red means that its last run failed:
+          the run says why, and the sensor asks again, later each time. A failed range is never skipped.
+        - Materialising a landed range again reads it again from Kafka and compares; the file stays, unless the run's config
+          says `on_change: replace`.
+        - Offsets without a record (compaction, transaction markers) are explained in the metadata as `holes`.
+        """,
+    )
+
+
+def decoded_description(topic: Topic, decode: Decode) -> str:
+    """Says what the decoded asset is and what becomes of records that cannot be decoded."""
+    return _described(
+        topic,
+        f"""
+        What the records of Kafka topic `{topic.name}` say: keys decoded as `{decode.key.format}`, values as
+        `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, the rows are in one Delta table, made
+        from landed rows alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
+
+        - `topic`, `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
+        - A record that cannot be decoded is set aside with what is wrong: `{command("dead-letters", topic.name)}`. More than
+          {decode.budget.records} of a range, or more than {decode.budget.share:.2%}, and the range fails.
+        - `rows + dead letters + holes + lost` are the offsets of the range, always; the check `decoded_completeness` proves it.
+        - Materialising a range again decodes it again; what comes out otherwise takes the place of what was there.
+        """,
+    )
+
+
+def days_spec(topic: Topic, days: Days, lake: str | None) -> dg.AssetSpec:
+    """Return the asset of event days, with a partition for each day since the first one."""
+    text = f"""
+        The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
+        partition is one day** of the rows of `tables/decoded/{topic.name}`, by their column `event_time`; a day has no file of
+        its own, and nothing is to be materialised: runs that decode tell of the days whose rows are others since.
+
+        - A record that comes late, be it years, makes its own day news, and no other: an asset of yours downstream with daily
+          partitions is asked for that day alone, and reads it by `offsetlake.read("{topic.name}", day=...)`.
+        - Rows of days before {days.start}, of days to come and without a time are in the table as ever; the check
+          `rows_outside_of_days` of `decoded/{topic.name}` names them.
+        """
+    return dg.AssetSpec(
+        topic.days_key,
+        deps=[dg.AssetDep(topic.decoded_key, partition_mapping=dg.AllPartitionMapping())],
+        partitions_def=dg.DailyPartitionsDefinition(start_date=days.start, end_offset=1),
+        group_name="days",
+        kinds={"delta", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_files(topic, "tables/decoded", "", lake),
+        description=_described(topic, text),
+    )
+
+
+def latest_description(topic: Topic, config: Latest) -> str:
+    """Return what the latest table is, and when it is right."""
+    return _described(
+        topic,
+        f"""
+        **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
+        record is a tombstone (its value is null). Records without a key are left out. Newest is
+        what has the greatest {f"`{config.sequence}`" if config.sequence else "offset in the key's Kafka partition"},
+        whenever it arrived.
+
+        - A Delta table, `tables/latest/{topic.name}`, kept by MERGE: each version has each key once. Tombstones are kept as
+          rows with `_deleted`; `offsetlake sql` leaves them out.
+        - Each version says which version of the decoded table it is made of. An update brings in what is new and what was
+          decoded again; the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of a share of
+          the keys each time.
+        - The runs of `{LAND_PENDING}` update it where that is due. Materialising does nothing where none is;
+          the run's config `full: true` makes the table anew from all ranges.
+        """,
+    )
+
+
+def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
+    """Are the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
+    columns = [dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
+    return {
+        "dagster/column_schema": dg.TableSchema(columns=columns),
+        **_files(topic, "data", "**/*.parquet", lake),
+        **_read_on(),
+    }
+
+
+def derived_asset(
+    topic: Topic, tree: str, glob: str, lake: str | None, folder: str = "", **own: Any
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Is `dg.asset` with what assets made of landed ranges have in common; files lie in a tree of that name, or in `folder`."""
+    decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
+        key=dg.AssetKey([tree, topic.name]),
+        pool=op_name(dg.AssetKey([tree, topic.name])),
+        group_name=tree,
+        kinds={"spark", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_files(topic, folder or tree, glob, lake),
+        **own,
+    )
+    return decorator
+
+
+def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, Any]:
+    """Says where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
+    if lake is None:
+        return {}
+    folder = Store(lake).url(f"{tree}/{topic.name}")
+    return {"dagster/uri": folder} | ({"files": dg.MetadataValue.path(f"{folder}/{glob}")} if glob else {})
+
+
+def asset_tags(topic: Topic) -> Mapping[str, str]:
+    """Are the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
+    return {**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags}
+
+
+def check_owners(owners: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses an owner whom Dagster would refuse later, with less to say."""
+    for owner in owners:
+        if not OWNER.fullmatch(owner):
+            raise ValueError(f"owner {owner!r} is neither an email address nor team:<name>, such as team:data-platform")
+    return owners
+
+
+def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Refuses a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
+    for key, value in tags.items():
+        if key.startswith(("dagster/", "offsetlake/")):
+            raise ValueError(
+                f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name"
+            )
+        if not TAG_KEY.fullmatch(key) or not TAG_VALUE.fullmatch(value):
+            raise ValueError(
+                f"tag {key!r}: {value!r} is not one: key and value are letters, digits, `_`, `.` and `-`, at most 63, and "
+                "the key may have one such prefix with a slash, as in example.org/domain"
+            )
+    return tags
+
+
+def _described(topic: Topic, text: str) -> str:
+    """Is the text with its indentation taken away, after what the topic's own defs.yaml says of it."""
+    own = dedent(text).strip()
+    return f"{topic.description.strip()}\n\n{own}" if topic.description else own
+
+
+def _read_on() -> dict[str, Any]:
+    """Are the documents that Dagster offers to open beside the defs.yaml; none where they are not there."""
+    documents: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
+        dg.LocalFileCodeReference(file_path=str(DOCS / name), label=name)
+        for name in _DOCUMENTS
+        if (DOCS / name).is_file()
+    ]
+    return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=documents)} if documents else {}

@@ -1,0 +1,196 @@
+"""The decoded asset of a topic: Dagster's face of `decoding.decode`; one event with its facts per decoded range.
+
+Its partitions are the raw asset's. Invariant: the run is red unless every range it selects is decoded; what is decoded is
+reported even so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from ...adapters.tables.columns_of_table import arrow_schema
+from ...adapters.telemetry.openlineage import Derived, telling
+from ...core.decode.decoders import Decode
+from ...core.errors import RangesFailed
+from ...core.landing.verdicts import violations_by_range
+from ...core.log.latency import file_facts
+from ...core.tables.decoded_table import TREE
+from ...core.tables.decoding import Decided, DecodeVerdict, Decoding
+from ...resources import Edges
+from ...tables.decoding import decode
+from ...topics import Topic
+from ..runs.moments import Pace
+from ..runs.projection import as_evaluation
+from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger
+from ..runs.tries import trying
+from .catalog import decoded_description, derived_asset
+from .checks import as_result
+from .days import report_days
+from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
+
+NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
+
+
+def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
+    """Builds the asset that decodes what is landed of a topic; `lake` is only shown."""
+    duty = topic.decoding
+
+    @derived_asset(
+        topic,
+        "decoded",
+        "",
+        lake,
+        folder=TREE,
+        deps=[topic.asset_key],
+        partitions_def=topic.partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both
+        output_required=False,
+        description=decoded_description(topic, config),
+    )
+    def decoded(
+        context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        with run_of(context, duty, edges):
+            keys = selected_keys(context)
+            tools = edges.decode_tools(config, pyspark, step_logger(context))
+            failures: list[DecodeVerdict] = []
+            made: list[Decoding] = []
+            began_ms, pace = edges.now_ms(), Pace(len(keys), edges.now_ms)
+            with trying(context.instance, duty, keys, context.run.run_id, edges.now_ms) as done:
+                for verdict in decode(topic.name, keys, new_attempt(context), tools):
+                    if progress := pace.after_one():
+                        context.log.info("step=progress %s", progress)
+                    if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                        failures.append(verdict)
+                        continue
+                    if context.has_partition_key:
+                        metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
+                        yield dg.MaterializeResult(
+                            metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest)
+                        )
+                    else:
+                        context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                    edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                    done.add(verdict.offsets.key)
+                    made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+            report_days(topic, context.instance, edges)
+            tell_decoded(topic, made, context, began_ms, edges)
+            # a run without a partition key has no output, so Dagster skips the checks that come after it
+            if not context.has_partition_key:
+                for name, result in decoded_results(topic, edges).items():
+                    context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
+            if failures:
+                raise RangesFailed(
+                    f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(failures)} are decoded and {len(failures)} "
+                    "failed; what failed stays landed and is tried again",
+                    [
+                        each
+                        for verdict in failures
+                        for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    ],
+                )
+
+    return decoded
+
+
+def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, edges: Edges) -> None:
+    """Tell OpenLineage of what a run has decoded, if anything: from the landed rows to the table as it is now."""
+    if made:
+        with telling(edges.lineage(), "tables", context.log.warning) as tell:
+            tell(_lineage(topic, made, context.run.run_id, began_ms, edges))
+
+
+def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int, edges: Edges) -> Derived:
+    url, table = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    columns = arrow_schema(table.metadata.schema) if table.metadata is not None else ()
+    rows = sum(each.rows for each in made)
+    return Derived(
+        job=topic.decode_job,
+        run_id=run_id,
+        source_url=url(f"data/{topic.name}"),
+        source_version=None,
+        read=rows + sum(each.dead for each in made),
+        table_url=url(f"{TREE}/{topic.name}"),
+        version=table.version,
+        written=rows,
+        columns={column.name: str(column.type) for column in columns},
+        began_ms=began_ms,
+        ended_ms=edges.now_ms(),
+    )
+
+
+def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:
+    """Is the event of one decoded range; its data version is both files' digests."""
+    return dg.AssetMaterialization(
+        asset_key=topic.decoded_key,
+        partition=decoding.offsets.key,
+        metadata=decoding_metadata(topic, decoding, outcome, edges),
+        tags={"dagster/data_version": decoding.digest},
+    )
+
+
+def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> Mapping[str, Any]:
+    """Are the facts of a decoded range that the UI shows: from its document, and how this run found it."""
+    offsets, provenance = decoding.offsets, decoding.provenance
+    metadata: dict[str, Any] = {
+        "outcome": outcome.value,
+        "rows": decoding.rows,
+        "dagster/partition_row_count": decoding.rows,
+        "dead_letters": decoding.dead,
+        "bytes": decoding.decoded.bytes if decoding.decoded else 0,
+        "offsets": offsets.text(topic.name),
+        "decoder": decoding.decoder,
+        "source_digest": decoding.source,
+        "revision": decoding.revision,
+        "seconds": provenance.seconds,
+        "decoded_by_run": dg.MetadataValue.dagster_run(provenance.run_id),
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "decoded_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
+        "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
+    }
+    metadata |= file_facts(decoding.decoded, provenance.landed_at_ms)
+    if decoding.dead:
+        metadata["error_classes"] = dict(decoding.error_classes)
+    if decoding.schema_ids:
+        metadata["schema_ids"] = dict(decoding.schema_ids)
+    return metadata
+
+
+_DESCRIPTIONS = {
+    COMPLETENESS: "rows + dead letters + holes + lost = end - start for every decoded range.",
+    DEAD_LETTERS: "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    OUTSIDE: "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+}
+
+
+def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
+    """Build the checks of a topic's decoded asset."""
+    return [_build_check(topic, name) for name in _names(topic)]
+
+
+def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
+    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return _result(topic, name, edges, is_recent=False)
+
+    return check
+
+
+def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
+    """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
+    return {name: _result(topic, name, edges, is_recent=True) for name in _names(topic)}
+
+
+def _names(topic: Topic) -> list[str]:
+    return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
+
+
+def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.AssetCheckResult:
+    if name == COMPLETENESS:
+        return as_result(check_decoded(topic, edges, is_recent=is_recent))
+    if name == OUTSIDE and topic.days:
+        return as_result(check_outside(topic, topic.days, edges, is_recent=is_recent))
+    return as_result(check_dead_letters(topic, edges, is_recent=is_recent))

@@ -1,0 +1,158 @@
+"""What is asked about a decoded table: that every landed record is decoded or set aside, and what was set aside."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...adapters.tables.topic_rows import within
+from ...core.command_lines import command
+from ...core.offsets import OffsetRange
+from ...core.tables.days import Days
+from ...core.tables.decoded_ranges import DecodedRanges
+from ...core.tables.decoded_sums import DecodedSums
+from ...core.tables.decoding import Decoding, completeness_of
+from ...landing.auditing import Finding
+from ...resources import Edges
+from ...topics import Topic
+from ..runs.undecoded import with_undecoded
+
+_FIRST_DEAD_LETTERS = """
+    SELECT generation, "partition", "offset", "timestamp", side, error_class, error, raw_key AS "key",
+           raw_value AS "value", headers
+    FROM read_parquet($1) WHERE {wanted} ORDER BY generation, "partition", "offset" LIMIT $2
+"""
+COMPLETENESS = "decoded_completeness"
+DEAD_LETTERS = "dead_letters"
+OUTSIDE = "rows_outside_of_days"
+_WHY = {
+    "none": "have no event time; the producer, the decoder or `days.event_time` is to be mended",
+    "before": "are of days before `days.start`; move it back, and Dagster is told of their days",
+    "future": "are of days to come; Dagster is told of these once they have begun",
+}
+
+
+def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made.
+
+    `is_recent` leaves out those that a frontier document sums up.
+    """
+    coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
+    decoded = edges.decodings.read_ranges(topic.name)
+    coverage, sums = with_undecoded(coverage, decoded, edges.lake), decoded.sums
+    looked_at = decoded.known if coverage.log.base is None else decoded.of(coverage)
+    violations = completeness_of(topic.name, coverage.manifests, looked_at)
+    violations += [
+        f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
+        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes one"
+        for offsets, what in _find_without_file(decoded, looked_at)
+    ]
+    violations += [
+        f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
+        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes it again"
+        for offsets, path in edges.decodings.find_lacking(decoded)
+    ]
+    current = topic.decode.fingerprint if topic.decode else ""
+    facts = {
+        "decoded_ranges": sums.ranges,
+        "rows": sums.rows,
+        "dead_letters": sums.dead,
+        "waiting_ranges": len(decoded.find_due(coverage)),
+        "by_an_older_decoder": sums.ranges - sums.configured.get(current, 0),
+    }
+    return Finding(COMPLETENESS, f"{sums.ranges} decoded ranges", tuple(violations), facts)
+
+
+def _find_without_file(
+    decoded: DecodedRanges, looked_at: Mapping[OffsetRange, Decoding]
+) -> Iterator[tuple[OffsetRange, str]]:
+    """Find the ranges whose rows, or dead letters, no file of the table has, and say what is missing."""
+    for offsets, each in looked_at.items():
+        for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True)):
+            if count and decoded.file_of(offsets, is_dead=is_dead) is None:
+                yield offsets, f"{count} {what}"
+
+
+def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Names the ranges that hold dead letters, and how many of which error.
+
+    `is_recent` only counts those of compacted files.
+    """
+    decoded = edges.decodings.read_ranges(topic.name)
+    all_known = decoded.recent.values() if is_recent else decoded.among(lambda sums: sums.dead > 0)
+    found = [each for each in all_known if each.dead]
+    texts = [_text(topic, each) for each in found]
+    if others := decoded.sums.dead - sum(each.dead for each in found):
+        texts.append(f"{others} more records of ranges that are compacted; `{command('dead-letters', topic.name)}`")
+    return Finding(
+        DEAD_LETTERS,
+        f"{decoded.sums.ranges} decoded ranges",
+        tuple(texts),
+        {"dead_letters": decoded.sums.dead, "ranges": len(found)},
+        tuple(each.offsets.key for each in found),
+        is_warning=True,
+    )
+
+
+def check_outside(topic: Topic, days: Days, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day.
+
+    `is_recent` only counts those of compacted files.
+    """
+    decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
+    own = days.event_time.text
+
+    def rows_outside(found: Mapping[str, int]) -> dict[str, int]:
+        return {why: sum(rows for day, rows in found.items() if days.place(day, now_ms) == why) for why in _WHY}
+
+    def outside(sums: DecodedSums) -> dict[str, int]:
+        return rows_outside({day: facts.rows for day, facts in sums.days.get(own, {}).items()})
+
+    def is_wanted(sums: DecodedSums) -> bool:
+        return any(outside(sums).values()) or not sums.days.keys() <= {own}
+
+    texts, ranges, told = list[str](), list[str](), Counter[str]()
+    for each in decoded.recent.values() if is_recent else decoded.among(is_wanted):
+        rows, where = rows_outside(each.event_days), f"range {each.offsets.text(topic.name)}"
+        if not days.event_time.counted(each):
+            again = command("decode", topic.name, "--outdated")
+            found = [f"its {each.rows} rows were counted by another event time; `{again}`"]
+        else:
+            told.update(rows)
+            found = [f"{rows[why]} rows {reason}" for why, reason in _WHY.items() if rows[why]]
+        texts += [f"{where}: {text}" for text in found]
+        ranges += [each.offsets.key] if found else []
+    facts = outside(decoded.sums)
+    others = {why: facts[why] - told[why] for why in _WHY}
+    texts += [
+        f"{others[why]} more rows of ranges that are compacted {reason}" for why, reason in _WHY.items() if others[why]
+    ]
+    looked_at = f"{decoded.sums.ranges} decoded ranges"
+    return Finding(OUTSIDE, looked_at, tuple(texts), facts, tuple(ranges), is_warning=True)
+
+
+def read_dead_letters(
+    topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
+) -> tuple[int, list[str], list[tuple[Any, ...]]]:
+    """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
+    from ...adapters.tables.duck import (  # late: code server and runs load this, and hardly ever ask DuckDB
+        Duck,
+        file_pattern,
+    )
+
+    decoded = edges.decodings.read_ranges(topic.name)
+    known = decoded.among(lambda sums: sums.dead > 0)
+    dead = {each.offsets: each.dead for each in known if each.dead and (wanted is None or each.offsets in wanted)}
+    if not dead:
+        return 0, [], []
+    paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in dead})
+    rows = "true" if wanted is None else within([*dead], '"')
+    statement = _FIRST_DEAD_LETTERS.format(wanted=rows)
+    return sum(dead.values()), *Duck(edges.lake, []).query(statement, [paths, limit])
+
+
+def _text(topic: Topic, decoding: Decoding) -> str:
+    classes = ", ".join(f"{rows} {name}" for name, rows in decoding.error_classes.items())
+    return (
+        f"range {decoding.offsets.text(topic.name)}: {decoding.dead} of {decoding.rows + decoding.dead} records could not be "
+        f"decoded ({classes}); `{command('dead-letters', topic.name, '--key', decoding.offsets.key)}` shows them"
+    )

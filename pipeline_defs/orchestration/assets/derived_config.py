@@ -1,0 +1,171 @@
+"""What defs.yaml says of decoding, as Dagster's component model reads it; wrong keys and values are refused with their line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from ...adapters.system.text_files import MIB, UnreadableText, read_text_file
+from ...adapters.system.yaml_text import shown
+from ...core.decode.columns import check_event_time, check_sequence
+from ...core.decode.decoders import Decode, Format, Side
+from ...core.errors import BadSetting
+from ...core.tables.calendar import parse_day
+from ...core.tables.days import Days, EventTime
+from ...core.tables.decoding import Budget
+from ...core.tables.latest import Latest
+from .schema_checks import read_side, row_of_decode
+from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
+
+
+def _as_text(value: object) -> object:
+    """Return a schema as text: Dagster makes an object of JSON that is Python too, and people may write one in YAML."""
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+MOST_BYTES_OF_A_SCHEMA = 16 * MIB
+
+
+class SideConfig(YamlModel):
+    """Says how keys, or values, are decoded."""
+
+    format: Annotated[str, WRITTEN, word(*Format)] = Field(
+        default="none",
+        description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf; or what Kafka's own serializers write: "
+        "short, integer, long, float, double, uuid",
+    )
+    inline_schema: Annotated[str | None, LITERAL, BeforeValidator(_as_text)] = Field(
+        default=None, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
+    )
+    schema_file: Annotated[str | None, WRITTEN] = Field(
+        default=None, min_length=1, description="or a file that holds it, a path from the project's folder"
+    )
+    registry: Annotated[str | None, WRITTEN] = Field(
+        default=None,
+        min_length=1,
+        description="or the URL of a Schema Registry: records are of Confluent's wire format",
+    )
+    subject: Annotated[str | None, WRITTEN] = Field(
+        default=None, min_length=1, description="the registry's subject, by default <topic>-<side>"
+    )
+    message: Annotated[str | None, WRITTEN] = Field(
+        default=None, min_length=1, description="the Protobuf message, where there are several"
+    )
+
+    def as_side(self, name: str, project: Path) -> Side:
+        """Returns the side as the pipeline sees it; raises `BadSetting`."""
+        where = f"`decode.{name}`"
+        schema = self.inline_schema
+        if self.schema_file is not None:
+            if schema is not None:
+                raise BadSetting(
+                    f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded"
+                )
+            path = project / self.schema_file
+            try:
+                if not path.resolve().is_relative_to(project.resolve()):
+                    raise UnreadableText("it is not below the project's folder")
+                schema = read_text_file(path, MOST_BYTES_OF_A_SCHEMA)
+            except UnreadableText as error:
+                raise BadSetting(
+                    f"{where} names schema_file {shown(self.schema_file)}, which cannot be read: {error}; nothing was decoded; "
+                    "name a file below the project's folder"
+                ) from None
+        try:
+            return Side(Format(self.format), schema, self.registry, self.subject, self.message)
+        except ValueError as error:
+            raise BadSetting(f"{where} in defs.yaml: {error}; nothing was decoded; correct it") from error
+
+
+class BudgetConfig(YamlModel):
+    """Says how many records of a range may be set aside before the range fails."""
+
+    records: Annotated[int, number(0, 2**31 - 1)] = Field(default=Budget().records, description="so many, and")
+    share: Annotated[float, number(0, 1)] = Field(
+        default=Budget().share,
+        description="so much of the range's records, from 0 to 1; one is always within it, unless it is 0",
+    )
+
+
+class DecodeConfig(YamlModel):
+    """How a topic's landed ranges are decoded."""
+
+    key: SideConfig = Field(default_factory=SideConfig, description="how keys are decoded")
+    value: SideConfig = Field(default_factory=SideConfig, description="how values are decoded")
+    dead_letters: BudgetConfig = Field(default_factory=BudgetConfig, description="the budget of records set aside")
+
+    def as_decode(self, project: Path) -> Decode:
+        """Return what the pipeline sees; raise `BadSetting` or `UnusableSchema`, for a schema that is wrong in itself too."""
+        decode = Decode(
+            self.key.as_side("key", project),
+            self.value.as_side("value", project),
+            Budget(self.dead_letters.records, self.dead_letters.share),
+        )
+        row_of_decode(decode)
+        return decode
+
+
+def _day(value: str) -> str:
+    try:
+        return parse_day(value)
+    except ValueError:
+        raise ValueError(f"expected a day such as 2013-01-01, found {value!r}") from None
+
+
+class DaysConfig(YamlModel):
+    """How a topic's decoded rows are counted by day."""
+
+    start: Annotated[str, WRITTEN, AfterValidator(_day)] = Field(
+        description="the first day, such as 2013-01-01; Dagster is told of no day before"
+    )
+    event_time: Annotated[str, WRITTEN] = Field(
+        default=EventTime().path,
+        description="a column's path in the decoded row, `value.ordered_at`: a TIMESTAMP, a DATE, or an integer with a unit",
+    )
+    unit: Annotated[str | None, WRITTEN] = Field(default=None, description="of an integer: s, ms or us since 1970")
+
+    def as_days(self, topic: str, decode: Decode | None) -> Days:
+        """Return what the pipeline sees; raise `BadSetting`."""
+        if decode is None:
+            raise BadSetting(
+                f"topic {topic} has `days` and no `decode`, expected both: days are those of decoded rows; nothing was "
+                "written; add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
+            )
+        try:
+            days = Days(self.start, EventTime(self.event_time, self.unit))
+        except ValueError as error:
+            raise BadSetting(
+                f"topic {topic} has wrong `days` in defs.yaml: {error}; nothing was written; correct it"
+            ) from error
+        check_event_time(row_of_decode(decode), days.event_time)
+        return days
+
+
+class LatestConfig(YamlModel):
+    """How the latest record of each key is found."""
+
+    sequence: str | None = Field(
+        default=None,
+        description="path of the decoded field whose greatest value is the latest, such as value.version; by default the "
+        "offset in the Kafka partition decides",
+    )
+
+    def as_latest(self, topic: str, decode: Decode | None) -> Latest:
+        """Return what the pipeline sees; raise `BadSetting`."""
+        if decode is None:
+            raise BadSetting(
+                f"topic {topic} has `latest` and no `decode`, expected both: it is made of decoded records; nothing was "
+                "written; add `decode: {}` to defs.yaml for keys and values that are bytes"
+            )
+        if any(column.kind == "map" for column in read_side(decode.key, "key").walk()):
+            raise BadSetting(
+                f"topic {topic} has `latest`, and `decode.key` with a MAP, expected keys without one: Spark cannot tell which "
+                "maps are equal; nothing was written; give keys a schema without it, or take `latest` out of defs.yaml"
+            )
+        latest = Latest(self.sequence)
+        if self.sequence is not None:
+            check_sequence(row_of_decode(decode), self.sequence, topic)
+        return latest

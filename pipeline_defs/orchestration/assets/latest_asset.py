@@ -1,0 +1,184 @@
+"""The asset of the latest record of each key: Dagster's face of `latest.update`; one event per run, with its facts."""
+
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster_pyspark import LazyPySparkResource
+
+from ...adapters.spark.spark_latest import MOST_TOLD, SHARES, Inputs
+from ...adapters.tables.latest_table import TREE, LatestTable, Standing
+from ...adapters.telemetry.openlineage import Derived, telling
+from ...core.command_lines import command
+from ...core.tables.decoded_table import TREE as DECODED
+from ...core.tables.latest import Latest
+from ...landing.attempt import Attempt
+from ...landing.auditing import Finding
+from ...resources import Edges
+from ...tables.latest import LatestTools, Updated, find_due, open_files, open_sources, place, update
+from ...topics import Topic
+from ..runs.runs import Context, new_attempt, run_of, step_logger
+from ..runs.tries import UPDATE, trying
+from .catalog import derived_asset, latest_description
+from .checks import as_result
+
+
+class UpdateConfig(dg.Config):
+    """What a person may say in the launchpad."""
+
+    full: bool = False
+
+
+def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) -> dg.AssetsDefinition:
+    """Build the asset that keeps the latest record of each key; `lake` is only shown."""
+
+    @derived_asset(
+        topic,
+        "latest",
+        "",
+        lake,
+        folder=TREE,
+        deps=[topic.decoded_key],
+        description=latest_description(topic, config),
+    )
+    def latest(
+        context: dg.AssetExecutionContext,
+        config: UpdateConfig,
+        edges: dg.ResourceParam[Edges],
+        pyspark: LazyPySparkResource,
+    ) -> dg.MaterializeResult[Any]:
+        assert topic.latest is not None
+        with run_of(context, topic.upserting, edges):
+            with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
+                metadata = update_and_tell(topic, topic.latest, new_attempt(context), context, edges, pyspark, config)
+                done.add(UPDATE)
+            return dg.MaterializeResult(metadata=metadata)
+
+    return latest
+
+
+def update_and_tell(
+    topic: Topic,
+    config: Latest,
+    attempt: Attempt,
+    context: Context,
+    edges: Edges,
+    pyspark: LazyPySparkResource,
+    asked: UpdateConfig | None = None,
+) -> Mapping[str, Any]:
+    """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
+    started, tools = edges.now_ms(), edges.latest_tools(pyspark, step_logger(context))
+    done = update(topic.name, config, attempt, tools, full=asked is not None and asked.full)
+    table = LatestTable(edges.lake, topic.name)
+    standing = table.read()
+    keys, tombstones = table.count(standing)
+    if done.has_committed and standing is not None:
+        with telling(edges.lineage(), "tables", context.log.warning) as tell:
+            tell(_lineage(topic, standing, keys, context.run.run_id, started, edges))
+    edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
+    return latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
+
+
+def _lineage(topic: Topic, standing: Standing, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
+    """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
+    url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    return Derived(
+        job=topic.latest_job,
+        run_id=run_id,
+        source_url=url(f"{DECODED}/{topic.name}"),
+        source_version=standing.applied(decoded.metadata.id) if decoded.metadata is not None else None,
+        read=None,
+        table_url=url(f"{TREE}/{topic.name}"),
+        version=standing.version,
+        written=keys,
+        columns={column.name: str(column.type) for column in standing.schema},
+        began_ms=began_ms,
+        ended_ms=edges.now_ms(),
+    )
+
+
+def latest_metadata(
+    standing: Standing | None, keys: int, tombstones: int, done: Updated, seconds: float
+) -> Mapping[str, Any]:
+    """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
+    files = standing.files if standing is not None else {}
+    return {
+        "keys": keys,
+        "dagster/row_count": keys,
+        "tombstones": tombstones,
+        "table_version": standing.version if standing is not None else -1,
+        "ranges_read": done.ranges,
+        **({"rebuilt": done.rebuilt} if done.rebuilt else {}),
+        "files": len(files),
+        "bytes": sum(files.values()),
+        "seconds": round(seconds, 3),
+    }
+
+
+RECOMPUTED = "latest_recomputed"
+COMPARED_EVERY_MS = 3_600_000  # by runs of the pulse, which update tables each minute
+
+
+def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition:
+    """Build the check of a topic's latest table."""
+
+    @dg.asset_check(
+        asset=topic.latest_key,
+        name=RECOMPUTED,
+        description=f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives.",
+    )
+    def latest_recomputed(
+        context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+    ) -> dg.AssetCheckResult:
+        share = share_of(context.run.run_id)
+        return as_result(check_share(topic.name, config, share, edges.latest_tools(pyspark)))
+
+    return latest_recomputed
+
+
+def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
+    """Return whether no share of the keys was found right within the last hour: a comparison reads all that is decoded."""
+    key = dg.AssetCheckKey(topic.latest_key, RECOMPUTED)
+    last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    is_right = last is not None and last.status is AssetCheckExecutionRecordStatus.SUCCEEDED
+    return last is None or not is_right or now_ms - last.create_timestamp * 1000 >= COMPARED_EVERY_MS
+
+
+def share_of(run_id: str) -> int:
+    """Draw the share of keys that a run compares, `0` to `SHARES - 1`."""
+    return zlib.crc32(run_id.encode()) % SHARES
+
+
+def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> Finding:
+    """Find the winners of a share of the keys anew, unseen, and name what differs.
+
+    Where the table is behind the decoded one there is nothing to compare with: it says so, and does not pass.
+    """
+    due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
+    if due.standing is None:
+        return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
+    if due.has_work:
+        waits = due.why_anew or f"{due.waiting} ranges were decoded since"
+        return Finding(
+            RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",)
+        )
+    with ExitStack() as opened:
+        placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
+        inputs = Inputs(
+            fresh=open_sources(placed, placed, tools.lake, opened),
+            present=open_files(due.standing, tools.lake, opened),
+        )
+        keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)
+    first = ", ".join(map(str, wrong[:3]))
+    number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"
+    text = (
+        f"{what}: {number} are not as a recomputation has them; first (generation, partition, offset): {first}; "
+        f"`{command('latest', topic, '--full')}`"
+    )
+    violations = (text,) if wrong else ()
+    return Finding(
+        RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(placed)}
+    )

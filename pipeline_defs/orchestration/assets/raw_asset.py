@@ -1,0 +1,200 @@
+"""The raw asset of a topic: Dagster's face of `landing.land`; one event with its facts per landed range.
+
+Works for one key, a backfill and a sensor's run alike. Invariant: the run is red unless every range it selects is
+landed; what is landed is reported even so.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from ...adapters.telemetry.openlineage import Landed, telling
+from ...core.errors import RangesFailed
+from ...core.landing.verdicts import Outcome, Verdict, violations_by_range
+from ...core.log.latency import file_facts
+from ...landing.landing import land
+from ...landing.standing import standing_path
+from ...resources import Edges
+from ...topics import Topic, op_name
+from ..runs.moments import Pace
+from ..runs.projection import as_evaluation
+from ..runs.runs import new_attempt, run_of, selected_keys, step_logger
+from ..runs.siblings import end_siblings, read_landed_by, read_siblings
+from ..runs.tries import trying
+from .catalog import asset_tags, raw_description, raw_metadata
+from .checks import QUICK, check_key, lake_result
+
+RANGES_PER_RUN = 200
+NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
+
+
+ON_CHANGE = (
+    "a landed range that Kafka has otherwise by now (compacted further, say): keep the landed file and say so, or put what "
+    "is there now in its place, as a new revision of its manifest"
+)
+
+
+class LandConfig(dg.Config):
+    """Is what a person may say of one run, in its run config."""
+
+    on_change: Literal["keep", "replace"] = Field(default="keep", description=ON_CHANGE)
+
+
+def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
+    """Is the run config of the topic's raw asset, as `LandConfig` validates it."""
+    return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
+
+
+def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:
+    """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
+
+    @dg.asset(
+        key=topic.asset_key,
+        deps=[topic.source_key],
+        partitions_def=topic.partitions,
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGES_PER_RUN),
+        pool=topic.landing.pool,
+        output_required=False,
+        group_name="raw",
+        kinds={"kafka", "spark", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        description=raw_description(topic),
+        metadata=raw_metadata(topic, lake),
+    )
+    def raw(
+        context: dg.AssetExecutionContext,
+        config: LandConfig,
+        edges: dg.ResourceParam[Edges],
+        pyspark: LazyPySparkResource,
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        with run_of(context, topic.landing, edges):
+            landed_by = read_landed_by(context.instance, context.run)
+            if landed_by is not None:
+                context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
+                return
+            keys = selected_keys(context)
+            room = RANGES_PER_RUN - len(keys)
+            siblings = read_siblings(
+                context.instance, context.run, topic, lambda: edges.lake.read_plan_log(topic.name).ranges, room
+            )
+            shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
+            attempt = new_attempt(context, config.on_change)
+            tools = edges.tools(topic, pyspark, step_logger(context))
+            failures: list[Verdict] = []
+            pace = Pace(len({*keys, *shared}), edges.now_ms)
+            with (
+                trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, edges.now_ms) as done,
+                landed_lineage(topic, edges, context.log.warning) as tell,
+            ):
+                for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
+                    if progress := pace.after_one():
+                        context.log.info("step=progress %s", progress)
+                    if verdict.outcome is Outcome.FAILED:
+                        failures.append(verdict)
+                        edges.watch_step("failed", key=verdict.offsets.key)
+                        continue
+                    edges.watch_step("landed", key=verdict.offsets.key)
+                    if context.has_partition_key:
+                        yield dg.MaterializeResult(
+                            metadata=range_metadata(topic, verdict, edges),
+                            data_version=dg.DataVersion(_digest(verdict)),
+                        )
+                    else:
+                        context.log_event(materialization(topic, verdict, edges))
+                    edges.watch_step("reported", key=verdict.offsets.key)
+                    done.add(verdict.offsets.key)
+                    tell(verdict)
+            # a run without a partition key has no output, so Dagster skips the checks that come after it
+            if not context.has_partition_key:
+                for name in QUICK:
+                    context.log_event(
+                        as_evaluation(check_key(topic, name), lake_result(topic, name, edges, is_recent=True))
+                    )
+            end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
+            _check_landed(topic, set(keys), failures)
+
+    return raw
+
+
+def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdict]) -> None:
+    """Raises `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
+    own = [verdict for verdict in failures if verdict.offsets.key in keys]
+    if own:
+        raise RangesFailed(
+            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
+            "stays planned and is tried again",
+            [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
+        )
+
+
+@contextmanager
+def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
+    """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
+    data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
+    with telling(edges.lineage(), "ranges", warn) as tell:
+
+        def tell_landed(verdict: Verdict) -> None:
+            if verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
+                tell(Landed(verdict.manifest, topic.land_job, source, data_url))
+
+        yield tell_landed
+
+
+def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:
+    """Is the event of one landed range; its data version is the file's digest."""
+    return dg.AssetMaterialization(
+        asset_key=topic.asset_key,
+        partition=verdict.offsets.key,
+        metadata=range_metadata(topic, verdict, edges),
+        tags={"dagster/data_version": _digest(verdict)},
+    )
+
+
+def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str, Any]:
+    """Are the facts of a range that the UI shows: from its manifest, and how this run found it."""
+    manifest = verdict.manifest
+    if manifest is None:
+        raise ValueError(f"{verdict.offsets.key} is not landed")
+    offsets, file, provenance = manifest.offsets, manifest.file, manifest.provenance
+    holes: Counter[str] = Counter()
+    for hole in manifest.holes:
+        holes[hole.cause.value] += hole.end - hole.start
+    metadata: dict[str, Any] = {
+        "outcome": verdict.outcome.value,
+        "rows": manifest.rows,
+        "dagster/partition_row_count": manifest.rows,
+        "bytes": file.bytes if file else 0,
+        "offsets": offsets.text(topic.name),
+        "start_offset": offsets.start,
+        "end_offset": offsets.end,
+        "holes": dict(holes),
+        "digest": manifest.digest,
+        "seconds": provenance.seconds,
+        "records_per_second": round(manifest.rows / provenance.seconds) if provenance.seconds else 0,
+        "landed_by_run": dg.MetadataValue.dagster_run(provenance.run_id),
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
+    }
+    if file is not None:
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(standing_path(manifest, edges.lake)))
+        for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
+            if moment_ms is not None:
+                metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)
+        if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed
+            metadata["lag_seconds"] = max(0.0, (provenance.landed_at_ms - file.max_timestamp_ms) / 1000)
+        metadata |= file_facts(file, provenance.landed_at_ms)
+    if verdict.violations:
+        metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
+    return metadata
+
+
+def _digest(verdict: Verdict) -> str:
+    return verdict.manifest.digest if verdict.manifest else ""

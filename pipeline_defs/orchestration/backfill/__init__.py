@@ -1,0 +1,1 @@
+"""Ranges that a person chooses, and the backfill that lands or decodes them."""

@@ -1,0 +1,181 @@
+"""Backfills that people ask for, as keys, as a preview, and as a Dagster backfill that the daemon executes.
+
+Through Dagster's own backfill objects on its instance, so the UI shows it as any other and can cancel it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster import AssetRecordsFilter, RunsFilter
+from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionStatus, PartitionBackfill
+from dagster._core.utils import make_new_backfill_id
+
+from ...core.errors import DaemonUnavailable
+from ...core.landing.selection import Selection, choose_failed, choose_times
+from ...core.log.coverage import Coverage
+from ...core.offsets import OffsetRange
+from ...resources import Edges
+from ...topics import REDO_TAG, Duty, Topic
+from ..assets.raw_asset import land_config
+from ..home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
+from ..runs.moments import time_text
+from ..runs.projection import register_keys
+from ..runs.siblings import BACKFILL_TAG
+from ..runs.tries import read_tries
+
+SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
+EVENTS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillState:
+    """Is how far a backfill is: ranges reported landed, its runs so far, and Dagster's word for it."""
+
+    status: str
+    done: frozenset[str]
+    runs: int
+    has_ended: bool
+    has_succeeded: bool
+
+
+def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
+    """Selects what is not landed and whose last run failed, by Dagster's runs."""
+    return choose_failed(coverage, set(read_tries(instance, topic.landing).tried))
+
+
+def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
+    """Selects what may have records of a time; the broker is asked only where something is not landed."""
+    unlanded: dict[int, int] = {}
+    if coverage.pending():
+        kafka = edges.kafka(topic)
+        marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
+        unlanded = kafka.read_offsets_at(topic.name, marks, start_ms)
+    return choose_times(coverage, start_ms, end_ms, unlanded)
+
+
+def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
+    """Returns one document per range: what it is, where it stands, and what of it is landed."""
+    states = coverage.states()
+    rows = []
+    for offsets in ranges:
+        manifest = coverage.manifests.get(offsets)
+        file = manifest.file if manifest else None
+        rows.append(
+            {
+                "key": offsets.key,
+                "state": states[offsets].value,
+                "partition": offsets.partition,
+                "start": offsets.start,
+                "end": offsets.end,
+                "offsets": len(offsets),
+                "rows": manifest.rows if manifest else None,
+                "bytes": (file.bytes if file else 0) if manifest else None,
+                "min_timestamp_ms": file.min_timestamp_ms if file else None,
+                "max_timestamp_ms": file.max_timestamp_ms if file else None,
+            }
+        )
+    return rows
+
+
+def preview_totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Sums up a preview: ranges by state, offsets, and what of them is landed."""
+    states = [row["state"] for row in rows]
+    return {
+        "ranges_by_state": {state: states.count(state) for state in sorted(set(states))},
+        "offsets": sum(row["offsets"] for row in rows),
+        "rows": sum(row["rows"] or 0 for row in rows),
+        "bytes": sum(row["bytes"] or 0 for row in rows),
+    }
+
+
+def preview_table(rows: Sequence[dict[str, Any]], most: int) -> str:
+    """Is a preview as a table in Markdown, of `most` ranges."""
+    lines = ["| key | state | offsets | rows | bytes | first record | last record |", "|---|---|---|---|---|---|---|"]
+    for row in rows[:most]:
+        counts = ("-" if row[name] is None else f"{row[name]:,}" for name in ("offsets", "rows", "bytes"))
+        moments = (time_text(row[f"{name}_timestamp_ms"]) for name in ("min", "max"))
+        lines.append(f"| {' | '.join([row['key'], row['state'], *counts, *moments])} |")
+    more = [f"\nand {len(rows) - most:,} more"] if len(rows) > most else []
+    return "\n".join([*lines, *more])
+
+
+def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
+    """Refuses to go on where no Dagster daemon executes backfills; raises `DaemonUnavailable`."""
+    silent_seconds = read_silence(instance, "BACKFILL", now_seconds)
+    if is_silent(silent_seconds):
+        last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
+        raise DaemonUnavailable(
+            f"no Dagster daemon executes backfills of the instance at {instance.root_directory}: it {last}, expected every "
+            f"{HEARTBEAT_SECONDS:.0f} s; nothing was launched; start it (`offsetlake up`, or `dagster-daemon run`) with this "
+            "DAGSTER_HOME, or land in this process: `offsetlake land TOPIC --pending`"
+        )
+
+
+def launch_backfill(
+    topic: Topic,
+    ranges: Sequence[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    on_change: str = "keep",
+    title: str = "",
+    duty: Duty | None = None,
+) -> str:
+    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first.
+
+    Of landing, where `duty` says nothing else.
+    """
+    duty = duty or topic.landing
+    now_seconds = edges.now_ms() / 1000
+    check_daemon(instance, now_seconds)
+    register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=ranges)
+    chosen = topic.partitions.empty_subset().with_partition_keys([offsets.key for offsets in ranges])
+    backfill_id: str = make_new_backfill_id()
+    backfill = PartitionBackfill.from_asset_graph_subset(
+        backfill_id=backfill_id,
+        asset_graph_subset=AssetGraphSubset({duty.asset_key: chosen}),  # type: ignore[call-arg]  # it has a default
+        backfill_timestamp=now_seconds,
+        tags={**duty.tags, REDO_TAG: "yes" if redo else "no"},
+        dynamic_partitions_store=instance,
+        title=title or None,
+        description=None,
+        run_config=land_config(topic, on_change) if duty == topic.landing else {},
+    )
+    instance.add_backfill(backfill)
+    return backfill_id
+
+
+def follow_backfill(
+    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance, duty: Duty | None = None
+) -> Iterator[BackfillState]:
+    """Yields how far the backfill is, each time it is asked, until it has ended."""
+    asset_key = (duty or topic.landing).asset_key
+    wanted, done, cursor = frozenset(keys), set[str](), 0
+    while True:
+        backfill = instance.get_backfill(backfill_id)
+        if backfill is None:
+            raise DaemonUnavailable(f"backfill {backfill_id} of topic {topic.name} is gone from Dagster's database")
+        run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))
+        found = instance.fetch_materializations(
+            AssetRecordsFilter(asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
+            limit=EVENTS_AT_ONCE,
+            ascending=True,
+        ).records
+        for record in found:
+            cursor = record.storage_id
+            if record.run_id in run_ids and record.partition_key in wanted:
+                done.add(record.partition_key)
+        if len(found) == EVENTS_AT_ONCE:
+            continue
+        has_ended = backfill.status in BULK_ACTION_TERMINAL_STATUSES
+        yield BackfillState(
+            backfill.status.value, frozenset(done), len(run_ids), has_ended, backfill.status in SUCCEEDED
+        )
+        if has_ended:
+            return

@@ -1,0 +1,96 @@
+"""Dagster's daemons: the heartbeats of those of an instance, and the locks of those whose home this is.
+
+A heartbeat is 30 seconds apart from the next, and outlives its daemon; a lock ends with the process, however it ends.
+`dagster.yaml` names the coordinator that takes the lock. Nothing here starts or stops a daemon. Imports no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import dagster as dg
+from dagster._core.run_coordinator import QueuedRunCoordinator
+
+from ...adapters.system.locks import read_holder, remove_unheld, share_for_life
+
+HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
+SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
+
+Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster names them
+
+FOLDER = "daemon_locks"
+_OWNER = re.compile(r"process (\d+) on (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonProcess:
+    """A process that is Dagster's daemon of a home: its pid, and the host or container whose pid that is."""
+
+    pid: int
+    host: str
+
+    @property
+    def text(self) -> str:
+        """The process in words."""
+        return f"process {self.pid} on {self.host}"
+
+    def is_in_group(self, leader: int) -> bool:
+        """Return whether the process is one of this host's, in the process group of a leader."""
+        try:
+            return self.host == socket.gethostname() and os.getpgid(self.pid) == leader
+        except ProcessLookupError:
+            return False
+
+
+def hold_as_daemon(home: str | Path) -> None:
+    """Hold a lock in a home until the end of this process, where it is one of Dagster's daemons; else do nothing."""
+    if is_daemon():
+        share_for_life(Path(home) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
+
+
+def is_daemon() -> bool:
+    """Return whether this process is Dagster's daemon."""
+    program = Path(sys.argv[0])
+    return "run" in sys.argv and (program.stem == "dagster-daemon" or program.parent.name == "_daemon")
+
+
+class AnnouncedRunCoordinator(QueuedRunCoordinator):
+    """Dagster's own queue, in a daemon that says to its home that there is one: each daemon loads it when it starts."""
+
+    def register_instance(self, instance: dg.DagsterInstance) -> None:
+        """Take the instance whose runs are queued; a daemon waits here while another one works on its Postgres."""
+        super().register_instance(instance)
+        if is_daemon():
+            from .leading import await_leadership  # late: a command has no use for SQLAlchemy
+
+            await_leadership(instance)
+            hold_as_daemon(instance.root_directory)
+
+
+def find_daemons(home: str | Path) -> list[DaemonProcess]:
+    """Find the daemons of a home that run now; files of those that have ended are removed."""
+    folder = Path(home) / FOLDER
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        remove_unheld(path)
+        owner = _OWNER.fullmatch(read_holder(path) or "")
+        if owner is not None:
+            found.append(DaemonProcess(int(owner[1]), owner[2]))
+    return found
+
+
+def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:
+    """Reads for how many seconds a daemon has said nothing; none where it never has."""
+    heartbeat = instance.get_daemon_heartbeats().get(daemon)
+    return now_seconds - heartbeat.timestamp if heartbeat else None
+
+
+def is_silent(silent_seconds: float | None) -> bool:
+    """Says whether a daemon that has said nothing for so long is taken not to be there."""
+    return silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS

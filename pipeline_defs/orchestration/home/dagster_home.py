@@ -1,0 +1,54 @@
+"""Dagster's home: opens its instance, which has the history of runs and events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import dagster as dg
+from dagster._check import CheckError
+from sqlalchemy.exc import SQLAlchemyError
+from yaml import MarkedYAMLError, YAMLError
+
+from ...core.errors import BadSetting, HistoryUnavailable
+from ...settings import DEFAULT_HOME, find_project
+from .project import make_home
+
+
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """Open the Dagster instance of a home; give the home a project's dagster.yaml where it has none.
+
+    A home other than the project's own that is new is said aloud: it may be a typing error, and shows nothing of before.
+    Raises `HistoryUnavailable` and `BadSetting`.
+    """
+    project = find_project()
+    is_new = not (home / "dagster.yaml").exists()
+    make_home(home, project)
+    if is_new and home != project.joinpath(*DEFAULT_HOME):
+        click.echo(
+            f"DAGSTER_HOME {home} was empty: a new history of runs begins there, and what was recorded elsewhere is not shown; "
+            f"if that is not meant, correct DAGSTER_HOME and delete {home}",
+            err=True,
+        )
+    try:
+        return dg.DagsterInstance.from_config(str(home))
+    except (SQLAlchemyError, OSError) as error:  # what the driver says, without the statement
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise HistoryUnavailable(
+            f"Dagster's history in {home} cannot be opened: {cause}; nothing was started, and the lake is not touched; see "
+            f"that its database runs and can be read; what is damaged beyond repair may be moved away, all of {home}: "
+            "`offsetlake rebuild TOPIC` gives a new history what the lake knows"
+        ) from error
+    except (YAMLError, dg.DagsterError, CheckError, ImportError) as error:
+        raise BadSetting(
+            f"{home / 'dagster.yaml'} cannot be used: {_why_unusable(error)}; nothing was started; correct it: "
+            f"`DAGSTER_HOME={home} dagster instance info` says more"
+        ) from error
+
+
+def _why_unusable(error: Exception) -> str:
+    """Return why Dagster does not take its configuration, without a value of it, which may have a login in it."""
+    if isinstance(error, ImportError | CheckError):
+        return str(error).splitlines()[0]
+    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+    return "it is not what Dagster expects" + (f" in line {mark.line + 1}" if mark else "")

@@ -1,0 +1,281 @@
+"""A Dagster of our own, webserver, daemon and code server, for `up` and the demo: one process group, stopped by it.
+
+What was left running after a kill -9 is stopped first; what another process of ours runs is left alone. Invariant: nothing
+that it started outlives it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import chdir, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+from dagster_graphql import DagsterGraphQLClient
+
+from ...adapters.system.processes import Process, read_process, spawn_process
+from ...core.errors import BadSetting, Refused, Unavailable
+from ...settings import ENV_FILE, PROJECT, read_env_file
+from .daemons import DaemonProcess, find_daemons
+from .dagster_home import open_instance
+from .run_locks import is_code_server_gone
+
+START_SECONDS = 300
+ANSWER_SECONDS = 10
+STOP_SECONDS = 30
+RUN_SECONDS = 600
+PREFERRED_PORT = 3000
+LOG = "dagster.log"
+_STATE = "dagster.json"
+_POLL_SECONDS = 0.25
+_LOCATIONS = """
+{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
+  { message causes { message } } } } } } }
+"""
+_INSTANCE = "{ instance { info } }"
+_RELOAD = "mutation { reloadWorkspace { __typename } }"
+LOOKS_WITHOUT = 5  # of `up`, one a second
+
+
+class DagsterUnavailable(Unavailable):
+    """Says that Dagster did not come up."""
+
+
+class PortTaken(DagsterUnavailable):
+    """Says that another program listens at the port; Dagster's own processes would go on for ever without a UI."""
+
+    kind = DagsterUnavailable.kind
+
+
+class DagsterServer:
+    """Runs `dagster dev` of a project on loopback while the context is open.
+
+    `folder` keeps its log and its process id. A port that is given must be free; else 3000 is taken, or any that is free.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dagster_home: Path,
+        workspace: Path | None = None,
+        *,
+        project: Path = PROJECT,
+        port: int | None = None,
+    ) -> None:
+        self.port = 0
+        self._wanted = port
+        self._project = project
+        self._workspace = workspace or project / "workspace.yaml"
+        self._folder = folder
+        self._home = dagster_home
+        self._state = folder / _STATE
+        self._process: Process | None = None
+        self._storage: object = None
+        self._looks_without = 0
+
+    @property
+    def url(self) -> str:
+        """The UI's address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of `dagster dev`, which all of its processes descend from; 0 where it was not started."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def log(self) -> Path:
+        """What Dagster's processes say."""
+        return self._folder / LOG
+
+    def __enter__(self) -> DagsterServer:
+        self.check_alone()
+        with open_instance(self._home) as instance:
+            self._storage = _storage_of(instance.info_str())
+        try:
+            self._serve(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
+        except PortTaken:
+            if self._wanted is not None:
+                raise
+            self._serve(_free_port(0))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def check_alone(self) -> None:
+        """Refuse a home that has a Dagster already, once what one before has left running is stopped.
+
+        With two daemons each tick is twice, and so is what it asks for.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_home()
+        self._stop_leftover()
+        others = ", ".join(each.text for each in self.find_others())
+        if others:
+            raise Refused(
+                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
+                "started; use that one, or end it first"
+            )
+
+    def is_running(self) -> bool:
+        """Return whether Dagster is still up."""
+        return self._process is not None and self._process.is_running()
+
+    def revive_code_server(self) -> bool:
+        """Have Dagster start its code server anew where that was killed, and return whether it was; nobody else does.
+
+        A code server that is just being exchanged is gone for a moment only.
+        """
+        self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
+        if self._looks_without < LOOKS_WITHOUT:
+            return False
+        try:
+            self._ask(_RELOAD)
+        except OSError:
+            return False  # the webserver does not listen just now: it is asked again at the next look
+        self._looks_without = 0
+        return True
+
+    def find_others(self) -> list[DaemonProcess]:
+        """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
+        own = self._process.pid if self._process else None
+        return [each for each in find_daemons(self._home) if own is None or not each.is_in_group(own)]
+
+    def find_load_error(self) -> str | None:
+        """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
+        entries = self._ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]
+        found = [entry["locationOrLoadError"] for entry in entries]
+        errors = [[error, *error["causes"]] for error in found if error and "message" in error]
+        return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
+
+    def _ask(self, query: str, patience_seconds: float = START_SECONDS) -> Any:
+        body = json.dumps({"query": query}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=patience_seconds) as answer:
+            return json.load(answer)["data"]
+
+    def run_job(self, job: str) -> tuple[str, bool]:
+        """Runs a job and waits for its end; returns the run's id and whether it succeeded."""
+        client = DagsterGraphQLClient("127.0.0.1", port_number=self.port)
+        run_id = client.submit_job_execution(job, repository_location_name="offsetlake")
+        deadline = time.monotonic() + RUN_SECONDS
+        with open_instance(self._home) as instance:
+            while time.monotonic() < deadline:
+                run = instance.get_run_by_id(run_id)
+                if run is not None and run.is_finished:
+                    return run_id, run.is_success
+                time.sleep(_POLL_SECONDS)
+        raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
+
+    def _serve(self, port: int) -> None:
+        """Start Dagster at a port and wait until it answers; where it does not, nothing of it stays."""
+        self.port = port
+        command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        environment = {**os.environ, "DAGSTER_HOME": str(self._home), "PATH": path}
+        try:
+            with chdir(self._project):  # whose `.env` it reads
+                self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)
+            self._write_state(self._process)
+            self._await_answer()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _check_home(self) -> None:
+        """Refuse a home that `dagster dev` would not take: a line of `.env` without `${DAGSTER_HOME:-...}` overrides ours."""
+        taken = read_env_file(self._project, {**os.environ, "DAGSTER_HOME": str(self._home)}).get("DAGSTER_HOME")
+        if taken is not None and Path(taken) != self._home:
+            raise BadSetting(
+                f"Dagster would take the home {taken} of {self._project / ENV_FILE}, and the environment of this command says "
+                f"{self._home}; nothing was started; name one of them in both, or delete the line DAGSTER_HOME in {ENV_FILE}"
+            )
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.is_running():
+            with suppress(OSError):  # nobody listens yet
+                if self._answers_for_home():
+                    return
+                raise PortTaken(
+                    f"another program took {self.url} a moment before Dagster, which would go on without its UI; nothing was "
+                    "started; name another port, or none for any that is free"
+                )
+            time.sleep(_POLL_SECONDS)
+        raise DagsterUnavailable(f"Dagster did not come up at {self.url}; nothing was landed; its log is {self.log}")
+
+    def _answers_for_home(self) -> bool:
+        """Return whether it is a Dagster of our home that answers at the port; raise `OSError` where nobody does."""
+        try:
+            return _storage_of(self._ask(_INSTANCE, ANSWER_SECONDS)["instance"]["info"]) == self._storage
+        except (urllib.error.HTTPError, ValueError, LookupError):
+            return False
+
+    def _write_state(self, process: Process) -> None:
+        owner = read_process(os.getpid())
+        assert owner is not None
+        state = {"pid": process.pid, "started": process.started, "url": self.url}
+        self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
+
+    def _stop_leftover(self) -> None:
+        """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
+        if not self._state.exists():
+            return
+        left: dict[str, Any] = json.loads(self._state.read_text())
+        process, owner = Process(left["pid"], left["started"]), Process(**left["owner"])
+        if process.is_running() and owner.is_running():
+            raise Refused(
+                f"Dagster runs already at {left['url']}, started by process {owner.pid}; nothing was started; use it, or end "
+                "that process first"
+            )
+        if process.is_running() or any(each.is_in_group(process.pid) for each in find_daemons(self._home)):
+            _stop_group(process)
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            _stop_group(self._process)
+        self._state.unlink(missing_ok=True)
+
+
+def _stop_group(process: Process) -> None:
+    """Stop a process and all that it started: it leads its own process group."""
+    for number, patience_seconds in ((signal.SIGINT, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        try:
+            os.killpg(process.pid, number)
+            deadline = time.monotonic() + patience_seconds
+            while time.monotonic() < deadline:
+                process.is_running()  # reaps our own child, which would keep the group alive as a zombie
+                os.killpg(process.pid, 0)
+                time.sleep(_POLL_SECONDS)
+        except ProcessLookupError:
+            return
+
+
+def _storage_of(info: str) -> object:
+    """Return where an instance keeps its files, of what Dagster says of the instance: no two homes have it in common."""
+    return yaml.safe_load(info)["local_artifact_storage"]
+
+
+def _free_port(*wanted: int) -> int:
+    """Return the first of some ports of loopback that is free, where 0 is any."""
+    for port in wanted:
+        with socket.socket() as probe, suppress(OSError):
+            # else one that was just let go of counts as taken
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise Refused(
+        f"port {wanted[-1]} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free"
+    )

@@ -1,0 +1,186 @@
+"""A user's own project: the few files that have Dagster, dg and `offsetlake` land their topics.
+
+Invariant: nothing is written into a folder that has anything in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from ...core.errors import BadSetting, OffsetlakeError, Refused
+from ...settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
+from ...topics import slug_of
+
+COMPONENT = "offsetlake.KafkaTopic"
+DAGSTER_YAML = "dagster.yaml"
+_GITIGNORE = """\
+.env
+.offsetlake/
+.tmp_dagster_home_*
+__pycache__/
+"""
+# of the image of deploy/Dockerfile, into which the project is copied; `.env` may have logins
+_DOCKERIGNORE = """\
+**/.env
+**/.offsetlake
+**/.venv
+**/.git
+**/.tmp_dagster_home_*
+**/__pycache__
+"""
+# Dagster has `.env` override the environment; written so, a home that somebody exports is the stronger one all the same
+_ENV = """\
+# Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
+DAGSTER_HOME="${{DAGSTER_HOME:-{home}}}"
+"""
+
+_PYPROJECT = """\
+[project]
+name = "{name}"
+version = "0.1.0"
+dependencies = ["offsetlake"]
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{package}"
+code_location_target_module = "{package}.definitions"
+code_location_name = "{package}"
+"""
+_WORKSPACE = """\
+load_from:
+  - python_module:
+      module_name: {package}.definitions
+      location_name: {package}
+      working_directory: .
+"""
+_DEFINITIONS = '''\
+"""What Dagster loads: the topics under defs/, and whatever else you merge in here."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from offsetlake import build_defs
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Return the code location."""
+    return build_defs(project=Path(__file__).parent.parent)
+'''
+
+
+def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
+    """Returns the files of a project that lands the topics, with their texts; raises `Refused` where there is something.
+
+    `bootstrap_servers` is written into each defs.yaml; with none, the machine's setting holds.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(
+            f"{folder} is there and not an empty folder; nothing was written; name a folder that is empty or not there yet"
+        )
+    package = package_name(folder.absolute().name)
+    code = folder / package
+    return {
+        folder / "pyproject.toml": _PYPROJECT.format(name=package.replace("_", "-"), package=package),
+        folder / "workspace.yaml": _WORKSPACE.format(package=package),
+        folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
+        folder / ".gitignore": _GITIGNORE,
+        folder / ".dockerignore": _DOCKERIGNORE,
+        code / "__init__.py": "",
+        code / "definitions.py": _DEFINITIONS,
+        **{code / "defs" / folder_name(topic) / "defs.yaml": defs_yaml(topic, bootstrap_servers) for topic in topics},
+    }
+
+
+def write_project(files: Mapping[Path, str]) -> None:
+    """Writes the files of a planned project."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def make_home(home: Path, project: Path) -> None:
+    """Make Dagster's home with the project's configuration, where it has none."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / DAGSTER_YAML
+        if not config.exists():
+            config.write_text(read_dagster_yaml(project))
+    except OSError as error:
+        raise BadSetting(
+            f"DAGSTER_HOME {home} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; "
+            "let this user write there, or name another folder"
+        ) from error
+
+
+def write_env(project: Path, home: Path) -> bool:
+    """Have a plain `dagster dev` in the project's folder use a home; return whether `.env` had to be written.
+
+    A home that `.env` names already stays: a person wrote it, or another machine's setting.
+    """
+    make_home(home, project)
+    if "DAGSTER_HOME" in read_env_file(project, {}):
+        return False
+    path = project / ENV_FILE
+    named = _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"'))
+    try:
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + ("\n" if before and not before.endswith("\n") else "") + named)
+    except OSError as error:
+        raise BadSetting(
+            f"{path} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; let this user "
+            f"write there, or add the line yourself: {named.splitlines()[-1]}"
+        ) from error
+    return True
+
+
+def read_dagster_yaml(project: Path) -> str:
+    """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
+    path = project / DAGSTER_YAML
+    return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
+
+
+def defs_yaml(topic: str, bootstrap_servers: str | None) -> str:
+    """Return the text of a topic's defs.yaml; a name such as 123 or null stays a text, which YAML would read otherwise."""
+    attributes = {"topic": topic, **({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})}
+    document = {"type": COMPONENT, "attributes": attributes}
+    text: str = yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return text
+
+
+def folder_name(topic: str) -> str:
+    """Return the folder of a topic's defs.yaml; Dagster passes by those that begin with a dot."""
+    return slug_of(topic) if topic.startswith((".", "_")) else topic
+
+
+def package_name(folder: str) -> str:
+    """Is a Python package for a folder's name, one that nothing installed has already."""
+    name = re.sub(r"\W", "_", folder.lower(), flags=re.ASCII).strip("_") or "lake"
+    if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
+        name = f"lake_{name}"
+    return name
+
+
+def main() -> int:
+    """Write the `.env` of Offsetlake's own checkout for `make setup`; a stale one is refused in one line."""
+    try:
+        check_home(PROJECT)
+        write_env(PROJECT, read_settings(project=PROJECT).dagster_home)
+    except OffsetlakeError as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Locks of runs: small files in the Dagster home, locked by who executes a run, by who launched it, and by the code server.
+
+The kernel frees a lock when its process ends, however it ends, in whatever container. A process locks its run's file
+when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+from dagster._serdes import deserialize_value
+
+from ...adapters.system.locks import own_name, read_owner, remove_unheld, share, share_for_life
+
+FOLDER, LAUNCHED = "run_locks", ".launched"
+CODE_SERVER = "code_server"
+CODE_SERVER_COMMAND = ["api", "grpc"]  # of `dagster`: the process that loads our definitions for all others
+_held: dict[str, int] = {}  # of this process: the descriptor by run id
+
+
+def lock_path(home: str | Path, run_id: str) -> Path:
+    """Return where the lock file of a run is."""
+    return Path(home) / FOLDER / run_id
+
+
+def launch_path(home: str | Path, run_id: str) -> Path:
+    """Return where the file is that the launcher of a run locks until the run's own process has had time to begin."""
+    return Path(home) / FOLDER / f"{run_id}{LAUNCHED}"
+
+
+def hold_run(home: str | Path, run_id: str) -> None:
+    """Hold the lock of a run that this process executes, until `release_run` or the end of the process."""
+    if run_id not in _held:
+        _held[run_id] = share(lock_path(home, run_id), own_name())
+
+
+def release_run(run_id: str) -> None:
+    """Give a run's lock back, where this process holds it."""
+    if run_id in _held:
+        os.close(_held.pop(run_id))
+
+
+def hold_launched_run() -> None:
+    """Hold the lock of the run that Dagster's code server has started this process for; nothing in any other process.
+
+    Dagster tells the process its run in the first argument of its function alone, and nothing else says it before the run
+    has started.
+    """
+    process = multiprocessing.current_process()
+    target, arguments = getattr(process, "_target", None), getattr(process, "_args", ())
+    if getattr(target, "__name__", "") != "start_run_in_subprocess" or not arguments:
+        return
+    asked = deserialize_value(arguments[0])
+    instance_ref, run_id = getattr(asked, "instance_ref", None), getattr(asked, "run_id", None)
+    if instance_ref is not None and run_id is not None:
+        hold_run(instance_ref.local_artifact_storage.base_dir, run_id)
+
+
+def hold_code_server() -> None:
+    """Hold the home's lock of the code server, where this process is Dagster's: it ends with its process, whoever kills it."""
+    home = os.environ.get("DAGSTER_HOME")
+    if home and sys.argv[1:3] == CODE_SERVER_COMMAND:
+        share_for_life(Path(home) / CODE_SERVER)
+
+
+def is_code_server_gone(home: str | Path) -> bool:
+    """Return whether a code server has run in this home, and none does: nothing ticks, and no run starts.
+
+    Dagster starts none anew by itself where its process was killed; it says LOCATION_ERROR in its log, each minute.
+    """
+    try:
+        return read_owner(Path(home) / CODE_SERVER) is not None
+    except FileNotFoundError:
+        return False
+
+
+def list_locked(home: str | Path) -> list[str]:
+    """Return the ids of the runs that have a lock file."""
+    folder = Path(home) / FOLDER
+    return sorted({path.name.removesuffix(LAUNCHED) for path in folder.iterdir()}) if folder.is_dir() else []
+
+
+def forget_run(home: str | Path, run_id: str) -> None:
+    """Remove the lock files of a run that has ended, unless a process still holds them."""
+    release_run(run_id)
+    remove_unheld(lock_path(home, run_id))
+    remove_unheld(launch_path(home, run_id))

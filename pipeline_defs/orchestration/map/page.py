@@ -1,0 +1,88 @@
+"""The page: a picture of coverage in one HTML file that opens without network, for ever.
+
+Columns travel as one gzip stream in base64; the browser unpacks them into typed arrays. docs/design/0008 says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import sys
+from array import array
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...core.landing.picture import CAUSES, Look, Picture
+from ..runs.moments import time_text
+
+HERE = Path(__file__).parent
+PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "controls.js"}
+
+
+def page(picture: Picture, now_ms: int, remark: str = "") -> str:
+    """Is the HTML file; `remark` is said beside the title."""
+    columns = {name: _encoded(column) for name, column in _columns(picture).items()}
+    at, layout = 0, {}
+    for name, (kind, data) in columns.items():
+        layout[name] = [kind, at, len(data)]
+        at += len(data) + -len(data) % 8
+    blob = b"".join(data + bytes(-len(data) % 8) for _, data in columns.values())
+    document = {
+        "topic": picture.topic,
+        "made": time_text(now_ms),
+        "remark": remark,
+        "looks": [look.name.lower() for look in Look],
+        "causes": [cause.value for cause in CAUSES],
+        "lines": [asdict(line) for line in picture.lines],
+        "runs": picture.run_ids,
+        "notes": picture.notes,
+        "layout": layout,
+        "bytes": len(blob),
+    }
+    parts = {
+        "TITLE": f"coverage of {picture.topic}",
+        "DOCUMENT": json.dumps(document).replace("<", "\\u003c"),
+        "COLUMNS": base64.b64encode(gzip.compress(blob, 6, mtime=0)).decode(),
+        **{name: (HERE / file).read_text() for name, file in PARTS.items()},
+    }
+    return re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], (HERE / "map.html").read_text())
+
+
+def _columns(picture: Picture) -> dict[str, array[Any]]:
+    """Are the columns as they travel: times as differences, which compress."""
+    return {
+        "lengths": picture.lengths,
+        "oldest": _differences(picture.oldest_ms),
+        "newest": _differences(picture.newest_ms),
+        "landed": _differences(picture.landed_ms),
+        "deadLetters": picture.dead_letters,
+        "holeStart": array("d", (each[1] for each in picture.intervals)),
+        "holeLength": array("d", (each[2] for each in picture.intervals)),
+        "totalCount": array("d", (each[2] for each in picture.totals)),
+        "runs": picture.runs,
+        "holeOf": array("I", (each[0] for each in picture.intervals)),
+        "totalOf": array("I", (each[0] for each in picture.totals)),
+        "looks": picture.looks,
+        "holeCause": array("B", (each[3] for each in picture.intervals)),
+        "totalCause": array("B", (each[1] for each in picture.totals)),
+    }
+
+
+def _differences(column: Iterable[float]) -> array[float]:
+    last = 0.0
+    found = array("d")
+    for value in column:
+        found.append(value - last)
+        last = value
+    return found
+
+
+def _encoded(column: array[Any]) -> tuple[str, bytes]:
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return {"d": "f64", "I": "u32", "B": "u8"}[column.typecode], column.tobytes()

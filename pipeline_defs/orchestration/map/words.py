@@ -1,0 +1,76 @@
+"""The picture in characters: a bar per Kafka partition and the counts, for terminals and for Dagster's pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+
+from ...core.landing.picture import UNDECODED, Line, Look, Picture
+
+GLYPHS = {Look.LANDED: "█", Look.PLANNED: "░", Look.FAILED: "✕", Look.LOST: "▪", Look.SKIPPED: "·", Look.CLAIMED: "▫"}
+URGENCY = (Look.LANDED, Look.SKIPPED, Look.PLANNED, Look.CLAIMED, Look.LOST, Look.FAILED)  # the last one is shown
+BAR_WIDTH = 50
+DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
+
+
+def bar(picture: Picture, line: Line) -> str:
+    """Is a line as `BAR_WIDTH` characters, from its first offset to its head; the most urgent within each is shown."""
+    rank = {look: place for place, look in enumerate(URGENCY)}
+    span = slice(line.first, line.first + line.count)
+    ends = [int(end) for end in accumulate(picture.lengths[span])]
+    cells = [Look.LANDED] * BAR_WIDTH
+    start = 0
+    for end, number in zip(ends, picture.looks[span], strict=True):
+        look = Look(number)
+        if look is not Look.LANDED:
+            for cell in range(start * BAR_WIDTH // ends[-1], (end * BAR_WIDTH - 1) // ends[-1] + 1):
+                cells[cell] = max(cells[cell], look, key=lambda each: rank[each])
+        start = end
+    return "".join(GLYPHS[cell] for cell in cells)
+
+
+def counts(picture: Picture, line: Line) -> Counter[Look]:
+    """Is how many links of a line have each look."""
+    return Counter(Look(number) for number in picture.looks[line.first : line.first + line.count])
+
+
+def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
+    """Return how many ranges of a line are decoded, how many wait to be, and how many records were set aside.
+
+    None of a topic that is not decoded.
+    """
+    if not picture.dead_letters:
+        return None
+    found = picture.dead_letters[line.first : line.first + line.count]
+    aside = [int(each) for each in found if each >= 0]
+    return len(aside), found.count(UNDECODED), sum(aside)
+
+
+def name(line: Line) -> str:
+    """Is what a line is of."""
+    return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
+
+
+def legend() -> str:
+    """Is what the characters mean."""
+    return ", ".join(f"{glyph} {look.name.lower()}" for look, glyph in GLYPHS.items())
+
+
+def summary(picture: Picture) -> str:
+    """Is the picture as markdown: the bars, then a table of how many ranges stand where."""
+    if not picture.lines:
+        return "nothing is planned yet"
+    names = [name(line) for line in picture.lines]
+    wide = max(map(len, names))
+    drawn = "\n".join(f"{each:<{wide}} {bar(picture, line)}" for each, line in zip(names, picture.lines, strict=True))
+    rows = [
+        f"| {each} | "
+        + " | ".join(
+            f"{count:,}" for count in (*(counts(picture, line)[look] for look in Look), *(decoded(picture, line) or ()))
+        )
+        + " |"
+        for each, line in zip(names, picture.lines, strict=True)
+    ]
+    heads = [*(look.name.lower() for look in Look), *(DECODED_COLUMNS if picture.dead_letters else ())]
+    table = "\n".join([f"| ranges of | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads), *rows])
+    return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"

@@ -1,0 +1,1 @@
+"""The one sensor, its tick of each topic, and the run that it asks for."""

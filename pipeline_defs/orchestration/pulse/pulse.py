@@ -1,0 +1,216 @@
+"""The pulse of a code location: one sensor plans all topics, one run lands what is pending of them and derives from it.
+
+Invariant: of each lane at most one of these runs waits or is at work; what arrives meanwhile goes into the next one. One topic,
+file or broker that is broken stops no other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import takewhile
+
+import dagster as dg
+from dagster import RunsFilter
+from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
+from dagster_pyspark import LazyPySparkResource
+
+from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
+from ...core.landing.dispatch import Tried, lane_of
+from ...resources import Edges
+from ...topic_files import TopicFiles
+from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
+from ..home.dead_runs import end_dead_runs
+from ..runs.known import Known, read_known
+from ..runs.moments import duration_text
+from ..runs.projection import ACTIVE, FAILED
+from ..runs.slow_topics import read_slow
+from ..runs.tries import failures_of
+from ..runs.visiting import visit_topics
+from .comparing import COMPARE, build_comparison, is_comparison_due
+from .pulse_run import LAND_AND_DERIVE, land_and_derive
+from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
+from .topic_discovery import Discovery
+
+TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
+SHOWN = 5  # in a tick's one line; the checks name more
+LOCATION_TAG = "offsetlake/location"
+MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTick:
+    """What a tick found of one topic; what could not be found is none, and why is in `error`."""
+
+    topic: Topic
+    landing: Tick | None = None
+    decoding: DeriveTick | None = None
+    latest: LatestTick | None = None
+    error: OffsetlakeError | None = None
+    failures: int = 0  # in a row, of all that was tried of it at once
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run has anything to do for the topic now."""
+        landing = self.landing is not None and bool(self.landing.due)
+        decoding = self.decoding is not None and bool(self.decoding.due)
+        return landing or decoding or (self.latest is not None and self.latest.is_due)
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """In words what waits, and what does not get on."""
+        if self.landing is not None:
+            stalled, held = self.landing.stalled, self.landing.held_back
+            yield from filter(None, [self.landing.waiting])
+            for what, said in (("stalled", stalled), ("held back", [each for each in held if each not in stalled])):
+                yield from [f"{what}: {'; '.join(said[:SHOWN])}"] if said else []
+        yield from (each.waiting for each in (self.decoding, self.latest) if each is not None and each.waiting)
+
+
+def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.Definitions:
+    """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics.
+
+    `files` are those that the topics were read from, of which some may have patterns.
+    """
+    discovery = Discovery(files)
+    if not topics and (files is None or not files.patterns):
+        return dg.Definitions()
+
+    @dg.op(name=LAND_AND_DERIVE)
+    def land_op(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
+        land_and_derive(topics, context, edges, pyspark)
+
+    @dg.job(
+        name=LAND_PENDING,
+        description=(
+            "Lands what is pending of all topics, then decodes it and updates their latest tables. The sensor of the same "
+            "name asks for it; launched by hand it does the same."
+        ),
+    )
+    def land_pending() -> None:
+        land_op()
+
+    comparison = build_comparison(topics)
+
+    @dg.sensor(
+        name=LAND_PENDING,
+        jobs=[land_pending, comparison],
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
+    )
+    def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+        origin = context.code_location_origin
+        location = origin.location_name if origin is not None else ""
+        end_dead_runs(context.instance, edges.now_ms())
+        with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
+            looking = beside.submit(discovery.look, origin, context.instance, edges)
+            ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
+        looking.result()
+        failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
+        failures += discovery.failures
+        _log(ticks, context)
+        requests, postponed = find_runs(ticks, location, context.instance, edges)
+        edges.watch_step("tick_requested", runs=len(requests))
+        own = {LOCATION_TAG: location}
+        if is_comparison_due(topics, own, context.instance, edges):
+            requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
+        if requests:
+            return dg.SensorResult(run_requests=requests)
+        if failures:
+            raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
+        news = discovery.text
+        return dg.SensorResult(skip_reason="; ".join([*postponed, *([news] if news else []), waiting_text(ticks)]))
+
+    return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
+
+
+def find_runs(
+    ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, edges: Edges
+) -> tuple[list[dg.RunRequest], list[str]]:
+    """Find which runs to ask for now, at most one of each lane; say why one that is due is not asked for, and what is slow."""
+    lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
+    slow = read_slow(instance, edges.now_ms()) if lanes > 1 else set[str]()
+    if slow:
+        postponed.append(f"slow, so that they are landed apart for ten minutes: {', '.join(sorted(slow))}")
+    due = (
+        lane_of(each.topic.name, lanes, each.failures, is_slow=each.topic.name in slow) for each in ticks if each.is_due
+    )
+    for lane in sorted(set(due)):
+        tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}
+        why = find_postponed(instance, tags, edges.now_ms())
+        if why:
+            postponed.append(f"lane {lane}: {why}" if lanes > 1 else why)
+        elif not is_active(instance, tags):
+            tags |= {MAX_RETRIES_TAG: "0", PRIORITY_TAG: "1"}
+            requests.append(dg.RunRequest(job_name=LAND_PENDING, tags=tags))
+    return requests, postponed
+
+
+def _log(ticks: Sequence[TopicTick], context: dg.SensorEvaluationContext) -> None:
+    for each in ticks:
+        if each.landing is not None and each.landing.planned:
+            context.log.info(
+                "topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending
+            )
+        if each.error is not None:
+            context.log.error("topic=%s %s", each.topic.name, each.error)
+
+
+def waiting_text(ticks: Sequence[TopicTick]) -> str:
+    """Return in words what waits of which topic; of one topic alone without its name."""
+    said = {each.topic.name: "; ".join(each.texts) for each in ticks}
+    texts = [f"{name}: {text}" if len(ticks) > 1 else text for name, text in said.items() if text]
+    more = [f"{len(texts) - SHOWN} more topics wait"] if len(texts) > SHOWN else []
+    return "; ".join([*texts[:SHOWN], *more]) or "nothing waits"
+
+
+def is_active(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
+    """Return whether a run of this location and lane waits or is at work; one that a person launched has all lanes."""
+    active = instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE))
+    return any(all(run.tags.get(name, value) == value for name, value in tags.items()) for run in active)
+
+
+def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms: int) -> str:
+    """Return why no run is asked for now, where the last ones with these tags ended before they took anything; else nothing."""
+    ended = RunsFilter(job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={**tags})
+    records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
+    early = list(takewhile(_took_nothing, records))
+    if not early:
+        return ""
+    last = early[0]
+    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000))
+    if tried.is_due(now_ms):
+        return ""
+    return (
+        f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had taken anything: "
+        f"the next is asked for in {duration_text(tried.due_in_seconds(now_ms))}"
+    )
+
+
+def _took_nothing(record: dg.RunRecord) -> bool:
+    return TOOK_TAG not in record.dagster_run.tags
+
+
+def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
+    """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting."""
+    known = read_known(instance, topics, edges.now_ms())
+
+    def tick(topic: Topic) -> Tick | OffsetlakeError:
+        return run_tick(topic, instance, edges, known)
+
+    landings = visit_topics(topics, edges, tick, lambda _, error: error)
+    return [_tick_derived(*each, instance, edges, known) for each in zip(topics, landings, strict=True)]
+
+
+def _tick_derived(
+    topic: Topic, landed: Tick | OffsetlakeError, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> TopicTick:
+    """Find what is due of the tables of a topic, for which no broker is needed."""
+    landing, error = (None, landed) if isinstance(landed, OffsetlakeError) else (landed, None)
+    decoding, latest = None, None
+    try:
+        decoding = run_derive_tick(topic, instance, edges, known) if topic.decode is not None else None
+        latest = run_latest_tick(topic, topic.latest, instance, edges, known) if topic.latest is not None else None
+    except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+        error = error or as_ours(broken, f"topic {topic.name}")
+    return TopicTick(topic, landing, decoding, latest, error, failures_of(topic, known.tries))

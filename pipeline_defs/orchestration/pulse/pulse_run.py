@@ -1,0 +1,375 @@
+"""The run of the pulse: lands what is pending of all topics in jobs that they share, then decodes it and updates latest tables.
+
+What is pending is read when the run gets to it, not when it was asked for. Invariant: the run is red unless all that it took
+is done; what is done is reported even so, and what is not is tried again later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+import dagster as dg
+from dagster._core.events import AssetMaterializationPlannedData
+
+from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
+from ...core.landing.dispatch import APART, lane_of, next_most_offsets, take_turns
+from ...core.landing.verdicts import Outcome, violations_by_range
+from ...core.offsets import OffsetRange
+from ...core.tables.decoding import Decided, Decoding
+from ...landing.attempt import Attempt
+from ...landing.landing import land_topics
+from ...resources import Edges
+from ...settings import code_version
+from ...tables.decoding import decode
+from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
+from ..assets.checks import QUICK, as_result, check_key, lake_result
+from ..assets.days import report_days
+from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
+from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
+from ..assets.raw_asset import landed_lineage, materialization
+from ..runs.known import read_known
+from ..runs.moments import Pace
+from ..runs.projection import as_evaluation
+from ..runs.runs import StepSummary, at_work, attempt_id
+from ..runs.slow_topics import SLOW_SECONDS, note_slow, read_slow
+from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
+from .ticking import find_due_ranges, find_undecoded, run_latest_tick
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+
+    from ...adapters.kafka.kafka import Kafka
+    from ...landing.attempt import Tools
+
+LAND_AND_DERIVE = "land_and_derive"  # the op
+RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
+RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
+JOB_SECONDS = 10.0  # that a job takes, about: whoever becomes pending meanwhile waits for its end
+FIRST_OFFSETS = 1_000_000.0  # of a run's first job, whose pace nobody knows
+LAND_SECONDS = 60  # after which no more ranges are taken, and what is landed is decoded
+DERIVE_SECONDS = 60  # after which no more is decoded
+
+
+def land_and_derive(
+    topics: Sequence[Topic], context: dg.OpExecutionContext, edges: Edges, pyspark: LazyPySparkResource
+) -> None:
+    """Land what is pending of these topics, then decode what is landed and update latest tables; bounded in ranges and seconds.
+
+    Raises `RangesFailed` in the end, with what failed.
+    """
+    with at_work(context, edges):
+        run = _PulseRun(
+            {topic.name: topic for topic in topics}, context, edges, pyspark, context.run.tags.get(LANE_TAG)
+        )
+        run.land()
+        run.check()
+        run.decode()
+        run.update()
+        run.check()
+        failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
+        if failures:
+            landed = sum(run.landed.values())
+            raise RangesFailed(
+                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again", failures
+            )
+
+
+@dataclass
+class _PulseRun:
+    """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
+
+    `passed_over` says of which topics nothing could be taken, and why; `slow` are those that are of the lane apart.
+    """
+
+    topics: dict[str, Topic]
+    context: dg.OpExecutionContext
+    edges: Edges
+    pyspark: LazyPySparkResource
+    lane: str | None = None  # none has all topics
+    landed: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    passed_over: dict[str, str] = field(default_factory=dict)
+    has_taken: bool = False
+    unchecked: set[str] = field(default_factory=set)  # topics with ranges landed since the last look
+    jobs: int = 0
+    served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
+    left: int = field(default_factory=lambda: RANGES_PER_RUN)
+    most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
+    slow: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.lane is not None:
+            self.slow = read_slow(self.context.instance, self.edges.now_ms())
+
+    # ---- land
+
+    def land(self) -> None:
+        """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
+        is_in_time = self._timer(LAND_SECONDS)
+        while is_in_time() and self._land_next():
+            pass
+
+    def _land_next(self) -> bool:
+        """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
+        due = self._find_due() if self.left > 0 else {}
+        if self.lane == APART:  # of a job that they share nobody could say which of them is slow
+            due = dict(islice(due.items(), 1))
+        batch = take_turns(due, min(self.left, RANGES_AT_ONCE), self.most_offsets)
+        if not batch:
+            return False
+        began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
+        self._land_batch(batch)
+        seconds = (self.edges.now_ms() - began_ms) / 1000
+        self.most_offsets = next_most_offsets(offsets, seconds, JOB_SECONDS, self.most_offsets)
+        self.left -= sum(map(len, batch.values()))
+        self.jobs += 1
+        self.served |= dict.fromkeys(batch, self.jobs)
+        return True
+
+    def check(self) -> None:
+        """Hold what was landed of each topic since the last look against its plan log."""
+        landed, self.unchecked = self.unchecked, set()
+        for topic in (self.topics[name] for name in sorted(landed)):
+            with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
+                for check in QUICK:
+                    self._report_check(check_key(topic, check), lake_result(topic, check, self.edges, is_recent=True))
+
+    def _find_due(self) -> dict[str, list[OffsetRange]]:
+        """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""
+        found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
+        duties = [duty for topic in self.topics.values() for duty in (topic.landing, topic.decoding)]
+        tries = read_all_tries(self.context.instance, duties)
+        for name, topic in self.topics.items():
+            if not self._is_mine(topic, tries):
+                continue
+            with self._isolated(topic, self._pass_over):
+                coverage = self.edges.lake.recent(name)
+                due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
+                planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
+                due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
+                if due:
+                    served = self.served.get(name, 0)
+                    found[name] = served, planned_ms[due[0]], due[::-1] if topic.policy.is_newest_first else due
+        return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
+
+    def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
+        context, edges = self.context, self.edges
+        log_step = StepSummary(context)
+        with ExitStack() as opened:
+            opened.callback(log_step.tell)
+            taken = {self.topics[name].landing: [*(o.key for o in ranges), ALL] for name, ranges in batch.items()}
+            done, shown = opened.enter_context(self._taking(taken))
+            tell, tools = {}, {}
+            for topic in (self.topics[name] for name in batch):
+                name = topic.name
+                with self._isolated(topic, self._fail):
+                    tools[name] = edges.tools(topic, self.pyspark, partial(self._log_read, log_step))
+                    tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
+            self._leave_silent(tools)
+            keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
+            pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
+            for name, told in land_topics(keys_of, self._attempt(), tools) if tools else ():
+                shown.result()  # a range that is told before it is shown in progress would stay so
+                if isinstance(told, OffsetlakeError):
+                    self._fail(self.topics[name], told)
+                    continue
+                if progress := pace.after_one():
+                    context.log.info("step=progress %s", progress)
+                if told.outcome is Outcome.FAILED:
+                    self.failures += violations_by_range(name, told.offsets, told.violations)
+                    edges.watch_step("failed", key=told.offsets.key)
+                    continue
+                edges.watch_step("landed", key=told.offsets.key)
+                context.log_event(materialization(self.topics[name], told, edges))
+                edges.watch_step("reported", key=told.offsets.key)
+                done[self.topics[name].landing].update((told.offsets.key, ALL))
+                self.landed[name] += 1
+                self.unchecked.add(name)
+                tell[name](told)
+
+    def _leave_silent(self, tools: dict[str, Tools]) -> None:
+        """Leave out the topics of a cluster that does not answer: landing would wait for each of them in turn."""
+        silent: dict[Kafka, BrokerUnavailable | None] = {}
+        for name, each in [*tools.items()]:
+            if each.kafka not in silent:
+                silent[each.kafka] = None
+                try:
+                    each.kafka.read_topic_id(name)
+                except BrokerUnavailable as error:
+                    silent[each.kafka] = None if isinstance(error, BrokerRefuses) else error
+                except OffsetlakeError:  # of this topic alone: landing finds it too, and tells it
+                    continue
+            if (why := silent[each.kafka]) is not None:
+                self._fail(self.topics[name], why)
+                del tools[name]
+
+    # ---- decode
+
+    def decode(self) -> None:
+        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time.
+
+        What has become pending meanwhile is landed in between: a backlog that is decoded keeps no topic waiting.
+        """
+        is_in_time = self._timer(DERIVE_SECONDS)
+        waiting = [topic for topic in self.topics.values() if topic.decode is not None]
+        while waiting and is_in_time():
+            batches, waiting = self._find_undecoded(waiting), []
+            for topic, keys in batches:
+                if not is_in_time():
+                    return
+                self._land_next()
+                with self._isolated(topic, self._fail):
+                    if self._decode_batch(topic, keys):
+                        waiting.append(topic)
+
+    def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
+        """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
+        lane = lane_of(
+            topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=topic.name in self.slow
+        )
+        return self.lane in {None, lane}
+
+    def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:
+        """Log a step of landing; what a job that took long has read is slow."""
+        log_step(step, **fields)
+        if step == "stage":
+            self._judge(fields["topic"].split(","), fields["seconds"])
+
+    def _judge(self, names: Sequence[str], seconds: float) -> None:
+        """Note topics as slow, where they have kept others waiting for so long: they leave the run's lane, and go on apart."""
+        if self.lane is None or seconds <= SLOW_SECONDS:
+            return
+        self.context.log.warning("step=slow topic=%s seconds=%s", ",".join(names), round(seconds))
+        self.slow |= {*names}
+        note_slow(names, self.context.run.run_id, self.context.instance)
+
+    def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
+        """Find what to decode now of each topic; what was last decoded longest ago comes first."""
+        found: list[tuple[int, Topic, list[str]]] = []
+        known = read_known(self.context.instance, topics, self.edges.now_ms())
+        for topic in topics:
+            if not self._is_mine(topic, known.tries):
+                continue
+            with self._isolated(topic, self._pass_over):
+                undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
+                if due:
+                    last_ms = undecoded.decoded.sums.last_decoded_ms or 0
+                    found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
+        return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
+
+    def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> bool:
+        """Decode ranges of a topic; return whether any of them was."""
+        context, edges = self.context, self.edges
+        assert topic.decode is not None
+        made: list[Decoding] = []
+        began_ms = edges.now_ms()
+        log_step = StepSummary(context)
+        with self._taking({topic.decoding: [*keys, ALL]}) as (taken, shown):
+            done = taken[topic.decoding]
+            tools = edges.decode_tools(topic.decode, self.pyspark, log_step)
+            for verdict in decode(topic.name, keys, self._attempt(), tools):
+                shown.result()
+                if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                    self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    continue
+                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                done.update((verdict.offsets.key, ALL))
+                made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+        log_step.tell()
+        self._judge([topic.name], (edges.now_ms() - began_ms) / 1000)
+        report_days(topic, context.instance, edges)
+        tell_decoded(topic, made, context, began_ms, edges)
+        for name, result in decoded_results(topic, edges).items():
+            self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
+        return bool(done)
+
+    # ---- latest
+
+    def update(self) -> None:
+        """Update the latest table of each topic where that is due."""
+        context, edges = self.context, self.edges
+        for topic in self.topics.values():
+            if topic.latest is None:
+                continue
+            is_due = False
+            if not self._is_mine(topic, read_all_tries(context.instance, [topic.landing, topic.decoding])):
+                continue
+            with self._isolated(topic, self._pass_over):
+                is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due
+            if not is_due:
+                continue
+            self._land_next()
+            with self._isolated(topic, self._fail):
+                with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
+                    facts = update_and_tell(topic, topic.latest, self._attempt(), context, edges, self.pyspark)
+                    shown.result()
+                    context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
+                    taken[topic.upserting].add(UPDATE)
+                if is_check_due(topic, context.instance, edges.now_ms()):
+                    tools = edges.latest_tools(self.pyspark)
+                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
+                    self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
+
+    # ---- tell
+
+    @contextmanager
+    def _isolated(self, topic: Topic, note: Callable[[Topic, OffsetlakeError], None]) -> Iterator[None]:
+        """Have an error of one topic be noted, and the others go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            note(topic, as_ours(error, f"topic {topic.name}"))
+
+    def _attempt(self) -> Attempt:
+        run_id = self.context.run.run_id
+        return Attempt(attempt_id(run_id), run_id, code_version())
+
+    def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
+        """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""
+        if topic.name not in self.passed_over:
+            self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        self.passed_over[topic.name] = f"topic {topic.name}: {error}"
+
+    def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
+        """Note that something that was taken is not done."""
+        self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        self.failures.append(f"topic {topic.name}: {error}")
+
+    @contextmanager
+    def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[tuple[dict[Duty, set[str]], Future[None]]]:
+        """Note tries of these keys; have Dagster show them as in progress, and as failed where they are not done in the end.
+
+        They are shown beside the work: the future is done when they are, which whoever tells of one waits for.
+        """
+        instance, run_id = self.context.instance, self.context.run.run_id
+        with trying_all(instance, wanted, run_id, self.edges.now_ms) as done:
+            if not self.has_taken:
+                instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
+                self.has_taken = True
+            with ThreadPoolExecutor(1) as pool:
+                shown = pool.submit(self._show_in_progress, wanted)
+                yield done, shown
+                shown.result()  # that it could not be shown is an error even where nothing was told
+
+    def _show_in_progress(self, wanted: Mapping[Duty, Sequence[str]]) -> None:
+        for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):
+            if key == ALL:
+                continue
+            planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)
+            event = dg.DagsterEvent.build_asset_materialization_planned_event(LAND_PENDING, LAND_AND_DERIVE, planned)
+            self.context.instance.report_dagster_event(event, self.context.run.run_id)
+
+    def _report_check(self, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> None:
+        self.context.log_event(cast("Any", as_evaluation(key, result)))
+
+    def _timer(self, seconds: float) -> Callable[[], bool]:
+        until_ms = self.edges.now_ms() + seconds * 1000
+        return lambda: self.edges.now_ms() < until_ms

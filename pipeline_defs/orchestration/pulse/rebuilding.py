@@ -1,0 +1,85 @@
+"""Rebuilding: what Dagster and the consumer group should show, given back from the lake alone.
+
+Keys, then materialisations with metadata and data versions, then the group's offsets. Each is compared with what is
+there first, so it can be killed anywhere and repeated; what is right is left alone. What is settled is summed up, as a
+tick does: where no sensor ticks, nothing else would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from ...core.offsets import OffsetRange
+from ...landing.mirror import mirror_frontier
+from ...resources import Edges
+from ...topics import Topic
+from ..assets.days import report_days
+from ..runs.projection import find_unseen, read_data_versions, register_keys
+from ..runs.tries import read_tries
+from ..runs.undecoded import read_due
+from .ticking import find_unseen_decoded, landed_event, move_frontier, report_decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Is what was given back: keys, materialisations, and where each Kafka partition of the group was moved to."""
+
+    keys: int
+    events: int
+    group: Mapping[int, int]
+
+
+def rebuild_topic(
+    topic: Topic,
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    on_restored: Callable[[int, int], None] = lambda done, total: None,
+) -> Rebuilt:
+    """Gives Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
+
+    Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
+    """
+    coverage = edges.lake.coverage(topic.name)
+    keys = register_keys(instance, topic, coverage)
+    edges.watch_step("keys_registered", topic=topic.name, keys=keys)
+    held = read_tries(instance, topic.landing).held.keys()
+    unseen = find_unseen(instance, topic, coverage, held)
+    versions = {o: manifest.digest for o, manifest in coverage.manifests.items() if coverage.is_landed(o)}
+    owed = [*unseen, *_outdated(topic.asset_key, versions, instance, {*unseen, *held})]
+    for done, offsets in enumerate(owed, 1):
+        instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
+        edges.watch_step("restored", key=offsets.key)
+        on_restored(done, len(owed))
+    decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
+    if not held and edges.lake.recent(topic.name).pending() == coverage.pending():  # else who lands it tells it
+        move_frontier(topic, coverage, edges, read_due(topic, edges))
+    group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
+    return Rebuilt(keys, len(owed) + decoded, group)
+
+
+def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
+    """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
+    coverage = edges.lake.coverage(topic.name)
+    decoded = edges.decodings.read_ranges(topic.name).of(coverage)
+    held = read_tries(instance, topic.decoding).held.keys()
+    unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
+    versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
+    owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
+    for offsets in owed:
+        report_decoded(topic, decoded[offsets], edges, instance)
+    return len(owed) + len(report_days(topic, instance, edges))
+
+
+def _outdated(
+    key: dg.AssetKey, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance, known: set[OffsetRange]
+) -> list[OffsetRange]:
+    """Finds the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
+    shown = read_data_versions(instance, key)
+    return [
+        offsets
+        for offsets, version in sorted(versions.items())
+        if offsets not in known and shown.get(offsets.key, version) != version
+    ]

@@ -1,0 +1,331 @@
+"""What a tick does of one topic: plan, register, report, find what is due; each step can die and the next tick makes it good.
+
+All is read from the lake and from Dagster. Two ticks at once are harmless.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import dagster as dg
+
+from ...adapters.tables.latest_table import LatestTable, Standing
+from ...core.errors import LakeUnavailable, OffsetlakeError
+from ...core.landing.dispatch import choose_due
+from ...core.landing.lag import find_lag
+from ...core.landing.verdicts import Outcome, Verdict
+from ...core.log.coverage import Coverage
+from ...core.log.delivery import Delivery
+from ...core.log.losses import find_skips
+from ...core.offsets import OffsetRange
+from ...core.tables.decoded_ranges import DecodedRanges
+from ...core.tables.decoding import Decided, Decoding
+from ...core.tables.latest import Latest
+from ...landing.mirror import mirror_frontier
+from ...landing.planner import commit_next_step
+from ...landing.raw_table import try_append
+from ...landing.sweeping import SWEEP_AFTER_SECONDS
+from ...resources import Edges
+from ...tables.latest import Updated, find_due
+from ...topics import Topic
+from ..assets.checks import report_standing
+from ..assets.days import report_days
+from ..assets.decoded_asset import decoded_event
+from ..assets.latest_asset import latest_metadata
+from ..assets.raw_asset import materialization
+from ..runs.known import Known, read_known
+from ..runs.progress import Situation, held_back, read_situation, waiting_text
+from ..runs.projection import (
+    find_registered,
+    find_untold,
+    open_pool,
+    read_told_lag,
+    register_keys,
+    report_lag,
+    report_losses,
+    report_unseen,
+)
+from ..runs.tries import ALL, UPDATE, Tries, read_tries
+from ..runs.undecoded import Undecoded, read_undecoded
+from ..runs.waiting import UPDATING, backing_off_text, pending_text
+
+EVENTS_PER_TICK = 200
+COMPARE_EVERY_MS = 3_600_000  # what nothing says has changed
+BACKLOG_SECONDS = 120
+BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick did, the ranges that are to be landed now, and in words what does not get on."""
+
+    due: tuple[OffsetRange, ...]
+    planned: int
+    registered: int
+    pending: int
+    stalled: tuple[str, ...]
+    held_back: tuple[str, ...]
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """What was compared when Dagster was found to know all that the lake has of an asset; `at_ms` is when."""
+
+    instance: dg.DagsterInstance
+    coverage: Coverage
+    table_version: int
+    last_told: int | None
+    at_ms: int
+
+    def is_same(self, before: _Compared | None) -> bool:
+        """Return whether nothing has changed since, so that the comparison still holds; for an hour at most."""
+        return (
+            before is not None
+            and self.instance is before.instance
+            and self.coverage is before.coverage
+            and (self.table_version, self.last_told) == (before.table_version, before.last_told)
+            and abs(self.at_ms - before.at_ms) < COMPARE_EVERY_MS
+        )
+
+
+def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> Tick:
+    """Run one tick: boundaries go to the lake first, then keys to Dagster; of what is left untold there Dagster is told.
+
+    `known` is what Dagster knew a moment ago of topics, this one among them; else it is read.
+    """
+    known = known or read_known(instance, [topic], edges.now_ms())
+    coverage = edges.lake.recent(topic.name)  # of a log that is refused nothing is planned
+    step = commit_next_step(
+        topic.name,
+        topic.policy,
+        edges.lake,
+        edges.kafka(topic),
+        edges.now_ms(),
+        planner=f"sensor {uuid.uuid4().hex[:8]}",
+        known=coverage,
+        on_step=edges.watch_step,
+    )
+    if step is not None:
+        coverage = edges.lake.recent(topic.name)
+    compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
+    is_told = compared.is_same(edges.compared.get(topic.asset_key))
+    registered = 0 if is_told else _register(topic, coverage, instance, edges)
+    edges.watch_step("keys_registered", topic=topic.name, keys=registered)
+
+    found = read_situation(topic, coverage, edges, instance, known)
+    now_ms = edges.now_ms()
+    stalled = _report_dangers(topic, found, instance, edges, known)
+    if not is_told:
+        failure, is_told = _tell_landed(topic, coverage, instance, edges)
+        stalled = (*stalled, failure) if failure else stalled
+        if is_told:
+            edges.compared[topic.asset_key] = compared
+    if topic.decode is None and is_told:  # of what is summed up only the hourly comparison would tell
+        move_frontier(topic, coverage, edges)
+    if not found.held:  # else the run that lands moves it
+        failure = _mirror(topic, coverage, edges)
+        stalled = (*stalled, failure) if failure else stalled
+    due = find_due_ranges(coverage, known.tries[topic.landing], now_ms)
+    planned = len(step.ranges) if step else 0
+    waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
+    return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
+
+
+def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
+    """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
+    longest_ms = int(SWEEP_AFTER_SECONDS * 1000)
+    try:
+        is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
+        if is_fenced and coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
+            edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.tail.seq)
+    except LakeUnavailable as error:
+        edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
+
+
+def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> int:
+    registered = register_keys(instance, topic, coverage)
+    duties = (topic.landing, *([topic.decoding] if topic.decode is not None else []))
+    for duty in duties if registered else ():
+        if edges.pools.get(duty.pool) is not instance:
+            open_pool(instance, duty.pool)
+            edges.pools[duty.pool] = instance
+    return registered
+
+
+def _tell_landed(
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges
+) -> tuple[str | None, bool]:
+    """Tell Dagster, and the raw table, of landed ranges that a crash left untold.
+
+    Return why the table could not be told, and whether nothing was left to tell.
+    """
+    held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
+    told = report_unseen(
+        instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK
+    )
+    failure = None
+    if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
+        failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
+    return failure, not (told or held or failure)
+
+
+def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
+    """Have Kafka's lag tools show what is landed, where that is not what they were told last; return why it failed."""
+    if edges.mirrored.get(topic.name) is coverage:
+        return None
+    try:
+        mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
+    except OffsetlakeError as error:
+        edges.watch_step("mirror_failed", topic=topic.name, reason=str(error))
+        return str(error)
+    edges.mirrored[topic.name] = coverage
+    return None
+
+
+def find_due_ranges(coverage: Coverage, tries: Tries, now_ms: int) -> list[OffsetRange]:
+    """Find the ranges that are to be landed now: none while all of the topic backs off, whatever arrives meanwhile."""
+    if not tries.of(ALL).is_due(now_ms):
+        return []
+    return choose_due(coverage.pending(), tries.held, tries.tried, now_ms)
+
+
+def _report_dangers(
+    topic: Topic, found: Situation, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> tuple[str, ...]:
+    """Tell Dagster how far behind landing is, what is lost or soon may be and what does not get on, each where it is news.
+
+    Return in words what does not get on.
+    """
+    ledger, now_ms = found.losses(), edges.now_ms()
+    report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
+    since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
+    waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
+    of, told = edges.told_lag.get(topic.name, (None, None))
+    if of is not instance:
+        told = read_told_lag(instance, topic)
+    told = report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms, told)
+    edges.told_lag[topic.name] = instance, told
+    return report_standing(topic, found, ledger, instance, now_ms, known).violations
+
+
+def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
+    """Return the event of a range that the lake has landed, told to Dagster outside of any run."""
+    return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)
+
+
+# ---- decoded
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveTick:
+    """The ranges that are to be decoded now, how many were told of, and in words what others wait for."""
+
+    due: tuple[OffsetRange, ...]
+    told: int
+    waiting: str = ""
+
+
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DeriveTick:
+    """Run one tick: what a crash left untold is told."""
+    known = known or read_known(instance, [topic], edges.now_ms())
+    coverage = edges.lake.recent(topic.name)
+    found, due = find_undecoded(topic, instance, edges, known)
+    version, now_ms = found.decoded.table.version, edges.now_ms()
+    compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
+    unseen: list[OffsetRange] = []
+    is_told = compared.is_same(edges.compared.get(topic.decoded_key))
+    if not is_told or topic.days is not None:
+        held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
+        if not is_told:
+            decoded = found.decoded.of(coverage)
+            unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
+            for offsets in unseen[:EVENTS_PER_TICK]:
+                report_decoded(topic, decoded[offsets], edges, instance)
+            is_told = not unseen and not held
+            if is_told:
+                edges.compared[topic.decoded_key] = compared
+        if not held:  # a run that decodes tells of its days
+            report_days(topic, instance, edges)
+    landed = edges.compared.get(topic.asset_key)
+    if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
+        move_frontier(topic, coverage, edges, found.due)
+    return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
+
+
+def find_undecoded(
+    topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> tuple[Undecoded, list[OffsetRange]]:
+    """Find what waits to be decoded, and what of it is to be decoded now: nothing while all of the topic backs off."""
+    found, now_ms = read_undecoded(topic, edges.lake.recent(topic.name), edges, instance, known), edges.now_ms()
+    backs_off = not known.tries[topic.decoding].of(ALL).is_due(now_ms)
+    return found, [] if backs_off else found.choose(now_ms)
+
+
+def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
+    """Return whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
+
+    Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
+    """
+    since_ms = last_ended_ms or decoded.sums.first_decoded_ms or 0
+    if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:
+        return False
+    return bool(decoded.find_due(edges.lake.recent(decoded.topic)))
+
+
+def find_unseen_decoded(
+    topic: Topic, coverage: Coverage, decoded: AbstractSet[OffsetRange], instance: dg.DagsterInstance
+) -> list[OffsetRange]:
+    """Find decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
+    known = find_registered(instance, topic, [offsets for offsets in coverage.log.ranges if offsets in decoded])
+    return find_untold(instance, topic.decoded_key, known)
+
+
+def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
+    """Tell Dagster outside of any run that a range is decoded."""
+    instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
+
+
+# ---- latest
+
+
+@dataclass(frozen=True, slots=True)
+class LatestTick:
+    """What one tick found: how many ranges are due, whether an update is to be made now, and what is waited for."""
+
+    ranges: int
+    is_due: bool = False
+    waiting: str = ""
+
+
+def run_latest_tick(
+    topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None
+) -> LatestTick:
+    """Run one tick; an update under way, a failure a moment ago, or a backlog that is being decoded has it wait."""
+    known = known or read_known(instance, [topic], edges.now_ms())
+    due = find_due(topic.name, config, edges.decodings)
+    tries, now_ms = known.tries[topic.upserting], edges.now_ms()
+    tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)
+    turns = known.active.turns(topic.upserting)
+    is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
+    ranges = due.waiting
+    if due.standing is not None and not is_held:
+        _tell_latest(topic, due.standing, instance, edges, known)
+    if not due.has_work:
+        return LatestTick(0)
+    postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
+    head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
+    waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
+    return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
+
+
+def _tell_latest(topic: Topic, standing: Standing, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
+    """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
+    event = known.last(topic.latest_key)
+    told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
+    if told is None or told.value != standing.version:
+        facts = latest_metadata(standing, *LatestTable(edges.lake, topic.name).count(standing), Updated(), 0.0)
+        instance.report_runless_asset_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))

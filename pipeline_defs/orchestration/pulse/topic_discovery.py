@@ -1,0 +1,113 @@
+"""Topic discovery: topics of a cluster that match a pattern, and that nobody has planned yet, get their first plan step.
+
+Which topics a pattern has is in the lake alone: those with a plan log. So each code server, run and command finds the same
+ones. The code server that ticks goes on with them at once, and is loaded anew for Dagster to show them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import dagster as dg
+from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
+
+from ...core.errors import OffsetlakeError
+from ...landing.planner import commit_next_step
+from ...resources import Edges
+from ...topic_files import PatternFile, TopicFiles
+from ...topics import Topic
+from ..runs.visiting import failure_text
+
+DISCOVER_SECONDS = 15.0
+RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
+
+
+@dataclass(slots=True)
+class Discovery:
+    """What a code server that ticks has found: `topics` that it was not loaded with, and the `failures` of the last look."""
+
+    files: TopicFiles | None
+    topics: tuple[Topic, ...] = ()
+    failures: tuple[str, ...] = ()
+    _looked: float | None = field(default=None, init=False)
+    _asked: float | None = field(default=None, init=False)
+
+    def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, edges: Edges) -> None:
+        """Look for new topics, every so often; where there are any, have the code server be loaded anew, once."""
+        now = time.monotonic()
+        if (
+            self.files is None
+            or not self.files.patterns
+            or (self._looked is not None and now - self._looked < DISCOVER_SECONDS)
+        ):
+            return
+        failures = list(plan_new_topics(self.files, edges))
+        try:
+            self.topics = tuple(self.files.find_new(edges.lake.planned_topics()))
+        except OffsetlakeError as error:
+            failures.append(str(error))
+        self._looked, self.failures = time.monotonic(), tuple(failures)
+        if self.topics and self._asked is None:
+            self._asked = now
+            threading.Thread(target=_reload, args=(origin, instance), daemon=True).start()
+
+    @property
+    def text(self) -> str:
+        """In words which topics are landed and not shown by Dagster yet; nothing where there are none."""
+        if self._asked is None or not self.topics:
+            return ""
+        late = time.monotonic() - self._asked > RELOAD_SECONDS
+        why = "reload the code location, which was asked for in vain" if late else "the code location is being reloaded"
+        return f"new topics are landed, and shown once loaded ({why}): {', '.join(each.name for each in self.topics)}"
+
+
+def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
+    """Write the first plan step of each topic that matches a pattern and has none; yield what is wrong, of which topic."""
+
+    def plan(file: PatternFile) -> list[str]:
+        try:
+            return list(_plan_new_topics(file, files, edges))
+        except Exception as error:  # noqa: BLE001 (told by its type: the topics there are go on)
+            name = f"topics {file.pattern}"
+            return [failure_text(name, error, name)]
+
+    with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
+        for failures in pool.map(plan, files.patterns):
+            yield from failures
+
+
+def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
+    known = {*files.names, *edges.lake.planned_topics()}
+    with closing(edges.open_kafka(file.template)) as kafka:  # the other one is at work in the tick
+        for name in kafka.list_topics():
+            if name in known or not file.pattern.matches(name):
+                continue
+            try:
+                topic = files.find(name)
+                if topic is not None:
+                    commit_next_step(
+                        topic.name,
+                        topic.policy,
+                        edges.lake,
+                        kafka,
+                        edges.now_ms(),
+                        planner=f"discovery {uuid.uuid4().hex[:8]}",
+                        on_step=edges.watch_step,
+                    )
+            except OffsetlakeError as error:
+                yield f"{name}: {error}"
+
+
+def _reload(origin: CodeLocationOrigin | None, instance: dg.DagsterInstance) -> None:
+    """Have Dagster load the code location anew: runs under way go on in the processes that they have.
+
+    What fails is seen by the next ticks, which are of the same code server still.
+    """
+    if isinstance(origin, GrpcServerCodeLocationOrigin):
+        origin.create_client().reload_code(timeout=instance.code_server_reload_timeout)

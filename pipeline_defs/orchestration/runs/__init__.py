@@ -1,0 +1,1 @@
+"""What runs did and do, and where a topic stands because of that."""

@@ -1,0 +1,103 @@
+"""What stands to be lost: of each Kafka partition the oldest record that is not landed, and how long the broker keeps it.
+
+The estimate is `core.expiry`'s; this reads what it needs of lake and broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...adapters.kafka.kafka import Kafka
+from ...core.command_lines import command
+from ...core.log.coverage import Coverage
+from ...core.log.expiry import (
+    FAIL_SHARE,
+    WARN_SHARE,
+    Exposure,
+    Retention,
+    kept_seconds,
+    read_rates,
+    read_retention,
+    seconds_to_loss,
+)
+from ...core.log.plan_step import Watermarks
+from ...landing.auditing import Finding
+from ...resources import Edges
+from ...topics import Topic
+
+UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing says how long a record is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Endangered:
+    """Is one Kafka partition that has records which are not landed; `seconds` is none where nothing deletes them."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    seconds: float | None
+    kept_seconds: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Is how much is left of the time for which a record is kept, from 0 to 1; none where it is kept."""
+        if self.seconds is None:
+            return None
+        kept = self.kept_seconds or UNBOUNDED_KEPT_SECONDS
+        return min(1.0, self.seconds / kept)
+
+
+def read_endangered(
+    topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges
+) -> list[Endangered]:
+    """Reads what of a topic is not landed and since when; nothing where all is."""
+    kafka = edges.kafka(topic)
+    level = topic.policy.isolation_level
+    frontier = coverage.frontier(coverage.log.generation)
+    retention = read_retention(kafka.read_config(topic.name))
+    # what the broker has deleted is lost, accepted or not, and can be deleted no more
+    oldest = {p: max(frontier.get(p, _first_unplanned(coverage, p, mark)), mark.earliest) for p, mark in marks.items()}
+    waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
+    sizes = _bytes_per_offset(topic, kafka, marks, retention) if waiting else {}
+    now = edges.now_ms()
+    found = []
+    for partition, at in sorted(waiting.items()):
+        mark = marks[partition]
+        timestamp = kafka.read_timestamp(topic.name, partition, at, level)
+        rates = read_rates(coverage.log.looks, partition, mark, now)
+        exposed = Exposure(at, timestamp, mark, sizes.get(partition, 0.0))
+        kept = kept_seconds(retention, rates, exposed.bytes_per_offset)
+        found.append(Endangered(partition, at, timestamp, seconds_to_loss(retention, rates, exposed, now), kept))
+    return found
+
+
+def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
+    """Checks that what is not landed will be kept for long enough; it is an error where it is very late."""
+    late = [each for each in endangered if each.share is not None and each.share < WARN_SHARE]
+    violations = tuple(
+        f"{topic.name}/{each.partition}: offset {each.offset} is not landed and may be deleted in "
+        f"{(each.seconds or 0.0) / 60:.1f} minutes, {each.share or 0.0:.0%} of the time that a record is kept; land it "
+        f"(`{command('land', topic.name, '--pending')}`), or have the broker keep it for longer (retention.ms, retention.bytes)"
+        for each in late
+    )
+    soonest = min((each.seconds for each in endangered if each.seconds is not None), default=None)
+    facts = {"waiting_partitions": len(endangered), **({} if soonest is None else {"seconds_to_loss": round(soonest)})}
+    is_error = any((each.share or 0.0) < FAIL_SHARE for each in late)
+    concerns = tuple(f"{topic.name}/{each.partition}" for each in late)
+    looked_at = f"{len(endangered)} Kafka partitions that wait"
+    return Finding("time_to_loss", looked_at, violations, facts, concerns, is_warning=not is_error)
+
+
+def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:
+    head = coverage.log.tail.heads.get(partition)
+    return head.offset if head else marks.earliest
+
+
+def _bytes_per_offset(
+    topic: Topic, kafka: Kafka, marks: Mapping[int, Watermarks], retention: Retention
+) -> dict[int, float]:
+    if retention.bytes is None:
+        return {}
+    sizes = kafka.read_sizes(topic.name, sorted(marks))
+    return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in marks.items() if mark.end > mark.earliest}

@@ -1,0 +1,93 @@
+"""What Dagster knows of topics, read for all of them in few queries: a tick asks for a hundred topics as for one.
+
+It is of one moment; a run may begin right after it. Invariant: nothing here is decided from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from dagster import DagsterRun, RunRecord, RunsFilter
+
+from ...core.landing.active import ActiveRun, State, Turns
+from ...topics import LAND_PENDING, STANDING, Duty, Topic
+from ..home.daemons import is_silent, read_silence
+from ..home.run_locks import is_code_server_gone
+from .projection import ACTIVE, is_run_of
+from .tries import Tries, read_all_tries
+
+if TYPE_CHECKING:  # storages of Dagster that a command has no use for
+    from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+    from dagster._core.storage.event_log.base import AssetRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRuns:
+    """The runs of an instance that have not ended, the oldest first, and what they wait for."""
+
+    records: Sequence[RunRecord]
+    slots: int
+    is_daemon_silent: bool
+
+    def turns(self, duty: Duty) -> Turns:
+        """Return the runs as seen from one duty."""
+        runs = [
+            ActiveRun(
+                record.dagster_run.run_id,
+                record.dagster_run.job_name,
+                State(record.dagster_run.status.value),
+                int((record.start_time or record.update_timestamp.timestamp()) * 1000),
+                is_own=_does(record.dagster_run, duty),
+            )
+            for record in self.records
+        ]
+        return Turns(runs, self.slots, self.is_daemon_silent)
+
+
+def _does(run: DagsterRun, duty: Duty) -> bool:
+    return is_run_of(run, duty) or run.job_name == LAND_PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of."""
+
+    tries: Mapping[Duty, Tries]
+    active: ActiveRuns
+    assets: Mapping[dg.AssetKey, AssetRecord]
+    checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
+
+    def last(self, key: dg.AssetKey) -> dg.EventLogEntry | None:
+        """Return the last materialisation of an asset."""
+        record = self.assets.get(key)
+        return record.asset_entry.last_materialization if record is not None else None
+
+    def last_told(self, key: dg.AssetKey) -> int | None:
+        """Return the storage id of that event."""
+        record = self.assets.get(key)
+        return record.asset_entry.last_materialization_storage_id if record is not None else None
+
+
+def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: int) -> Known:
+    """Read what Dagster knows of these topics."""
+    duties = [duty for topic in topics for duty in (topic.landing, topic.decoding, topic.upserting)]
+    keys = [key for topic in topics for key in (topic.asset_key, topic.decoded_key, topic.latest_key, topic.losses_key)]
+    checks = [topic.standing_key(name) for topic in topics for name in STANDING]
+    return Known(
+        read_all_tries(instance, duties),
+        read_active(instance, now_ms),
+        {record.asset_entry.asset_key: record for record in instance.get_asset_records(keys)} if keys else {},
+        instance.event_log_storage.get_latest_asset_check_execution_by_key(checks),
+    )
+
+
+def read_active(instance: dg.DagsterInstance, now_ms: int) -> ActiveRuns:
+    """Read the runs of an instance that have not ended."""
+    records = instance.get_run_records(RunsFilter(statuses=ACTIVE))
+    queue = instance.get_concurrency_config().run_queue_config
+    silent = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
+    silent = silent or is_code_server_gone(instance.root_directory)  # without which no run starts
+    return ActiveRuns(records[::-1], queue.max_concurrent_runs if queue else -1, silent)

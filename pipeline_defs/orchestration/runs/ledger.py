@@ -1,0 +1,109 @@
+"""The loss ledger of a topic, and a person's word that a loss is one: from the lake and the broker.
+
+The losses themselves are derived by `core.losses`. Invariant: an acceptance names offsets that were gone when it was
+given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...core.command_lines import command
+from ...core.errors import BadKey, Refused
+from ...core.log.coverage import State
+from ...core.log.delivery import Acceptance
+from ...core.log.losses import Loss, Skip, all_losses, find_skips, read_from
+from ...core.offsets import OffsetRange, parse_key
+from ...landing.auditing import Finding
+from ...resources import Edges
+from ...topics import NOTHING_LOST, Topic
+
+_GONE = {State.LOST, State.CLAIMED}
+_LANDABLE = {State.PENDING, State.SKIPPED}
+
+
+def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
+    """Reads every loss of a topic, those recorded first, then those of ranges that are not landed."""
+    coverage = edges.lake.recent(topic.name)
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    return all_losses(coverage, marks)
+
+
+def read_ledger_of_lake(topic: Topic, edges: Edges) -> list[Loss]:
+    """Read the same without the broker, who alone knows what it has deleted since."""
+    return all_losses(edges.lake.recent(topic.name), {})
+
+
+def read_skips(topic: Topic, edges: Edges) -> list[Skip]:
+    """Read what of a topic was left out on purpose and is not landed."""
+    return find_skips(edges.lake.recent(topic.name))
+
+
+def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
+    """Checks that every loss was accepted; each violation names the offsets, the cause and what to do."""
+    waiting = [loss for loss in losses if not is_accepted(topic, loss)]
+    facts = {
+        "lost_offsets": sum(len(loss.offsets) for loss in losses),
+        "not_accepted_offsets": sum(len(loss.offsets) for loss in waiting),
+    }
+    return Finding(
+        "losses", f"{len(losses)} losses", _texts(topic, waiting), facts, tuple(loss.key for loss in waiting)
+    )
+
+
+def check_nothing_lost(topic: Topic, losses: list[Loss]) -> Finding:
+    """Show the whole ledger, an error while a loss waits to be accepted, and a warning ever after."""
+    found = replace(check_losses(topic, losses), check=NOTHING_LOST, concerns=())
+    return replace(found, violations=_texts(topic, losses), is_warning=found.passed)
+
+
+def _texts(topic: Topic, losses: list[Loss]) -> tuple[str, ...]:
+    return tuple(loss_text(topic, loss) for loss in losses)
+
+
+def loss_text(topic: Topic, loss: Loss) -> str:
+    """Is a loss in one line: offsets, cause, what was said of it."""
+    return f"{loss.text(topic.name)}; {standing(topic, loss)}"
+
+
+def is_accepted(topic: Topic, loss: Loss) -> bool:
+    """Says whether a person, or the topic's policy, has said that the loss is one."""
+    return loss.acceptance is not None or topic.on_loss == "record"
+
+
+def standing(topic: Topic, loss: Loss) -> str:
+    """Is what was said of a loss, in words, and what to do where nothing was."""
+    if loss.acceptance is not None:
+        return f"accepted by {loss.acceptance.accepted_by}"
+    if topic.on_loss == "record":
+        return "recorded by on_loss: record"
+    return f"not accepted: `{command('accept-loss', topic.name, loss.key)}`"
+
+
+def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
+    """Records that what is lost of a range or a lost link is lost; refuses where nothing is. The first word stands."""
+    coverage = edges.lake.coverage_of(topic.name, [key])
+    offsets = parse_key(key)
+    state = coverage.states().get(offsets)
+    if state is None:
+        raise BadKey(
+            f"{key} is no range and no lost link of topic {topic.name}; nothing was written; take a key from "
+            f"`{command('losses', topic.name)}`",
+            key=key,
+        )
+    if offsets not in coverage.accepted:
+        lost = (offsets.start, offsets.end) if state in _GONE else _lost_now(topic, offsets, state, edges)
+        edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
+    return edges.lake.read_accepted(topic.name)[offsets]
+
+
+def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) -> tuple[int, int]:
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
+    lost = read_from(offsets, marks.earliest).lost if marks is not None and state in _LANDABLE else ()
+    if not lost:
+        raise Refused(
+            f"nothing is lost of {offsets.text(topic.name)}, which is {state.value}; nothing was written; "
+            f"`{command('losses', topic.name)}` lists what is",
+            key=offsets.key,
+        )
+    return lost[0].start, lost[0].end

@@ -1,0 +1,216 @@
+"""Whether a topic lands what arrives: ranges that fail again and again, silence, transactions that do not end.
+
+Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
+Invariant: a topic on which nothing waits has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import dagster as dg
+
+from ...adapters.kafka.kafka_transactions import OpenTransaction
+from ...core.command_lines import command
+from ...core.landing.active import Block, Turns
+from ...core.landing.dispatch import NEVER_TRIED, Tried
+from ...core.landing.lag import find_lag
+from ...core.landing.progress import Silence, Unplanned, find_silences, patience_seconds
+from ...core.log.coverage import Coverage
+from ...core.log.losses import Loss, all_losses
+from ...core.log.plan_step import Watermarks
+from ...core.log.planning import refuse_recreated
+from ...core.offsets import OffsetRange
+from ...landing.auditing import Finding
+from ...resources import Edges
+from ...topics import LAND_PENDING, Topic
+from .exposure import Endangered, read_endangered
+from .known import Known, read_known
+from .moments import duration_text, time_text
+from .projection import read_reason
+from .tries import ALL
+from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
+
+REASON_LENGTH = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
+
+    `held` says which active run is at a range, `tried` how often in a row it has failed.
+    `turns` says when a run that lands has its turn, `of_all` how often in a row all that was tried at once has failed.
+    """
+
+    coverage: Coverage
+    marks: Mapping[int, Watermarks]
+    endangered: Sequence[Endangered]
+    transactions: Sequence[OpenTransaction]
+    held: Mapping[OffsetRange, str]
+    tried: Mapping[OffsetRange, Tried]
+    turns: Turns
+    of_all: Tried = NEVER_TRIED
+
+    @property
+    def last_landed_ms(self) -> int | None:
+        """When something was last landed; none where nothing is."""
+        return max(self.coverage.last_landed().values(), default=None)
+
+    @property
+    def block(self) -> Block | None:
+        """What keeps pending ranges from landing, where it is an active run; none where nothing waits or a run gets on."""
+        return self.turns.find_block(self.last_landed_ms) if self.coverage.pending() else None
+
+    def losses(self) -> list[Loss]:
+        """Returns the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
+        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.held]
+
+
+def read_situation(
+    topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
+) -> Situation:
+    """Read where a topic stands now; `known` is what Dagster knows of it, else that is read.
+
+    Raise `TopicRecreated` where the topic is not the one that was planned.
+    """
+    known = known or read_known(instance, [topic], edges.now_ms())
+    tries = known.tries[topic.landing]
+    seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
+    refuse_recreated(topic.name, coverage.log.tail, seen.topic_id)
+    marks = seen.watermarks
+    return Situation(
+        coverage,
+        marks,
+        read_endangered(topic, coverage, marks, edges),
+        read_holding(topic, edges),
+        tries.held,
+        tries.tried,
+        known.active.turns(topic.landing),
+        tries.of(ALL),
+    )
+
+
+def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
+    """Return what of a topic waits, for what and since when; empty where nothing waits."""
+    pending = found.coverage.pending()
+    if pending:
+        since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
+        head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
+        held = sum(offsets in found.held for offsets in pending)
+        postponed = backing_off_text(pending, found.tried, now_ms, found.of_all)
+        done_ms = found.last_landed_ms
+        return pending_text(head, found.turns, LANDING, held=held, last_done_ms=done_ms, postponed=postponed)
+    records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
+    if not records:
+        return ""
+    oldest_ms = min((each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None), default=None)
+    return tail_text(records, oldest_ms, topic.policy.max_age_seconds, now_ms)
+
+
+def check_progress(
+    topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
+) -> Finding:
+    """Check that what arrives is landed; a warning where runs are still at work on it.
+
+    `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
+    """
+    pending = found.coverage.pending()
+    failing = [offsets for offsets in sorted(pending) if offsets in found.tried and found.tried[offsets].is_stalled]
+    waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
+    silent = [
+        silence
+        for silence in find_silences(found.coverage, waiting, topic.policy.max_age_seconds, now_ms)
+        if silence.planned not in failing
+    ]
+    patience = patience_seconds(topic.policy.max_age_seconds)
+    holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
+    reason_of = cache(lambda run_id: read_reason(instance, run_id))
+    tried = {offsets: found.tried[offsets] for offsets in failing}
+    violations = [_failing_text(topic, o, each, reason_of(each.failed_run)) for o, each in tried.items()]
+    violations += [_silent_text(topic, silence, found) for silence in silent]
+    violations += [holding_text(topic, each, now_ms) for each in holding]
+    concerns = [offsets.key for offsets in failing]
+    concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
+    concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
+    facts = {
+        "pending_ranges": len(pending),
+        "failing_ranges": len(failing),
+        "silent_partitions": len(silent),
+        "open_transactions": len(found.transactions),
+    }
+    is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
+    looked_at = "; ".join(text for text in (waiting_text(topic, found, now_ms), undecoded) if text)
+    is_warning = is_at_work and not (failing or holding)
+    looked_at = looked_at or "nothing waits"
+    return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
+
+
+def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
+    """Says which open transactions have held the topic back for longer than its records may wait."""
+    late = [each for each in found.transactions if open_seconds(each, now_ms) > topic.policy.max_age_seconds]
+    return tuple(holding_text(topic, each, now_ms) for each in late)
+
+
+def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines()]
+    own = [line for line in lines if offsets.text(topic.name) in line or f"{offsets.folder}/{offsets.stem}" in line]
+    why = " ".join(own or lines).removeprefix("- ")
+    return (
+        f"range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
+        f"{time_text(tried.first_failed_ms)}, last in run {tried.failed_run[:8]}: {why[:REASON_LENGTH]}"
+    )
+
+
+def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
+    since = f"waits and nothing of {topic.name}/{silence.partition} has landed since {time_text(silence.since_ms)}"
+    if silence.planned is None:
+        return (
+            f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
+            f"{LAND_PENDING} run, or `{command('plan', topic.name, '--commit')}`"
+        )
+    holder = found.held.get(silence.planned)
+    why = (
+        f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
+        if holder
+        else f"no run holds it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
+    )
+    return f"range {silence.planned.text(topic.name)} {since}: {why}"
+
+
+def read_holding(topic: Topic, edges: Edges) -> list[OpenTransaction]:
+    """Reads the transactions that hold a topic back; the broker is asked for them only where something is held back."""
+    if topic.policy.isolation_level != "read_committed":
+        return []
+    return edges.kafka(topic).read_open_transactions(topic.name, edges.now_ms())
+
+
+def open_seconds(transaction: OpenTransaction, now_ms: int) -> float:
+    """Is for how long a transaction is open, 0 where nothing tells."""
+    started = now_ms if transaction.started_at_ms is None else transaction.started_at_ms
+    return max(0.0, (now_ms - started) / 1000)
+
+
+def holding_text(topic: Topic, transaction: OpenTransaction, now_ms: int) -> str:
+    """Is a transaction in one line: what it holds back, whose it is, since when, and what to do where it hangs."""
+    place = f"{topic.name}/{transaction.partition}"
+    what = (
+        f"{place} is held back at offset {transaction.first_offset} by an open transaction of producer "
+        f"{transaction.producer_id} ({transaction.transactional_id or 'no transactional id'}), open for "
+        f"{duration_text(open_seconds(transaction, now_ms))} since {time_text(transaction.started_at_ms)}: "
+        f"{transaction.held_offsets} offsets wait"
+    )
+    if transaction.hanging is None:
+        return f"{what}; what follows is planned when it ends"
+    return (
+        f"{what}; it hangs: {transaction.hanging}, so nobody ends it; abort it: kafka-transactions.sh abort --topic "
+        f"{topic.name} --partition {transaction.partition} --start-offset {transaction.first_offset}"
+    )
+
+
+def holding_row(topic: Topic, transaction: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    """Is a transaction as a document, in words too."""
+    text = holding_text(topic, transaction, now_ms)
+    return {**asdict(transaction), "open_seconds": open_seconds(transaction, now_ms), "text": text}

@@ -1,0 +1,306 @@
+"""Dagster as a projection of the lake: keys, materialisations, and which runs hold or failed which ranges.
+
+The lake decides, always: what Dagster lacks is given to it, in log order, and everything in its database can be
+deleted at any time. Invariant: nothing here is written to the lake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import dagster as dg
+import stamina
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+from sqlalchemy.exc import IntegrityError
+
+from ...core.errors import BadKey
+from ...core.landing.lag import PartitionLag, Told, is_lag_news
+from ...core.landing.retiring import retired
+from ...core.log.coverage import Coverage
+from ...core.log.losses import Loss, Skip
+from ...core.offsets import OffsetRange, parse_key
+from ...topics import Duty, Topic
+
+KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
+SHOWN_PARTITIONS = 100
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+CONCERNS = "concerns"  # of a check's metadata: another value is news, even where the result is the same
+ACTIVE = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+MACHINES = frozenset(
+    f"dagster/{name}" for name in ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")
+)
+RETRIES = frozenset({"dagster/parent_run_id", "dagster/auto_retry_run_id"})  # asked for by whoever asked for the first
+FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+_RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
+
+
+# two processes that register the same key at once: the second one finds what the first one has written
+@stamina.retry(on=IntegrityError, attempts=5, wait_initial=0.05, wait_max=1.0)
+def register_keys(
+    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()
+) -> int:
+    """Registers the keys that the log has and Dagster lacks, in log order; returns how many.
+
+    Retired ones stay away, but for those that are `wanted` again.
+    """
+    name = topic.partitions.name
+    assert name is not None
+    away = retired(coverage, topic.max_keys) - set(wanted)
+    due = [offsets.key for offsets in coverage.log.ranges if offsets not in away]
+    known = instance.get_existing_dynamic_partitions(name, due)
+    lacking = [key for key in due if key not in known]
+    for at in range(0, len(lacking), KEYS_AT_ONCE):
+        instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
+    return len(lacking)
+
+
+def find_unseen(
+    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
+) -> list[OffsetRange]:
+    """Finds landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
+    away = retired(coverage, topic.max_keys)
+    landed = [
+        offsets
+        for offsets in coverage.log.ranges
+        if offsets not in held and offsets not in away and coverage.is_landed(offsets)
+    ]
+    return find_untold(instance, topic.asset_key, landed)
+
+
+def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Find those of some ranges that Dagster has no materialisation of; it is asked of these alone."""
+    told: set[str] = set()
+    for at in range(0, len(ranges), KEYS_AT_ONCE):
+        some = {offsets.key for offsets in ranges[at : at + KEYS_AT_ONCE]}
+        told |= instance.event_log_storage.get_latest_storage_id_by_partition(
+            key, dg.DagsterEventType.ASSET_MATERIALIZATION, some
+        ).keys()
+    return [offsets for offsets in ranges if offsets.key not in told]
+
+
+def find_registered(instance: dg.DagsterInstance, topic: Topic, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Find those of some ranges that Dagster has the key of."""
+    name = topic.partitions.name
+    assert name is not None
+    known = instance.get_existing_dynamic_partitions(name, [offsets.key for offsets in ranges])
+    return [offsets for offsets in ranges if offsets.key in known]
+
+
+def report_unseen(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    coverage: Coverage,
+    held: AbstractSet[OffsetRange],
+    event: Callable[[OffsetRange], dg.AssetMaterialization],
+    limit: int,
+) -> int:
+    """Reports landed ranges that Dagster has no materialisation of, at most so many; returns how many."""
+    unseen = find_unseen(instance, topic, coverage, held)[:limit]
+    for offsets in unseen:
+        instance.report_runless_asset_event(event(offsets))
+    return len(unseen)
+
+
+def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
+    """Read the data version of each partition that was materialised, as it was told last; none where it was told without."""
+    tags = instance.event_log_storage.get_latest_tags_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
+    )
+    return {partition: found.get(DATA_VERSION_TAG) for partition, found in tags.items()}
+
+
+def report_losses(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    losses: Sequence[Loss],
+    skips: Sequence[Skip],
+    told: dg.EventLogEntry | None,
+) -> bool:
+    """Report losses, and what was left out on purpose, where Dagster was not `told` them last; return whether that was so."""
+    before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
+    texts = [*(loss.text(topic.name) for loss in losses), *(skip.text(topic.name) for skip in skips)]
+    ledger = "\n".join(f"- {text}" for text in texts)
+    if (before.value if before else "") == ledger:
+        return False
+    metadata: Mapping[str, Any] = {
+        "lost_offsets": sum(len(loss.offsets) for loss in losses),
+        "losses": len(losses),
+        "skipped_offsets": sum(len(skip.offsets) for skip in skips),
+        "ledger": dg.MetadataValue.md(ledger),
+    }
+    instance.report_runless_asset_event(dg.AssetMaterialization(topic.losses_key, metadata=metadata))
+    return True
+
+
+def read_told_lag(instance: dg.DagsterInstance, topic: Topic) -> Told | None:
+    """Read what was noted last of how far landing is behind; none where nothing was."""
+    latest = next(iter(instance.fetch_observations(topic.source_key, limit=1).records), None)
+    if latest is None or latest.asset_observation is None:
+        return None
+    lag, end = (latest.asset_observation.metadata[name].value for name in ("lag", "end_offset"))
+    return Told(int(str(lag)), int(str(end)), int(latest.timestamp * 1000))
+
+
+def report_lag(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    lags: Sequence[PartitionLag],
+    waiting_seconds: float,
+    now_ms: int,
+    told: Told | None,
+) -> Told | None:
+    """Note on the Kafka topic's asset how far landing is behind it, where that is news; return what is told then."""
+    lag, end_offset = sum(each.offsets for each in lags), sum(each.end for each in lags)
+    if not is_lag_news(told, lag, end_offset, now_ms):
+        return told
+    rows = [
+        f"| {each.partition} | {each.landed:,} | {each.end:,} | {each.offsets:,} |" for each in lags[:SHOWN_PARTITIONS]
+    ]
+    metadata: dict[str, Any] = {
+        "lag": lag,
+        "lag_seconds": round(waiting_seconds, 3),
+        "end_offset": end_offset,
+        "partitions": dg.MetadataValue.md(
+            "\n".join(["| Kafka partition | landed to | end | lag |", "|---|---|---|---|", *rows])
+        ),
+    }
+    instance.report_runless_asset_event(dg.AssetObservation(topic.source_key, metadata=metadata))
+    return Told(lag, end_offset, now_ms)
+
+
+def report_check(
+    instance: dg.DagsterInstance,
+    key: dg.AssetCheckKey,
+    result: dg.AssetCheckResult,
+    latest: AssetCheckExecutionRecord | None,
+) -> bool:
+    """Report a check's result outside of any run where it is not what its `latest` record says; return whether it was."""
+    event = latest.event if latest else None
+    told = event.dagster_event.event_specific_data if event and event.dagster_event else None
+    if isinstance(told, dg.AssetCheckEvaluation):
+        if _news(told) == _news(result):
+            return False
+    elif result.passed:
+        return False  # that all is well, as ever, is no news
+    instance.report_runless_asset_event(as_evaluation(key, result))
+    return True
+
+
+def as_evaluation(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Is a check's result as the event that Dagster keeps."""
+    return dg.AssetCheckEvaluation(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=bool(result.passed),
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata or {},
+    )
+
+
+def _news(check: dg.AssetCheckEvaluation | dg.AssetCheckResult) -> tuple[object, ...]:
+    concerns = (check.metadata or {}).get(CONCERNS)
+    return check.passed, check.severity, concerns.value if isinstance(concerns, dg.MetadataValue) else concerns
+
+
+Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none where somebody typed what is no range
+
+
+def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange | None]:
+    """Reads Dagster's keys in insertion order; none stands for a key that is no range."""
+    name = topic.partitions.name
+    assert name is not None
+    return [parsed(key) for key in instance.get_dynamic_partitions(name)]
+
+
+def open_pool(instance: dg.DagsterInstance, pool: str) -> None:
+    """Make a pool known before its first run is queued: one that Dagster first sees in its queue lets several runs in."""
+    if pool not in instance.event_log_storage.get_concurrency_keys():
+        instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+
+
+def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:
+    """Read which ranges the active runs of a duty select: those that wait for their turn included."""
+    places = find_places(order)
+    runs = [run for run in instance.get_runs(RunsFilter(statuses=ACTIVE)) if is_run_of(run, duty)]
+    return {offsets for run in runs for offsets in covered_ranges(run, order, places)}
+
+
+_OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
+
+
+def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Reads why a run failed, in the words of the error itself; those of the run where no step says why."""
+    events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
+    texts = [(event.dagster_event, event.user_message) for event in events if event.dagster_event is not None]
+    for event, _ in texts:
+        if event.is_step_failure:
+            return failure_text(event)
+    return next((event.message or text for event, text in texts), "its run says no reason")
+
+
+def failure_text(event: dg.DagsterEvent) -> str:
+    """Reads why a step failed, in the words of the error itself: without the name of a class of ours."""
+    error = event.step_failure_data.error
+    cause = error.cause if error is not None and error.cause is not None else error
+    return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
+
+
+def is_run_of(run: DagsterRun, duty: Duty) -> bool:
+    """Says whether a run does this duty, however it was launched."""
+    selected = duty.asset_key in (run.asset_selection or ())
+    return selected or run.tags.get(duty.tag) == duty.topic or run.job_name == duty.job
+
+
+def find_places(order: Order) -> Places:
+    """Finds where in Dagster's insertion order each range stands."""
+    return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
+
+
+def is_asked_by_machine(tags: Mapping[str, str]) -> bool:
+    """Return whether a sensor, a schedule or declarative automation has asked for a run, or for the one it retries."""
+    return not MACHINES.isdisjoint(tags)
+
+
+def is_redo_of_person(tags: Mapping[str, str]) -> bool:
+    """Return whether a person asks with a run that what is landed is read again; a retry only goes on with the first."""
+    return not is_asked_by_machine(tags) and RETRIES.isdisjoint(tags)
+
+
+Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
+
+
+def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:
+    """Reads what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
+    start, end = parsed(run.tags.get(RANGE_START, "")), parsed(run.tags.get(RANGE_END, ""))
+    return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
+
+
+def covered_ranges(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
+    """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
+    if RANGE_START not in run.tags or RANGE_END not in run.tags:
+        offsets = parsed(run.tags.get("dagster/partition", ""))
+        if offsets is not None:
+            yield offsets
+        return
+    yield from (offsets for offsets in read_ranges_of(run, order, places) if offsets is not None)
+
+
+def parsed(key: str) -> OffsetRange | None:
+    """Is the range of a key; none where somebody typed what is no range."""
+    try:
+        return parse_key(key)
+    except BadKey:
+        return None

@@ -1,0 +1,113 @@
+"""What a Dagster run says of the work in it: which keys it is asked for or selects, who asked, where its steps are logged."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import dagster as dg
+
+from ...core.errors import OffsetlakeError
+from ...core.steps import StepWatcher
+from ...landing.attempt import Attempt
+from ...resources import Edges
+from ...settings import code_version
+from ...topics import REDO_TAG, Duty
+from ..home.run_locks import hold_run
+from .projection import RANGE_END, RANGE_START, is_redo_of_person
+
+Context = dg.OpExecutionContext | dg.AssetExecutionContext
+
+
+def single_key(keys: Sequence[str]) -> str | None:
+    """Is the partition key of a run over just one key; none where its tags say which it is over."""
+    return keys[0] if len(keys) == 1 else None
+
+
+def range_tags(keys: Sequence[str]) -> dict[str, str]:
+    """Are the tags by which Dagster lets a run have all keys between two; none for a single one."""
+    return {RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}
+
+
+def selected_keys(context: dg.AssetExecutionContext) -> list[str]:
+    """Returns the partition keys of a run, none where Dagster selects none."""
+    return list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+
+
+@contextmanager
+def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Iterator[None]:
+    """Tag a run with its duty, by which it is found, and do its work as `at_work` says."""
+    context.instance.add_run_tags(context.run.run_id, duty.tags)
+    with at_work(context, edges, duty.topic):
+        yield
+
+
+@contextmanager
+def at_work(context: Context, edges: Edges, topic: str | None = None) -> Iterator[None]:
+    """Hold the lock of a run where nothing else in this process has it, and check its lake.
+
+    What fails the run is logged in its own words first: in Dagster's UI the error itself stands below its stack trace.
+    """
+    hold_run(context.instance.root_directory, context.run.run_id)
+    try:
+        edges.check_lake(topic)
+        yield
+    except OffsetlakeError as error:
+        context.log.error("\n".join([f"{error.kind}: {error}", *error.__notes__]))  # noqa: TRY400 (Dagster has the trace)
+        raise
+
+
+def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:
+    """Name this try; a run that a person asked for does again what is done, one that a machine asked for does not."""
+    tags = context.run.tags
+    redo = tags.get(REDO_TAG, "yes" if is_redo_of_person(tags) else "no") == "yes"
+    return Attempt(attempt_id(context.run.run_id), context.run.run_id, code_version(), redo=redo, on_change=on_change)
+
+
+def attempt_id(run_id: str) -> str:
+    """Return a new name of a try of a run."""
+    return f"{run_id[:8]}-{uuid.uuid4().hex[:8]}"
+
+
+class StepSummary:
+    """Writes protocol steps to a run's log: what each range or topic passes as one line for all of them, when it is told.
+
+    A run of many topics passes thousands of steps, and a line costs Dagster as much as a small file costs Spark.
+    """
+
+    PASSED_BY_MANY = frozenset(
+        {"find", "verify", "verify_decoded", "commit", "publish", "link_to_table", "append", "report"}
+    )
+
+    def __init__(self, context: Context) -> None:
+        self._log = step_logger(context)
+        self._lock = threading.Lock()
+        self._passed: Counter[str] = Counter()
+
+    def __call__(self, step: str, **fields: object) -> None:
+        """Count a step, or write it."""
+        if step not in self.PASSED_BY_MANY:
+            self._log(step, **fields)
+            return
+        with self._lock:  # files are verified side by side
+            self._passed[step] += 1
+
+    def tell(self) -> None:
+        """Write how often each step was passed since it was told last."""
+        with self._lock:
+            passed, self._passed = self._passed, Counter()
+        for step, times in passed.items():
+            self._log(step, times=times)
+
+
+def step_logger(context: Context) -> StepWatcher:
+    """Returns what writes each protocol step to the run's log, one line each."""
+
+    def log_step(step: str, **fields: object) -> None:
+        context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
+
+    return log_step

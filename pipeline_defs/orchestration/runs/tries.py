@@ -1,0 +1,185 @@
+"""What became of the tries of each range, or of an update: which run is at it, and how often in a row it has failed.
+
+A document per asset in Dagster's database, written by whoever works. A try is noted before it begins, so one that is
+killed counts as failed. Two that write at once may lose a note: that costs a back-off, and no row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+import dagster as dg
+from dagster import RunsFilter
+
+from ...core.landing.dispatch import Tried
+from ...core.offsets import OffsetRange
+from ...topics import Duty, Topic
+from .projection import ACTIVE, parsed
+
+UPDATE = "update"  # the one thing that an asset without partitions is tried for
+ALL = "all"  # of a batch of ranges: fails where none of them was done
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The failures of one thing so far, and the run that is at it; times are ms since 1970."""
+
+    attempts: int = 0
+    first_failed_ms: int = 0
+    last_ended_ms: int = 0
+    failed_run: str = ""
+    run_id: str = ""
+    began_ms: int = 0
+
+    @property
+    def tried(self) -> Tried:
+        return Tried(self.attempts, self.last_ended_ms, self.first_failed_ms, self.failed_run)
+
+    def failed(self, ended_ms: int) -> _Entry:
+        after = self.tried.then_failed(self.run_id, ended_ms)
+        return _Entry(after.attempts, after.first_failed_ms, after.last_ended_ms, after.failed_run)
+
+
+_Entries = dict[str, _Entry]
+
+
+@contextmanager
+def trying(
+    instance: dg.DagsterInstance, duty: Duty, keys: Collection[str], run_id: str, now_ms: Callable[[], int]
+) -> Iterator[set[str]]:
+    """Note a try of what these keys name; those that are not added to the set that is yielded have failed."""
+    with trying_all(instance, {duty: keys}, run_id, now_ms) as done:
+        yield done[duty]
+
+
+@contextmanager
+def trying_all(
+    instance: dg.DagsterInstance, wanted: Mapping[Duty, Collection[str]], run_id: str, now_ms: Callable[[], int]
+) -> Iterator[dict[Duty, set[str]]]:
+    """Note tries of several duties at once, each as `trying` does."""
+    began_ms, done = now_ms(), {duty: set[str]() for duty in wanted}
+
+    def begin(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
+        return {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in wanted[duty]}
+
+    _change(instance, wanted, begin)
+    try:
+        yield done
+    finally:
+        ended_ms = now_ms()
+
+        def end(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
+            ours = {key: known[key] for key in wanted[duty] if key in known and known[key].run_id == run_id}
+            well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
+            return {key: well.get(key) if key in done[duty] else entry.failed(ended_ms) for key, entry in ours.items()}
+
+        _change(instance, wanted, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """What became of the tries of one duty, and which active runs are at one now.
+
+    `tried` says how often in a row each range has failed, without those that have not; `held` names the run that is at a
+    range, however that was launched.
+    """
+
+    tried: Mapping[OffsetRange, Tried]
+    held: Mapping[OffsetRange, str]
+    _entries: _Entries
+
+    def of(self, key: str) -> Tried:
+        """Return how often in a row an `UPDATE`, or `ALL` of a batch, has failed."""
+        return self._entries.get(key, _Entry()).tried
+
+    @property
+    def failures(self) -> int:
+        """How often in a row all that was tried at once has failed."""
+        return self.of(ALL).attempts
+
+    def is_held(self, key: str) -> bool:
+        """Return whether an active run is at an `UPDATE`."""
+        return bool(self._entries.get(key, _Entry()).run_id)
+
+
+def read_tries(instance: dg.DagsterInstance, duty: Duty) -> Tries:
+    """Read what became of the tries of one duty."""
+    return read_all_tries(instance, [duty])[duty]
+
+
+def failures_of(topic: Topic, tries: Mapping[Duty, Tries]) -> int:
+    """Return how often in a row all that was tried of a topic has failed, landing or decoding: what its lane goes by."""
+    return max(tries[duty].failures for duty in (topic.landing, topic.decoding))
+
+
+def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, Tries]:
+    """Read what became of the tries of each duty, in two queries for all of them."""
+    found: dict[Duty, Tries] = {}
+    entries_of, names = _settle(instance, duties)
+    for duty, entries in entries_of.items():
+        ranges = {offsets: entry for key, entry in entries.items() if (offsets := parsed(key))}
+        found[duty] = Tries(
+            {offsets: entry.tried for offsets, entry in ranges.items() if entry.attempts},
+            {offsets: names[entry.run_id] for offsets, entry in ranges.items() if entry.run_id in names},
+            entries,
+        )
+    return found
+
+
+def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dict[Duty, _Entries], dict[str, str]]:
+    """Read the documents; a try whose run has ended without a word, or is not known any more, has failed.
+
+    Return too the names of the active runs that are at a try, by their ids.
+    """
+    known = _read(instance, duties)
+    at_it = {entry.run_id for entries in known.values() for entry in entries.values()} - {""}
+    records = instance.get_run_records(RunsFilter(run_ids=[*at_it])) if at_it else []
+    ended: dict[str, int | None] = dict.fromkeys(at_it)
+    names: dict[str, str] = {}
+    for record in records:
+        run = record.dagster_run
+        if run.status in ACTIVE:
+            del ended[run.run_id]
+            names[run.run_id] = f"run {run.run_id[:8]} ({run.status.value})"
+        else:
+            ended[run.run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
+    settled = {
+        duty: {
+            key: entry.failed(ended[entry.run_id] or entry.began_ms) if entry.run_id in ended else entry
+            for key, entry in entries.items()
+        }
+        for duty, entries in known.items()
+    }
+    return settled, names
+
+
+def _read(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, _Entries]:
+    found = instance.daemon_cursor_storage.get_cursor_values({_name(duty) for duty in duties}) if duties else {}
+    return {duty: _parsed(found.get(_name(duty)) or "{}") for duty in duties}
+
+
+def _parsed(text: str) -> _Entries:
+    try:
+        return {key: _Entry(**fields) for key, fields in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # of another version, or damaged: only back-offs are lost
+        return {}
+
+
+def _change(
+    instance: dg.DagsterInstance,
+    duties: Collection[Duty],
+    news: Callable[[Duty, _Entries], dict[str, _Entry | None]],
+) -> None:
+    """Write what is news of each duty on top of what is known; none takes a thing away."""
+    settled, texts = _settle(instance, duties)[0], {}
+    for duty, known in settled.items():
+        after = {key: entry for key, entry in {**known, **news(duty, known)}.items() if entry is not None}
+        texts[_name(duty)] = json.dumps({key: asdict(entry) for key, entry in after.items()})
+    instance.daemon_cursor_storage.set_cursor_values(texts)
+
+
+def _name(duty: Duty) -> str:
+    return f"offsetlake/tries/{duty.asset_key.to_user_string()}"

@@ -1,0 +1,110 @@
+"""What waits and for what, in words: which run blocks pending work and since when, how old an uncut tail is.
+
+Every sensor's tick, the progress check and `status` say the same. Invariant: as long as something waits, there is a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ...core.landing.active import ActiveRun, Block, State, Turns
+from ...core.landing.dispatch import NEVER_TRIED, Tried
+from .moments import duration_text, time_text
+
+SHOWN_RUNS = 4
+_SINCE = {
+    State.NOT_STARTED: "created",
+    State.QUEUED: "queued",
+    State.STARTING: "starting",
+    State.STARTED: "started",
+    State.CANCELING: "being cancelled",
+}
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The forms of a duty's verb that a text needs; `done` is none where nobody knows what a run has done before it ends."""
+
+    doing: str
+    done: str | None
+
+
+LANDING = Words("landing", "landed")
+DECODING = Words("decoding", "decoded")
+UPDATING = Words("updating", None)
+
+
+def pending_text(
+    head: str,
+    turns: Turns,
+    words: Words,
+    *,
+    held: int,
+    last_done_ms: int | None = None,
+    postponed: str | None = None,
+) -> str:
+    """Return what pending work waits for, and since when; `head` says what and how much it is.
+
+    `held` of it active runs have. Without them it is `postponed` for that reason, or the next run takes it.
+    """
+    block = turns.find_block(last_done_ms)
+    if block is not None:
+        return f"{head}: {block_text(block, turns.slots, words)}"
+    if held:
+        return f"{head}, {held:,} in runs that are {words.doing} them"
+    return f"{head}: {postponed or 'the next run takes them'}"
+
+
+def block_text(block: Block, slots: int, words: Words) -> str:
+    """Return what blocks pending work, and since when."""
+    state = {State.STARTED: "at work", State.CANCELING: "being cancelled"}.get(block.run.state, _SINCE[block.run.state])
+    text = f"run {block.run.run_id[:8]} of {block.run.job} is {state} since {time_text(block.run.since_ms)}"
+    others = _runs_text(block.others)
+    return (
+        text
+        + {
+            "nothing done": f" and has {words.done} nothing yet" if words.done else "",
+            "start": "",
+            "daemon": ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)",
+            "slots": f": {len(block.others)} of {slots} run slots are taken by {others}",
+            "queue": f": its turn comes after {others}" if others else "",
+        }[block.why]
+    )
+
+
+def backing_off_text(
+    pending: Iterable[Key], tried: Mapping[Key, Tried], now_ms: int, of_all: Tried = NEVER_TRIED
+) -> str | None:
+    """Return when the next of what has failed is tried again; none where something may be asked for now.
+
+    `of_all` is how the last tries went of all that was due at once: while it backs off, so does what has arrived since.
+    """
+    waits = [tried[each].due_in_seconds(now_ms) if each in tried else 0.0 for each in pending]
+    first, whole = min(waits, default=0.0), of_all.due_in_seconds(now_ms)
+    if not waits or max(first, whole) <= 0:
+        return None
+    if whole > first:
+        return f"nothing of the topic could be done, and it is tried again in {duration_text(whole)}"
+    return f"each has failed, and the first is tried again in {duration_text(first)}"
+
+
+def tail_text(records: int, oldest_ms: int | None, max_age_seconds: float, now_ms: int) -> str:
+    """Return how long records that no range has yet have waited, and at what age their range is cut."""
+    age = "" if oldest_ms is None else f"the oldest for {duration_text(max(0.0, (now_ms - oldest_ms) / 1000))}, "
+    verb = "records wait" if records != 1 else "record waits"
+    return f"{records:,} {verb} for a full range, {age}cut at {duration_text(max_age_seconds)}"
+
+
+def _runs_text(runs: Iterable[ActiveRun]) -> str:
+    listed = list(runs)
+    texts = [
+        f"run {run.run_id[:8]} of {run.job} ({_SINCE[run.state]} since {time_text(run.since_ms)})"
+        for run in listed[:SHOWN_RUNS]
+    ]
+    more = [f"{len(listed) - SHOWN_RUNS} more"] if len(listed) > SHOWN_RUNS else []
+    return ", ".join([*texts, *more])

@@ -1,0 +1,1 @@
+"""Nightly and hourly work: compaction, sweeping, pruning, retirement of keys."""

@@ -1,0 +1,271 @@
+"""Housekeeping as Dagster jobs, one of each kind for all topics of a code location, each with one schedule.
+
+A schedule launches its job where something is due of any topic; the job looks for itself what is. What is wrong of one
+topic ends no other.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from ...core.command_lines import command
+from ...core.errors import TopicsFailed, UnknownTopic
+from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from ...resources import Edges
+from ...tables.vacuum import is_vacuum_due, vacuum
+from ...topics import TOPIC_TAG, Topic
+from ..assets.checks import audit_keys
+from ..pulse.comparing import COMPARE
+from ..runs.undecoded import read_due
+from ..runs.visiting import do_for_each, failure_text
+from .compacting import compact_and_check, may_be_due
+from .pruning import Pruning, is_any_old, location_of
+from .retirement import find_retirable, has_too_many, retire_keys
+
+AUDIT = "audit"
+AUDIT_TAG = "offsetlake/audit"  # of which dagster.yaml lets one at a time take a slot
+COMPACT = "compact_tables"
+PRUNE = "prune_runs"
+RETIRE = "retire_keys"
+SWEEP = "sweep_staging"
+JOBS = (AUDIT, COMPACT, COMPARE, PRUNE, RETIRE, SWEEP)
+LOOKING_SECONDS = 20.0  # of the minute that Dagster gives a schedule: who has found nothing by then has the job look
+COMPACTING_SECONDS = 1800.0  # after which a run begins no further topic: the next one does
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Work on each topic, and whether it is due of one."""
+
+    job: str
+    cron: str
+    description: str
+    is_due: Callable[[Topic, Edges, dg.DagsterInstance], bool]
+    do: Callable[[Topic, dg.OpExecutionContext, Edges, LazyPySparkResource], None]
+    longest_seconds: float | None = None
+
+
+def build_housekeeping(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the jobs and schedules of a code location; sweeping is of the whole lake."""
+    chores = [_build_chore(topics, chore) for chore in (_RETIREMENT, _COMPACTION)]
+    return dg.Definitions.merge(build_sweep(), _build_pruning(topics), _build_audit(topics), *chores)
+
+
+def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
+    @dg.op(
+        name=chore.job.split("_")[0],
+        description=chore.description,
+        config_schema={
+            "topics": dg.Field([str], default_value=[], description="Which topics; all, where none is named.")
+        },
+        pool=chore.job,
+    )
+    def do(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
+        began = time.monotonic()
+
+        def do_one(topic: Topic) -> None:
+            if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
+                chore.do(topic, context, edges, pyspark)
+
+        do_for_each(_choose(topics, context.op_config["topics"]), edges, do_one)
+
+    @dg.job(name=chore.job, description=chore.description)
+    def job() -> None:
+        do()
+
+    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
+        return _is_any_due(topics, chore, edges, instance)
+
+    told = f"Launches `{chore.job}`, where something is due."
+    return _with_schedule(job, chore.cron, told, is_due, "nothing is due")
+
+
+def _with_schedule(
+    job: dg.JobDefinition,
+    cron: str,
+    description: str,
+    is_due: Callable[[Edges, dg.DagsterInstance], bool],
+    nothing: str,
+) -> dg.Definitions:
+    """Return a job with the schedule that launches it where it is due, and else says that there is nothing."""
+
+    @dg.schedule(
+        name=f"{job.name}_schedule",
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=description,
+    )
+    def schedule(
+        context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]
+    ) -> dg.RunRequest | dg.SkipReason:
+        return dg.RunRequest() if is_due(edges, context.instance) else dg.SkipReason(nothing)
+
+    return dg.Definitions(jobs=[job], schedules=[schedule])
+
+
+def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
+    """Return the topics that were named; else all, in an order in which none is always the last."""
+    known = {topic.name: topic for topic in topics}
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise UnknownTopic(
+            f"no topic of this code location is {', '.join(unknown)}; nothing was done; known are {', '.join(known)}"
+        )
+    return [known[name] for name in named] or random.sample(topics, len(topics))
+
+
+def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: dg.DagsterInstance) -> bool:
+    """Return whether anything is due of any topic, or may be, where to look takes long; raise `TopicsFailed`."""
+    began, failures = time.monotonic(), list[str]()
+    for topic in topics:
+        try:
+            is_due = chore.is_due(topic, edges, instance)
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            failures.append(failure_text(topic.name, error, f"topic {topic.name}"))
+            continue
+        if is_due or time.monotonic() - began > LOOKING_SECONDS:
+            return True
+    if failures:
+        raise TopicsFailed(
+            f"{len(failures)} of {len(topics)} topics cannot be looked at; nothing of others is due", failures
+        )
+    return False
+
+
+def _is_retirement_due(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
+    coverage = edges.lake.recent(topic.name)
+    if coverage.log.base is not None:  # of a key that a frontier document sums up only the job looks which it is
+        return has_too_many(topic, instance)
+    return bool(find_retirable(topic, coverage, instance, read_due(topic, edges)))
+
+
+def _retire(topic: Topic, context: dg.OpExecutionContext, edges: Edges, _: LazyPySparkResource) -> None:
+    if not _is_retirement_due(topic, edges, context.instance):
+        return
+    coverage, due = edges.lake.coverage(topic.name), read_due(topic, edges)
+    gone = retire_keys(topic, coverage, context.instance, due)
+    if gone:
+        context.log.info(
+            "step=retired topic=%s keys=%s first=%s last=%s", topic.name, len(gone), gone[0].key, gone[-1].key
+        )
+
+
+_RETIREMENT = Chore(
+    RETIRE,
+    "17 * * * *",
+    "Retires the oldest landed ranges of each topic from Dagster beyond its newest `max_keys`, so that its pages stay quick. "
+    "The lake keeps everything: audit and trace see it, and "
+    f"`{command('backfill', 'TOPIC', '--key KEY')}` brings a range back.",
+    _is_retirement_due,
+    _retire,
+)
+
+_COMPACTION = Chore(
+    COMPACT,
+    "*/10 * * * *",
+    "Compacts the raw and the decoded table of each topic: small files become files of about `target_file_bytes`. The rows "
+    "stay what they are, and so does `data/`.",
+    lambda topic, edges, _: may_be_due(topic, edges),
+    compact_and_check,
+    COMPACTING_SECONDS,
+)
+
+
+def build_sweep() -> dg.Definitions:
+    """Builds the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
+    description = (
+        "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more, and files of "
+        "tables that no version of the last week names. Published files are never touched."
+    )
+
+    @dg.op(name="sweep", description=description)
+    def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        orphans = sweep_orphans(edges.lake, edges.now_ms())
+        for orphan in orphans:
+            context.log.info("step=swept attempt=%s bytes=%s", orphan.name, orphan.bytes)
+        deleted, errors = vacuum(edges.lake, edges.now_ms())
+        for path in deleted:
+            context.log.info("step=vacuumed path=%s", path)
+        swept_bytes = sum(orphan.bytes for orphan in orphans)
+        context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
+        for error in errors:
+            raise error
+
+    @dg.job(name=SWEEP, description=description)
+    def sweep_staging() -> None:
+        sweep()
+
+    def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
+        lake, now_ms = edges.lake, edges.now_ms()
+        return bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS)) or is_vacuum_due(lake, now_ms)
+
+    told = "Sweeps the lake's staging every night, where there is something to sweep."
+    return _with_schedule(sweep_staging, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
+
+
+def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
+    description = (
+        "Deletes runs of Offsetlake that ended more than OFFSETLAKE_RUN_RETENTION_DAYS ago, with their events and logs. A run "
+        "stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake is not touched."
+    )
+
+    @dg.op(name="prune", description=description, pool=PRUNE)
+    def prune(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        days = edges.settings.run_retention_days
+        if days is None:
+            context.log.info("OFFSETLAKE_RUN_RETENTION_DAYS is off: nothing is deleted")
+            return
+        pruning = Pruning(topics, JOBS, context.instance, location_of(context.run))
+        gone, kept = pruning.prune(
+            pruning.find_old(edges.now_ms(), days),
+            lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
+        )
+        pruning.sweep()
+        context.add_output_metadata({"deleted": gone, "kept": kept})
+
+    @dg.job(name=PRUNE, description=description)
+    def prune_old_runs() -> None:
+        prune()
+
+    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
+        days = edges.settings.run_retention_days
+        return days is not None and is_any_old(instance, edges.now_ms(), days)
+
+    told = "Launches the job every night, where a run is old enough."
+    return _with_schedule(prune_old_runs, "45 3 * * *", told, is_due, "no run is old enough")
+
+
+def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the job with every check of every topic, of which the schedule launches a run for each topic."""
+    if not topics:
+        return dg.Definitions()
+    job = dg.define_asset_job(
+        AUDIT,
+        selection=dg.AssetSelection.checks(*(key for topic in topics for key in audit_keys(topic))),
+        description="Every check of each topic: tiling, completeness, published digests, replay, progress, losses.",
+    )
+
+    @dg.schedule(
+        name=f"{AUDIT}_schedule",
+        job=job,
+        cron_schedule="0 3 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Audits each topic every night, in a run of its own.",
+    )
+    def nightly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        at = context.scheduled_execution_time.isoformat()
+        return [
+            dg.RunRequest(
+                f"{topic.name} {at}",
+                asset_check_keys=audit_keys(topic),
+                tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"},
+            )
+            for topic in topics
+        ]
+
+    return dg.Definitions(jobs=[job], schedules=[nightly])

@@ -1,0 +1,150 @@
+"""Pruning: runs of Offsetlake that ended long ago go from Dagster, with their events and logs.
+
+A run stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake has all of it still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+from dagster import AssetRecordsFilter, DagsterEventType, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.storage.event_log import SqliteEventLogStorage
+
+from ...core.errors import PruningFailed
+from ...topics import LAND_PENDING, Topic
+
+FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+DAY_MS = 24 * 3_600_000
+TELL_EVERY = 100  # runs
+_SHOWING = {DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED}
+_SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
+
+
+def is_any_old(instance: dg.DagsterInstance, now_ms: int, days: int) -> bool:
+    """Return whether any run, whosever it is, ended more than so many days ago."""
+    return bool(instance.get_run_ids(_created_before(now_ms, days), limit=1))
+
+
+def _created_before(now_ms: int, days: int) -> RunsFilter:
+    return RunsFilter(statuses=FINISHED, created_before=datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC))
+
+
+def location_of(run: DagsterRun) -> str | None:
+    """Return the name of the code location that a run is of; none where it was launched in a process of its own."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.code_location_origin.location_name if origin is not None else None
+
+
+@dataclass(slots=True)
+class Pruning:
+    """What is pruned of one code location: runs of its `jobs`, of jobs of its topics, and by hand of their assets.
+
+    `location` is its name, none where it is not known; other locations of the same Dagster have jobs of the same names.
+    """
+
+    topics: Sequence[Topic]
+    jobs: Collection[str]
+    instance: dg.DagsterInstance
+    location: str | None = None
+    _registered: dict[dg.AssetKey, Collection[str]] = field(default_factory=dict, init=False)
+
+    def find_old(self, now_ms: int, days: int) -> Iterator[DagsterRun]:
+        """Yield the runs that ended more than so many days ago, the oldest first."""
+        for run_id in reversed(self.instance.get_run_ids(_created_before(now_ms, days))):
+            record = self.instance.get_run_record_by_id(run_id)
+            is_old = record is not None and (record.end_time or 0) * 1000 < now_ms - days * DAY_MS
+            if record is not None and is_old and self._is_own(record.dagster_run):
+                yield record.dagster_run
+
+    def _is_own(self, run: DagsterRun) -> bool:
+        location = location_of(run)
+        if run.job_name in {*self.jobs, LAND_PENDING}:
+            return location == self.location
+        jobs, assets = set[str](), set[dg.AssetKey]()
+        for topic in self.topics:
+            jobs |= {topic.land_job, topic.decode_job, topic.latest_job, topic.backfill_job}
+            assets |= {topic.asset_key, topic.decoded_key, topic.latest_key}
+        selected = run.asset_selection or frozenset()
+        return location in {None, self.location} and (run.job_name in jobs or bool(selected and selected <= assets))
+
+    def prune(
+        self, runs: Iterator[DagsterRun], on_step: Callable[[int, int], None] = lambda gone, kept: None
+    ) -> tuple[int, int]:
+        """Delete the runs that nothing is shown by; return how many went, and how many stay.
+
+        Raises `PruningFailed` in the end, with those that could not be deleted.
+        """
+        gone, kept, failures = 0, 0, list[str]()
+        for run in runs:
+            try:
+                if self.is_shown(run.run_id):
+                    kept += 1
+                else:
+                    self._delete(run.run_id)
+                    gone += 1
+            except Exception as error:  # noqa: BLE001 (of a database; it is told, and the others go on)
+                failures.append(f"run {run.run_id}: {type(error).__name__}")
+            if (gone + kept) % TELL_EVERY == 0:
+                on_step(gone, kept)
+        if failures:
+            raise PruningFailed(f"{len(failures)} runs could not be deleted; {gone} were; it is tried again", failures)
+        return gone, kept
+
+    def is_shown(self, run_id: str) -> bool:
+        """Return whether an asset, or a partition that there still is, was last materialised, or begun, by this run."""
+        events = self.instance.all_logs(run_id, of_type=_SHOWING)
+        asked = {
+            (event.dagster_event.asset_key, event.dagster_event.partition) for event in events if event.dagster_event
+        }
+        return any(self._is_last(key, partition, run_id) for key, partition in asked if key is not None)
+
+    def _is_last(self, key: dg.AssetKey, partition: str | None, run_id: str) -> bool:
+        if partition is not None and not self._is_there(key, partition):
+            return False
+        chosen = AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
+        last = self.instance.fetch_materializations(chosen, limit=1).records
+        begun = self.instance.event_log_storage.get_latest_planned_materialization_info(key, partition)
+        return any(each.event_log_entry.run_id == run_id for each in last) or (
+            begun is not None and begun.run_id == run_id
+        )
+
+    def _is_there(self, key: dg.AssetKey, partition: str) -> bool:
+        """Return whether a partition is shown: a range of a topic may be retired, of any other asset nobody knows."""
+        topic = next((each for each in self.topics if key in {each.asset_key, each.decoded_key}), None)
+        if topic is None:
+            return True
+        if key not in self._registered:
+            name = topic.partitions.name
+            assert name is not None
+            self._registered[key] = frozenset(self.instance.get_dynamic_partitions(name))
+        return partition in self._registered[key]
+
+    def _delete(self, run_id: str) -> None:
+        """Delete a run after its events: a crash in between leaves one without events, which the next time deletes."""
+        storage = self.instance.event_log_storage
+        storage.delete_events(run_id)
+        with suppress(NotImplementedError):  # where a manager keeps logs elsewhere, its own retention deletes them
+            self.instance.compute_log_manager.delete_logs(prefix=[run_id])
+        self.instance.run_storage.delete_run(run_id)
+        if isinstance(storage, SqliteEventLogStorage):  # which has a file for each run, and leaves it
+            _unlink(Path(storage.path_for_shard(run_id)))
+
+    def sweep(self) -> None:
+        """Delete files of events whose run is gone: a crash has left them."""
+        storage = self.instance.event_log_storage
+        if isinstance(storage, SqliteEventLogStorage):
+            files = [*Path(storage.path_for_shard("any")).parent.glob("*-*-*-*-*.db")]  # before the runs: one may begin
+            there = {*self.instance.get_run_ids()}
+            for file in files:
+                if file.stem not in there and self.instance.get_run_by_id(file.stem) is None:
+                    _unlink(file)
+
+
+def _unlink(shard: Path) -> None:
+    for end in _SQLITE_ENDS:
+        Path(f"{shard}{end}").unlink(missing_ok=True)

@@ -1,0 +1,215 @@
+"""Compaction of tables: read, write, verify, commit; small files become few larger ones, the rows stay what they are.
+
+Of the raw table here, of the decoded one in `decoded_compaction`. `data/` is never touched. The commit decides: before it no
+version names the new file, after it each row is in that alone. A crash before it leaves a file that the vacuum deletes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.remote_file import File
+from ..adapters.tables.delta_log import DeltaLog, raw_table_log
+from ..core.command_lines import command
+from ..core.errors import DamagedFile, OffsetlakeError
+from ..core.tables.compaction import (
+    CompactionOutcome,
+    CompactionVerdict,
+    Group,
+    RawGroup,
+    find_groups,
+    may_be_due,
+    verify_compacted,
+)
+from ..core.tables.delta import Commit
+from ..core.tables.delta import File as TableFile
+from ..core.tables.raw_table import DIGEST
+from ..landing.attempt import Attempt, Tools
+from ..landing.raw_table import add_to_folder, append_landed, write_checkpoint_if_due
+from ..landing.staging_places import Staging
+
+COMPACTION_THREADS = 2  # files that are written at once; each is one Spark task
+G = TypeVar("G", bound=Group)
+
+
+class Compacted(Protocol[G]):
+    """A kind of table, as far as compactions differ."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+
+    def how_to_mend(self, file: TableFile) -> str:
+        """Say what to do about a file that is not as it was."""
+
+    def find(self, target_bytes: int, *, every: bool) -> list[G]:
+        """Find what to compact now; write nothing."""
+
+    def merge(self, group: G, files: Sequence[File], folder: str, tools: Tools) -> None:
+        """Have Spark write one file of a group's below `folder`."""
+
+    def verify(self, group: G, files: Sequence[File], part: parquet.PartFile) -> list[str]:
+        """Return every law that the file which was written breaks."""
+
+    def add(self, group: G, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
+        """Give the file a name in the table's folder, durable; return what the log is to say of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """The raw table of a topic."""
+
+    topic: str
+    lake: Lake
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+        return raw_table_log(self.topic, self.lake.store)
+
+    def how_to_mend(self, file: TableFile) -> str:  # noqa: ARG002 (the audit names it)
+        """Say what to do about a file that is not as it was."""
+        return f"`{command('audit', self.topic)}` says what is to be done"
+
+    def find(self, target_bytes: int, *, every: bool) -> list[RawGroup]:
+        """Find neighbours in a Kafka partition."""
+        return find_groups(self.lake.coverage(self.topic), self.log.read(), target_bytes, every=every)
+
+    def may_be_due(self, target_bytes: int) -> bool:
+        """Return whether there may be neighbours to compact, by what is not settled alone."""
+        return may_be_due(self.lake.recent(self.topic), self.log.read(), target_bytes)
+
+    def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
+        """Write the rows in offset order."""
+        tools.files.merge(group.offsets.text(self.topic), files, group.offsets.generation, folder)
+
+    def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
+        """Hold the rows against those of the group's files, one by one."""
+        difference = parquet.differing_from_all(files, part.path)
+        return verify_compacted(self.topic, group, part.rows, parquet.read_runs(part.path), difference)
+
+    def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
+        """Name it after the offsets between which it has all ranges."""
+        return add_to_folder(staging, part, group.offsets, group.revisions, self.log, now_ms, group.weight_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run(Generic[G]):
+    table: Compacted[G]
+    tools: Tools
+    staging: Staging
+
+
+def compact(
+    topic: str, attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
+) -> Iterator[CompactionVerdict]:
+    """Compact what is due of a topic's raw table, once what is landed and not in it yet is appended; as `compact_table`.
+
+    Raise in the end what that append could not cut.
+    """
+    damaged: DamagedFile | None = None
+    try:
+        append_landed(topic, tools.lake, tools.now_ms, on_step=tools.on_step)
+    except DamagedFile as error:
+        damaged = error
+    yield from compact_table(RawTable(topic, tools.lake), attempt, tools, target_bytes, every=every)
+    if damaged is not None:
+        raise damaged
+
+
+def compact_table(
+    table: Compacted[G], attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
+) -> Iterator[CompactionVerdict]:
+    """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted."""
+    groups = table.find(target_bytes, every=every)
+    tools.on_step(
+        "compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups)
+    )
+    if not groups:
+        return
+    run = _Run(table, tools, tools.open_staging(attempt.id, tools.lake))
+    try:
+        with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
+            yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
+    finally:
+        run.staging.close()
+    tools.lake.store.delete_folder(f"staging/{attempt.id}")
+
+
+def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
+    try:
+        return _compact(run, group)
+    except FileNotFoundError:  # somebody takes it away while it is read
+        reason = _why_gone(run, group)
+    except OffsetlakeError as error:
+        reason = str(error)
+    return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
+
+
+def _why_gone(run: _Run[G], group: G) -> str:
+    store = run.tools.lake.store
+    gone = [file for file in group.files if not store.exists(f"{run.table.log.folder}/{file.path}")]
+    urls = ", ".join(store.url(f"{run.table.log.folder}/{file.path}") for file in gone[:3])
+    text = f"{run.table.topic}: {urls or 'a staged file'} is not there; nothing was compacted with it"
+    return f"{text}; {run.table.how_to_mend(gone[0])}" if gone else f"{text}; the next compaction tries it again"
+
+
+def _compact(run: _Run[G], group: G) -> CompactionVerdict:
+    """Write, verify and commit one compacted file, or say why not."""
+    tools, key = run.tools, group.key
+    folder = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
+    with run.staging.opened([f"{run.table.log.folder}/{file.path}" for file in group.files]) as files:
+        if changed := _changed(run, group, files):
+            return CompactionVerdict(group, CompactionOutcome.FAILED, violations=changed)
+        tools.on_step("compaction_read", key=key, files=len(files))
+        run.table.merge(group, files, run.staging.url(folder), tools)
+        run.staging.finish(folder)
+        tools.on_step("compaction_staged", key=key)
+        parts = [part for file in run.staging.files(folder) if (part := run.staging.read_part(file)) is not None]
+        if len(parts) != 1:
+            text = f"Spark wrote {len(parts)} files of {run.table.topic}, {key}, expected one; nothing became visible"
+            return CompactionVerdict(group, CompactionOutcome.FAILED, violations=[text])
+        if violations := run.table.verify(group, files, parts[0]):
+            return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
+    tools.on_step("compaction_verified", key=key, rows=group.rows)
+    file = run.table.add(group, parts[0], run.staging, tools.now_ms())
+    tools.on_step("compaction_named", key=key, path=file.path)
+    if not _commit(run, group, file):
+        tools.lake.store.delete_folder(f"{run.table.log.folder}/{file.path}")
+        return CompactionVerdict(group, CompactionOutcome.OVERTAKEN)
+    return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
+
+
+def _commit(run: _Run[G], group: G, file: TableFile) -> bool:
+    """Put a file in the place of others in the table; false where one of them is not there any more."""
+    at_ms = run.tools.now_ms()
+    removes = {each.path: at_ms for each in group.files}
+    while True:
+        table = run.table.log.read()
+        if not removes.keys() <= table.files.keys():
+            return False
+        if run.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
+            run.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)
+            write_checkpoint_if_due(run.table.topic, run.table.log, table.version + 1, run.tools.on_step)
+            return True
+
+
+def _changed(run: _Run[G], group: G, files: Sequence[File]) -> list[str]:
+    """Name the files that have not the digest that the log says."""
+    folder = run.tools.lake.store.url(run.table.log.folder)
+    return [
+        f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
+        f"was compacted with it; {run.table.how_to_mend(file)}"
+        for file, found in zip(group.files, run.staging.digests(files), strict=True)
+        if found != file.tags[DIGEST]
+    ]

@@ -1,0 +1,165 @@
+"""Compaction of a decoded table, and the way back: what a compacted file has beside ranges that are decoded again.
+
+Rows are sorted by their event time where they have one, so that who reads a day passes over most files. Invariant: the
+columns of a file are those that its ranges were decoded to, no more, so that none of them holds up a range of another type.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..adapters.lake import parquet
+from ..adapters.lake.remote_file import File
+from ..adapters.tables.decodings import Decodings, decoded_table_log
+from ..adapters.tables.delta_log import DeltaLog
+from ..core.command_lines import command
+from ..core.errors import DamagedFile, LakeUnavailable
+from ..core.offsets import OffsetRange
+from ..core.tables.decoded_ranges import DecodedRanges
+from ..core.tables.decoded_table import (
+    EVENT_TIME,
+    Contents,
+    DecodedGroup,
+    compacted_file,
+    find_groups,
+    first_range,
+    is_of_dead_letters,
+    merge,
+    path_of,
+)
+from ..core.tables.delta import File as TableFile
+from ..landing.attempt import Tools
+from ..landing.raw_table import place_in_folder
+from ..landing.staging_places import LocalStaging, Staging
+from ..landing.standing import table_file
+
+PLACE = ("generation", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTable:
+    """The decoded table of a topic."""
+
+    topic: str
+    decodings: Decodings
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+        return decoded_table_log(self.topic, self.decodings.lake)
+
+    def how_to_mend(self, file: TableFile) -> str:
+        """Say what to do about a file that is not as it was."""
+        key = first_range(file).key
+        return f"`{command('decode', self.topic, '--partition', key)}` has all ranges of the file decoded again"
+
+    def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
+        """Find small files, of decoded rows or of dead letters."""
+        return find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
+
+    def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
+        """Write the rows by their event time, in columns that hold all of them."""
+        names = {name for file in files for name in parquet.read_schema(file).names}
+        columns = self.decodings.columns_of(self.topic, self._contents(group).decodings, names)
+        order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
+        tools.files.merge_as(f"{self.topic}, {group.key}", files, columns, order, folder)
+
+    def verify(self, group: DecodedGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
+        """Hold the rows against those of the group's files."""
+        difference = parquet.differing_in_any_order(files, part.path)
+        if difference is None and part.rows != group.rows:
+            difference = f"its footer says {part.rows} rows, its files have {group.rows}"
+        return [f"compacted file of {self.topic}, {group.key}: {difference}"] if difference else []
+
+    def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
+        """Name it by an id: its ranges are in the log."""
+        contents = self._contents(group)
+        return _add(
+            part, contents, self.topic, self.decodings, staging, now_ms, group.weight_bytes, is_dead=group.is_dead
+        )
+
+    def _contents(self, group: DecodedGroup) -> Contents:
+        return merge(self.decodings.contents_of(self.topic, file) for file in group.files)
+
+
+def _add(
+    part: parquet.PartFile,
+    contents: Contents,
+    topic: str,
+    decodings: Decodings,
+    staging: Staging,
+    now_ms: int,
+    weight_bytes: int = 0,
+    *,
+    is_dead: bool,
+) -> TableFile:
+    log = decoded_table_log(topic, decodings.lake)
+    staged, path = place_in_folder(
+        staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
+    )
+    decodings.keep_contents(topic, path, contents)
+    return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What files have beside ranges that go from them: by path one with the others.
+
+    `lost` are ranges of damaged files, which are decoded no more once this is committed, and so are again by the next run.
+    """
+
+    rests: Mapping[str, TableFile]
+    lost: frozenset[OffsetRange]
+
+
+def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int) -> Cut:
+    """Write what files have beside some ranges, of each that has more than these."""
+    ours = frozenset(ranges)
+    gone, rests = ours, dict[str, TableFile]()
+    if not any(content.ranges for content in decoded.find_left(ours).values()):
+        return Cut(rests, frozenset())
+    staging = LocalStaging(f"table-{uuid.uuid4()}", decodings.lake)
+    try:
+        while True:  # a range of a damaged file goes from its other file too, which may be damaged as well
+            left = {path: content for path, content in decoded.find_left(gone).items() if content.ranges}
+            decodings.delete(decoded.topic, [rest.path for rest in rests.values()])
+            rests = dict[str, TableFile]()
+            found = set[OffsetRange]()
+            for path, content in left.items():
+                rest = _cut(decoded.table.files[path], content, decoded.topic, decodings, staging, now_ms)
+                if rest is None:
+                    found |= {*content.ranges}
+                else:
+                    rests[path] = rest
+            if not found:
+                return Cut(rests, gone - ours)
+            gone |= found
+    finally:
+        staging.close()
+        decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
+
+
+def _cut(
+    file: TableFile, left: Contents, topic: str, decodings: Decodings, staging: LocalStaging, now_ms: int
+) -> TableFile | None:
+    lake, log = decodings.lake, decoded_table_log(topic, decodings.lake)
+    target = Path(staging.root) / f"{uuid.uuid4()}.parquet"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
+            columns = decodings.columns_of(topic, left.decodings, parquet.read_schema(copy).names)
+            parquet.write_only(copy, left.ranges, columns, target)
+    except DamagedFile as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole, and this process have too many files open
+            raise LakeUnavailable(
+                f"cannot read {lake.store.url(log.folder)}/{file.path}: {error.__cause__}; nothing was written; the next run "
+                "tries it again; where it never can be read, delete the file, and its ranges are decoded again",
+                path=log.folder,
+            ) from error
+        return None
+    part = staging.read_part(target)
+    assert part is not None, "each of its ranges has rows"
+    return _add(part, left, topic, decodings, staging, now_ms, is_dead=is_of_dead_letters(file))

@@ -1,0 +1,172 @@
+"""What decoding staged of a range: its document, and whether that may be committed.
+
+Invariant: nothing here is visible to a reader, and nothing becomes so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.lake.remote_file import File
+from ..adapters.tables.columns_of_table import text_of
+from ..adapters.tables.decodings import Decodings
+from ..adapters.tables.event_time import count_days
+from ..core.command_lines import command
+from ..core.decode.decoders import Decode
+from ..core.log.coverage import Coverage
+from ..core.log.manifest import Manifest, Provenance, StagedFile
+from ..core.offsets import OffsetRange
+from ..core.steps import StepWatcher, no_step
+from ..core.tables.days import EventTime
+from ..core.tables.decoded_ranges import DecodedRanges
+from ..core.tables.decoding import Decoding, verify_decoding
+from ..landing.attempt import Attempt
+from ..landing.staging_places import Landed, LocalStaging, Staging
+
+if TYPE_CHECKING:
+    from ..adapters.formats.spark_decoding import SparkDecoder
+
+SHOWN = 3  # dead letters in a message
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTools:
+    """Is everything outside that decoding touches, and what defs.yaml says of it."""
+
+    decodings: Decodings
+    decode: Decode
+    decoder: Callable[[], SparkDecoder]
+    now_ms: Callable[[], int]
+    on_step: StepWatcher = no_step
+    open_staging: Callable[[str, Lake], Staging] = LocalStaging
+
+    @property
+    def lake(self) -> Lake:
+        """Is the lake that holds what is landed and what is decoded."""
+        return self.decodings.lake
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Is what every step of one attempt is given."""
+
+    topic: str
+    coverage: Coverage
+    known: DecodedRanges
+    attempt: Attempt
+    tools: DecodeTools
+    staging: Staging
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
+
+    `landed` are the files that it read, which are there while the batch is worked off.
+    """
+
+    landed: Landed
+    decoded: Mapping[OffsetRange, parquet.PartFile | None]
+    dead: Mapping[OffsetRange, parquet.PartFile | None]
+    schemas: Mapping[str, str]
+    writer: str
+    seconds_per_row: float
+
+
+def describe(
+    work: Work,
+    manifest: Manifest,
+    decoded: parquet.PartFile | None,
+    dead: parquet.PartFile | None,
+    batch: Batch,
+) -> Decoding:
+    """Is the document of what was staged of a range, as the first revision."""
+    attempt, tools = work.attempt, work.tools
+    sides = [name for name, side in tools.decode.sides.items() if side.registry]
+    ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
+    schemas = {
+        name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()
+    }
+    keep = partial(tools.decodings.keep, work.topic)
+    return Decoding(
+        work.topic,
+        manifest.offsets,
+        manifest.digest,
+        tools.decode.fingerprint_with(schemas),
+        tools.decode.fingerprint,
+        _staged(work, manifest, decoded, "decoded"),
+        _staged(work, manifest, dead, "dead_letters"),
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=batch.writer,
+            plan_seq=manifest.provenance.plan_seq,
+            topic_id=manifest.provenance.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(batch.seconds_per_row * manifest.rows, 3),
+        ),
+        schema_ids=ids,
+        error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
+        schemas={name: keep(text) for name, text in schemas.items()},
+        columns=keep(text_of(parquet.read_schema(decoded.path))) if decoded else "",
+        **_event_days(tools.decode.event_time, decoded),
+    )
+
+
+def _schema_ids(paths: Iterable[File], sides: Sequence[str]) -> dict[str, int]:
+    """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
+    ids: Counter[str] = Counter()
+    for path in paths:
+        for side in sides:
+            counts = parquet.count_values(path, f"{side}_schema_id")
+            ids.update({f"{side}:{number}": rows for number, rows in counts.items()})
+    return dict(sorted(ids.items()))
+
+
+def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) -> dict[str, Any]:
+    if event_time is None:
+        return {}
+    if decoded is None:
+        return {"event_time": event_time.text}
+    days, first, last = count_days(decoded.path)
+    return {"event_time": event_time.text, "event_days": days, "first_event_ms": first, "last_event_ms": last}
+
+
+def find_violations(
+    work: Work,
+    ours: Decoding,
+    manifest: Manifest,
+    batch: Batch,
+) -> list[str]:
+    """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
+    landed = batch.landed.get(manifest.offsets)
+    if landed is None:  # it has no rows
+        return []
+    where, dead = manifest.offsets.text(work.topic), batch.dead.get(manifest.offsets)
+    if not landed.is_of(manifest):
+        torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
+        return [f"{torn}; nothing was decoded; `{command('audit', work.topic)}` says more"]
+    parts = batch.decoded.get(manifest.offsets), dead
+    runs = [parquet.read_runs(path) if path else () for path in (landed.path, *(part and part.path for part in parts))]
+    violations = verify_decoding(work.topic, manifest.offsets, *runs)
+    budget = work.tools.decode.budget
+    if dead is not None and not budget.allows(ours.dead, manifest.rows):
+        classes = ", ".join(f"{count} {name}" for name, count in ours.error_classes.items())
+        first = "; ".join(f"offset {offset}: {error}" for offset, error in parquet.read_errors(dead.path, SHOWN))
+        violations.append(
+            f"range {where}: {ours.dead} of {manifest.rows} records cannot be decoded ({classes}), the budget is "
+            f"{budget.records} and {budget.share:.2%}; nothing became visible; first {first}; mend the decoder or raise "
+            "`dead_letters` in defs.yaml, then decode again"
+        )
+    return violations
+
+
+def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
+    return None if part is None else work.staging.settle(part, f"{manifest.offsets.key}.{name}")

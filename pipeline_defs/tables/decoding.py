@@ -1,0 +1,323 @@
+"""Decoding: find -> read -> stage -> verify -> place -> commit, from landed rows alone; Kafka is not asked.
+
+One commit of the decoded table's log decides for all ranges of a Spark job: before it no version names their files. Invariant:
+a range above its budget of dead letters fails, and nothing of it becomes visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import PurePath
+
+from ..adapters.lake import parquet
+from ..adapters.lake.lake import Lake
+from ..adapters.tables.columns_of_table import ColumnsDiffer
+from ..adapters.tables.decodings import decoded_table_log
+from ..core.command_lines import command
+from ..core.errors import (
+    DiskRefuses,
+    EngineLost,
+    EngineUnavailable,
+    OffsetlakeError,
+    Refused,
+    ScanFailed,
+    TableFileGone,
+)
+from ..core.landing.selection import find_ranges
+from ..core.log.manifest import Manifest
+from ..core.offsets import OffsetRange, TopicRange
+from ..core.tables.decoded_ranges import DecodedRanges
+from ..core.tables.decoded_table import IDENTITY, TREE
+from ..core.tables.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
+from ..landing.attempt import Attempt
+from ..landing.raw_table import write_checkpoint_if_due
+from ..landing.staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
+from ..landing.staging_places import Landed
+from ..landing.standing import table_file
+from .decoded_compaction import cut
+from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
+
+RANGES_PER_JOB = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A staged range that may be committed; `ours` names its files where they are staged, `placed` in the table's folder."""
+
+    manifest: Manifest
+    ours: Decoding
+    placed: Decoding
+
+
+def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools) -> Iterator[DecodeVerdict]:
+    """Decode landed ranges; yield one verdict per range. One range failing leaves the others decoded.
+
+    With `attempt.redo` ranges that are decoded are decoded again, and what comes out otherwise takes their place: the landed
+    rows are the truth, this is derived. Raise `BadKey` or `EmptySelection` before anything is read or written.
+    """
+    coverage = tools.lake.coverage_of(topic, keys)
+    ranges = find_ranges(topic, keys, coverage)
+    known = tools.decodings.read_ranges(topic)
+    staging = tools.open_staging(attempt.id, tools.lake)
+    work = Work(topic, coverage, known, attempt, tools, staging)
+    tools.on_step("find_landed", topic=topic, ranges=len(ranges))
+    waiting = []
+    for offsets in ranges:
+        manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
+        if manifest is None or not coverage.is_landed(offsets):
+            yield decode_failed(
+                offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded"
+            )
+        elif decoding is None and not manifest.rows:
+            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, of_nothing(manifest))
+        elif decoding is None or attempt.redo or not decoding.is_of(manifest):
+            waiting.append(manifest)
+        else:
+            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, decoding)
+    postponed: list[_Verified] = []
+    try:
+        for batch in _batches(waiting):
+            yield from _decode_batch(work, batch, "all", postponed)
+        yield from _commit(work, postponed)
+    finally:
+        staging.close()
+    tools.lake.store.delete_folder(f"staging/{attempt.id}")
+
+
+def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
+    """Splits ranges into Spark jobs: of one generation each, since files tell partition and offset only."""
+    for _, group in groupby(manifests, key=lambda manifest: manifest.offsets.generation):
+        listed = list(group)
+        yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
+
+
+def _decode_batch(
+    work: Work, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]
+) -> Iterator[DecodeVerdict]:
+    """Decode ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
+    folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
+    with_rows = [manifest for manifest in manifests if manifest.rows]
+    with ExitStack() as opened:
+        try:
+            landed = opened.enter_context(work.staging.landed(with_rows))
+            batch, _ = stage_anew(lambda anew: _stage(work, with_rows, landed, anew), folder, work.tools.on_step)
+        except (ScanFailed, EngineLost, TableFileGone, Refused, FileNotFoundError) as error:
+            if len(manifests) == 1 or isinstance(error, DiskRefuses):
+                yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
+                return
+            middle = len(manifests) // 2
+            yield from _decode_batch(work, manifests[:middle], f"{name}0", postponed)
+            yield from _decode_batch(work, manifests[middle:], f"{name}1", postponed)
+            return
+        except EngineUnavailable as error:
+            yield from (decode_failed(each.offsets, str(error)) for each in manifests)
+            return
+        with ThreadPoolExecutor(VERIFY_THREADS) as pool:
+            found = list(pool.map(lambda manifest: _verify_and_place(work, manifest, batch), manifests))
+    yield from (each for each in found if isinstance(each, DecodeVerdict))
+    yield from _commit(work, [each for each in found if isinstance(each, _Verified)], postponed)
+
+
+def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
+    """Return why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
+    if work.tools.lake.is_replaced(manifest):
+        return _landed_anew(work, manifest)
+    if not isinstance(error, (ScanFailed, FileNotFoundError)):
+        return str(error)
+    lake, where = work.tools.lake, manifest.offsets.text(work.topic)
+    own = lake.own_path(manifest) if manifest.file is not None else None
+    if own is not None and not lake.store.exists(own):
+        return (
+            f"the landed file of range {where} is gone: {lake.store.url(own)}; nothing of it became visible; "
+            f"`{command('audit', work.topic)}` says what is there; restore it from a backup, or land the range again"
+        )
+    if isinstance(error, FileNotFoundError):
+        return f"a file of range {where} is gone while it was decoded: {error}; nothing of it became visible; decode it again"
+    return str(error)
+
+
+# ---- read, stage
+
+
+def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
+    """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
+    tools, topic, staging = work.tools, work.topic, work.staging
+    decoder = tools.decoder()
+    if not with_rows:
+        return Batch({}, {}, {}, {}, decoder.writer, 0.0)
+    tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
+    started = tools.now_ms()
+    files = {offsets: file.path for offsets, file in sorted(landed.items())}
+    decided = decoder.decide([*files.values()])
+    of = len(files)
+    with staging.watched(
+        folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)
+    ):
+        decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"))
+    decoded = _parts(work, [*files], folder / "decoded")
+    lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
+    dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
+    if lacking:
+        decoder.stage_dead_letters(
+            [files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters")
+        )
+        dead = _parts(work, lacking, folder / "dead_letters")
+    seconds = (tools.now_ms() - started) / 1000
+    tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
+    return Batch(
+        staging.with_digests(landed),
+        decoded,
+        dead,
+        decided.schemas,
+        decoder.writer,
+        seconds / sum(each.rows for each in with_rows),
+    )
+
+
+def _parts(
+    work: Work, ranges: Sequence[OffsetRange], folder: PurePath
+) -> Mapping[OffsetRange, parquet.PartFile | None]:
+    work.staging.finish(folder)
+    matched = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
+    if wrong := [*matched.strays, *matched.damaged]:
+        raise ScanFailed(wrong[0], topic=work.topic)
+    return {each.offsets: part for each, part in matched.parts.items()}
+
+
+def _rows(part: parquet.PartFile | None) -> int:
+    return part.rows if part else 0
+
+
+# ---- verify, place, commit
+
+
+def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:
+    """Verify one staged range and give its files names in the table's folder, or say why not."""
+    offsets, tools = manifest.offsets, work.tools
+    decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
+    try:
+        ours = describe(work, manifest, decoded, dead, batch)
+        violations = find_violations(work, ours, manifest, batch)
+        if violations:
+            return decode_failed(offsets, *violations)
+        tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
+        for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
+            work.staging.bring(part, file)
+        if not manifest.rows:  # it had some: a revision without any stands in the table too
+            ours = replace(ours, decoded=stage_empty(offsets.key, offsets, work.attempt, tools.lake, IDENTITY))
+        return _Verified(manifest, ours, tools.decodings.place(ours))
+    except (OffsetlakeError, FileNotFoundError) as error:
+        return decode_failed(offsets, _explain(work, manifest, error))
+
+
+def _commit(
+    work: Work, verified: Sequence[_Verified], postponed: list[_Verified] | None = None
+) -> Iterator[DecodeVerdict]:
+    """Commit ranges in one version of the table; yield what became of each.
+
+    Where no columns would hold their rows and those that stand they are `postponed`: once all ranges of the attempt go in
+    together, what stands in their way may be gone. At the end they fail.
+    """
+    tools, left = work.tools, {each.manifest.offsets: each for each in verified}
+    try:
+        while left:
+            standing = tools.decodings.read_ranges(work.topic)
+            ours = list[Decoding]()
+            for offsets, each in [*left.items()]:
+                found = _decide(work, each, standing)
+                if isinstance(found, DecodeVerdict):
+                    yield _give_up(work, left.pop(offsets), found)
+                else:
+                    ours.append(found)
+            if not ours or not _commit_onto(work, standing, ours):
+                continue
+            version = standing.table.version + 1
+            write_checkpoint_if_due(work.topic, decoded_table_log(work.topic, tools.lake), version, tools.on_step)
+            left.clear()
+            yield from (
+                DecodeVerdict(each.offsets, Decided.REPLACED if each.revision else Decided.DECODED, each)
+                for each in ours
+            )
+    except ColumnsDiffer as error:
+        if postponed is not None:
+            postponed += left.values()
+            return
+        yield from (
+            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error)))
+            for each in left.values()
+        )
+    except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
+        yield from (decode_failed(offsets, str(error)) for offsets in left)
+
+
+def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
+    """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
+    tools = work.tools
+    found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
+    if found.lost:
+        tools.on_step("damaged_files_removed", topic=work.topic, ranges=len(found.lost))
+    tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
+    # where this raises, a version may have the files all the same, or may yet: they are the vacuum's then
+    is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
+    if is_committed:
+        tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+    else:
+        tools.decodings.delete(work.topic, [rest.path for rest in found.rests.values()])
+    return is_committed
+
+
+def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
+    work.tools.decodings.take_away([verified.placed])
+    return verdict
+
+
+def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
+    """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
+    manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
+    offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
+    if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
+        return decode_failed(offsets, _landed_anew(work, manifest))
+    if standing is None:
+        return verified.placed
+    if standing.is_like(ours) and _is_same(table, verified.placed, lake):
+        return DecodeVerdict(offsets, Decided.UNCHANGED if standing == before else Decided.SUPERSEDED, standing)
+    if standing != before and standing.is_of(manifest):
+        return DecodeVerdict(offsets, Decided.SUPERSEDED, standing)
+    return replace(verified.placed, revision=standing.revision + 1)
+
+
+def _landed_anew(work: Work, manifest: Manifest) -> str:
+    return (
+        f"range {manifest.offsets.text(work.topic)} was landed anew while it was decoded; nothing of it became visible; it is "
+        "decoded as it is landed now"
+    )
+
+
+def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
+    """Return whether the table has the rows that were decoded now; another Spark may write them in other bytes."""
+    folder = f"{TREE}/{table.topic}"
+    for now, is_dead in ((ours.decoded, False), (ours.dead_letters, True)):
+        before = table.file_of(ours.offsets, is_dead=is_dead)
+        if before is None or now is None:
+            if before is not None or now is not None:
+                return False
+            continue
+        try:
+            with table_file(before, folder, lake) as there, lake.local_copy(f"{folder}/{now.path}") as here:
+                if parquet.differing_range(there, ours.offsets, here) is not None:
+                    return False
+        except (FileNotFoundError, OffsetlakeError):
+            return False  # somebody has deleted or changed it: what was decoded now takes its place
+    return True
+
+
+def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
+    return (
+        f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "
+        f"otherwise: {error}; nothing of it became visible; `{command('decode', work.topic, '--outdated')}` decodes those "
+        "again, as defs.yaml says now, and puts them in together"
+    )

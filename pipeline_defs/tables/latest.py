@@ -1,0 +1,265 @@
+"""Latest by key: see what stands -> find what has changed since -> find the winners in Spark -> merge, in one commit.
+
+The table says which version of the decoded table it is made of: offset and result change together, and who is overtaken looks
+again. Invariant: of each key it has the latest record of all ranges of that version; what is broken of it is made anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..adapters.lake.lake import Lake
+from ..adapters.spark.spark_latest import Inputs, Source, SparkLatest, table_schema
+from ..adapters.tables.columns_of_table import arrow_schema, holds
+from ..adapters.tables.decodings import Decodings
+from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestTable, Standing
+from ..core.command_lines import command
+from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.log.latency import waits_of
+from ..core.offsets import OffsetRange
+from ..core.steps import StepWatcher, no_step
+from ..core.tables.decoded_ranges import DecodedRanges
+from ..core.tables.decoded_table import TREE
+from ..core.tables.latest import Change, Latest, Ranges, compare, find_fresh, join_stretches, place_ranges
+from ..landing.attempt import Attempt
+from ..landing.staging_places import LocalStaging
+
+TRIES = 20  # each lost commit is another updater's success; and there are as many as Dagster's pool allows: one
+
+
+@dataclass(frozen=True, slots=True)
+class LatestTools:
+    """Everything outside that keeping the latest table touches."""
+
+    decodings: Decodings
+    spark: Callable[[], SparkLatest]
+    now_ms: Callable[[], int]
+    on_step: StepWatcher = no_step
+
+    @property
+    def lake(self) -> Lake:
+        """The lake that holds what is decoded and its latest table."""
+        return self.decodings.lake
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What an update came to: how many ranges it read, and why the table was made anew, where it was."""
+
+    ranges: int = 0
+    rebuilt: str = ""
+    has_committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
+
+    `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone. `placed` has
+    what there is to be read.
+    """
+
+    standing: Standing | None
+    decoded: DecodedRanges
+    placed: Ranges = field(default_factory=dict)
+    change: Change = field(default_factory=lambda: Change((), ()))
+    why_anew: str = ""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to do, be it to say that a version changes no row."""
+        if self.why_anew:
+            return True
+        table = self.decoded.table
+        return (
+            table.metadata is not None
+            and self.standing is not None
+            and (self.standing.applied(table.metadata.id) != table.version)
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many ranges wait to be read."""
+        return len(self.change.fresh) or len(self.change.changed)
+
+
+def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = False) -> Due:
+    """Find what an update would do now."""
+    standing = LatestTable(decodings.lake, topic).read()
+    decoded = decodings.read_ranges(topic)
+    if decoded.table.metadata is None:
+        return Due(standing, decoded)
+    if not decoded.has_rows and (standing is None or standing.damage):  # no column says what a table would have
+        return Due(None, decoded)
+    why = "it was asked for" if full else _why_anew(config, standing, decoded)
+    if standing is not None and not why:
+        applied = standing.applied(decoded.table.metadata.id)
+        assert applied is not None
+        if applied == decoded.table.version:
+            return Due(standing, decoded)
+        epoch_of, before = decodings.lake.recent(topic).log.epoch_of, decodings.read_version(topic, applied)
+        if before is not None:
+            with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
+                return _compare(standing, before, decoded, epoch_of)
+        why = f"the decoded table has no version {applied} any more"
+    placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
+    return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
+
+
+def _compare(
+    standing: Standing, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
+) -> Due:
+    """Find what has changed between two versions of the decoded table."""
+    fresh = find_fresh(before, decoded, epoch_of)
+    if fresh is not None:
+        return Due(standing, decoded, fresh, Change(tuple(fresh), ()))
+    placed = place(decoded, epoch_of)
+    return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
+
+
+def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges) -> str:
+    """Say why the table cannot be gone on from, if so."""
+    assert decoded.table.metadata is not None
+    if standing is None:
+        return "there is none"
+    if standing.damage:
+        return standing.damage
+    if standing.applied(decoded.table.metadata.id) is None:
+        return "it is of another decoded table"
+    return "" if standing.order == config.order else "defs.yaml names another order"
+
+
+def place(decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]) -> Ranges:
+    """Return where the rows of what is decoded stand in the order."""
+    return place_ranges(decoded.known.values(), epoch_of, decoded.path_of)
+
+
+def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
+    """Bring the latest table of a topic to its decoded table; with `full` from all ranges, whatever stands.
+
+    Any number may be at it: who was overtaken begins again. Raise `BadSetting` before anything is written where keys or the
+    sequence have no order.
+    """
+    staging = LocalStaging(attempt.id, tools.lake)
+    try:
+        for _ in range(TRIES):
+            due = find_due(topic, config, tools.decodings, full=full)
+            if not due.has_work:
+                return Updated()
+            done = _Update(topic, config, tools, due, staging.root / uuid.uuid4().hex[:8]).run()
+            if done is not None:
+                return done
+    finally:
+        tools.lake.store.delete_folder(f"staging/{attempt.id}")
+        staging.close()
+    raise LakeUnavailable(
+        f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
+        "update goes on from there"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """One try of an update."""
+
+    topic: str
+    config: Latest
+    tools: LatestTools
+    due: Due
+    folder: Path
+
+    def run(self) -> Updated | None:
+        """Do what is due; return none where another one was faster."""
+        due, metadata = self.due, self.due.decoded.table.metadata
+        assert metadata is not None
+        if due.decoded.has_rows:
+            schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
+        else:  # what stands goes, and keeps its columns: dead letters have none of them
+            assert due.standing is not None
+            schema = due.standing.schema
+        brought = [each.decoded for each in map(due.decoded.get, due.change.fresh) if each is not None]
+        now_ms = self.tools.now_ms()
+        waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
+        applied = Applied(metadata.id, due.decoded.table.version, self.config.order, waits)
+        table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
+        if not why and standing is not None and not holds(schema, standing.schema):
+            why = "its columns do not hold what is decoded now"
+        if standing is None or standing.damage:
+            standing = table.start(schema, anew=standing is not None)
+        if why:
+            placed = place(due.decoded, self.tools.lake.recent(self.topic).log.epoch_of)
+            due = replace(due, standing=standing, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
+            self.tools.on_step("rebuild_latest", topic=self.topic, reason=why)
+        is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
+        if not (is_whole or due.waiting):
+            return self._told(0, "", has_committed=table.note(standing, applied))
+        with self._staged(due, schema, is_whole=is_whole) as source:
+            commit = table.overwrite if is_whole else table.merge
+            return self._told(len(due.change.fresh), why, has_committed=commit(standing, source, applied))
+
+    def _told(self, ranges: int, why: str, *, has_committed: bool) -> Updated | None:
+        self.tools.on_step("commit_latest", topic=self.topic, ranges=ranges, committed=has_committed)
+        return Updated(ranges, why, has_committed=True) if has_committed else None
+
+    @contextmanager
+    def _staged(self, due: Due, schema: pa.Schema, *, is_whole: bool) -> Iterator[pa.RecordBatchReader]:
+        """Have Spark find the winners, and give them as they are to be merged, or as the whole table."""
+        assert due.standing is not None
+        goes_on = not due.why_anew
+        with ExitStack() as opened:
+            inputs = Inputs(
+                fresh=open_sources(due.placed, due.change.fresh, self.tools.lake, opened),
+                everything=open_sources(due.placed, due.placed, self.tools.lake, opened)
+                if goes_on and due.change.changed
+                else [],
+                present=open_files(due.standing, self.tools.lake, opened)
+                if goes_on and (is_whole or due.change.changed)
+                else [],
+                changed=due.change.changed,
+                with_present=is_whole,
+            )
+            self.tools.on_step("read_decoded", topic=self.topic, ranges=len(due.change.fresh))
+            started = self.tools.now_ms()
+            self.tools.spark().stage(self.topic, inputs, schema, self.config, self.folder)
+        self.tools.on_step("stage_latest", topic=self.topic, seconds=(self.tools.now_ms() - started) / 1000)
+        columns = schema
+        if not is_whole:
+            columns = pa.schema([*schema, pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_())])
+        import pyarrow.dataset as ds  # late: it brings pandas along
+
+        files = sorted(map(str, self.folder.glob("*.parquet")))
+        yield ds.dataset(files, schema=columns, format="parquet").scanner().to_reader()
+
+
+def open_sources(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack) -> list[Source]:
+    """Return what is to be read of some decoded ranges as Spark of this machine can read it while `opened` is.
+
+    Raise `LakeUnavailable` where a file is gone.
+    """
+    stretches = join_stretches(placed, chosen)
+    paths = sorted({each.placed.path for each in stretches})
+    if gone := [path for path in paths if not lake.store.exists(path)]:
+        raise _gone(gone[0], placed, lake)
+    opened_at = {path: opened.enter_context(lake.local_copy(path)) for path in paths}
+    return [Source(opened_at[each.placed.path], each) for each in stretches]
+
+
+def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
+    topic = path.removeprefix(f"{TREE}/").partition("/")[0]
+    key = next(offsets.key for offsets, each in placed.items() if each.path == path)
+    return LakeUnavailable(
+        f"{lake.store.url(path)}, a file of the decoded table, is gone; the latest table of topic {topic} stays as it is; "
+        f"`{command('decode', topic, '--partition', key)}` makes the file again, and the next update goes on",
+        path=path,
+    )
+
+
+def open_files(standing: Standing, lake: Lake, opened: ExitStack) -> list[Path]:
+    """Return the files of a latest table in the same way."""
+    return [opened.enter_context(lake.local_copy(path)) for path in sorted(standing.files)]

@@ -1,0 +1,256 @@
+"""Layers: what each folder may import, and which files may read the environment; the syntax trees are walked."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
+
+# package -> the foreign system that it speaks to; none for a library, as pyarrow's tables in memory are
+SYSTEMS: dict[str, str | None] = {
+    "kafka": "Kafka",
+    "pyspark": "Spark",
+    "py4j": "Spark",
+    "grpc": "Spark",
+    "avro": None,
+    "obstore": "object store",
+    "pyarrow.dataset": "Parquet",
+    "pyarrow.fs": "Parquet",
+    "pyarrow.parquet": "Parquet",
+    "pyarrow": None,
+    "numpy": None,
+    "deltalake": "Delta",
+    "duckdb": "DuckDB",
+    "prometheus_client": "Prometheus",
+    "apprise": "alerts",
+    "openlineage": "OpenLineage",
+    "confluent_kafka.schema_registry": "Schema Registry",
+    "httpx2": None,
+    "javaproperties": None,
+    "google.protobuf": None,
+    "grpc_tools": None,
+    "jsonschema_rs": None,
+    "pandas": None,
+    "ptars": None,
+    "stamina": None,
+    "rich": None,
+    "click": None,
+    "yaml": None,
+}
+
+# who may name os.environ, and why
+ENVIRONMENT = {
+    "settings.py": "the only reader of settings",
+    "adapters/system/java.py": "through an argument's default",
+    "adapters/system/processes.py": "hands it to a child process",
+    "adapters/spark/spark_server.py": "hands it to a child process, with a token",
+    "adapters/spark/spark_session.py": "marks this process as a client of Spark; has gRPC print its errors alone",
+    "adapters/spark/spark_serving.py": "has the token, and sets what Spark in this process looks at",
+    "resources.py": "sets JAVA_HOME for pyspark's launcher",
+    "adapters/testbed/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
+    "orchestration/home/dagster_server.py": "sets what Dagster's processes inherit",
+    "orchestration/home/run_locks.py": "finds the home of the Dagster process that it is in",
+    "lab/drills/children.py": "has a child forget what its parent is",
+    "lab/bench/driver_bytes.py": "hands it to a child process, with another lake",
+    "lab/bench/history.py": "hands it to a child process, with another lake",
+    "lab/bench/spark_cluster.py": "hands it to a child process, with a token",
+}
+
+# the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
+LAYERS = [
+    *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
+    *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/lake", "adapters/kafka"),
+    *("adapters/tables", "adapters/spark", "adapters/formats"),
+    *("settings.py", "landing", "tables", "topics.py", "resources.py"),
+    *(
+        "orchestration/home",
+        "orchestration/runs",
+        "orchestration/map",
+        "orchestration/assets",
+        "orchestration/backfill",
+    ),
+    *("orchestration", "component.py", "topic_files.py", "orchestration/pulse", "orchestration/upkeep"),
+    *("operate", "definitions.py", "cli", "lab", "lab/demo", "lab/bench", "lab/drills", "lab/cli"),
+]
+FREE_OF_DAGSTER = LAYERS[: LAYERS.index("topics.py")]
+
+# the third-party packages that a folder below Dagster may import; an adapter's are those of its one system
+PACKAGES = {"core": set[str](), "landing": {"stamina"}, "tables": {"pyarrow"}}
+
+
+@cache
+def syntax(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text())
+
+
+def files(*folders: str) -> list[str]:
+    found = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in found)
+
+
+def imports(file: str) -> Iterator[str]:
+    """Yields the absolute dotted name of all that a file imports, wherever in the file, `TYPE_CHECKING` included."""
+    here = ("pipeline_defs", *Path(file).parent.parts)
+    for node in ast.walk(syntax(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) + 1 - node.level] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def foreign(file: str) -> set[str]:
+    """Is the set of top-level third-party packages a file imports."""
+    tops = {name.partition(".")[0] for name in imports(file)}
+    return {top for top in tops if top not in sys.stdlib_module_names and top not in {"pipeline_defs", "assets"}}
+
+
+def systems(file: str) -> set[str]:
+    """Is the set of foreign systems a file speaks to; a package that is not in SYSTEMS is a decision to take."""
+    found = set()
+    for name in imports(file):
+        if name.partition(".")[0] in foreign(file):
+            package = next(package for package in SYSTEMS if f"{name}.".startswith(f"{package}."))
+            found.add(SYSTEMS[package])
+    return {system for system in found if system is not None}
+
+
+def names_environment(file: str) -> bool:
+    for node in ast.walk(syntax(file)):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "getenvb"}:
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            return True
+    return False
+
+
+def layer_of(file: str) -> str:
+    """Return the folder of a file, or the file itself where it lies beside the folders."""
+    folder = Path(file).parent.as_posix()
+    return file if folder == "." else folder
+
+
+def module_file(name: str) -> str | None:
+    """Return the file of a module of ours, or of the module that a name is of; none for what is not ours."""
+    parts = name.split(".")
+    if parts[0] != "pipeline_defs":
+        return None
+    for end in (len(parts), len(parts) - 1):
+        path = "/".join(parts[1:end])
+        for file in (f"{path}.py", f"{path}/__init__.py"):
+            if (PACKAGE / file).is_file():
+                return file
+    raise AssertionError(f"{name} is no module")
+
+
+OURS = [file for file in files("") if file != "__init__.py" and not file.startswith("offsetlake/")]
+
+
+def test_every_folder_is_a_layer() -> None:
+    assert {layer_of(file) for file in OURS if file != "adapters/__init__.py"} == set(LAYERS)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_what_stands_before_it(layer: str) -> None:
+    """So imports run downwards only, and there is no circle between two folders."""
+    may = {*LAYERS[: LAYERS.index(layer) + 1]}
+    upwards = [
+        (file, name)
+        for file in OURS
+        if layer_of(file) == layer
+        for name in imports(file)
+        if (target := module_file(name)) not in {None, "__init__.py"}
+        if layer_of(str(target)) not in may
+    ]
+    assert upwards == []
+
+
+@pytest.mark.parametrize("layer", FREE_OF_DAGSTER)
+def test_what_lies_below_dagster_does_not_know_it(layer: str) -> None:
+    """Landing, planning, tables and the audit run, and are tested, without an orchestrator."""
+    found = {package for file in OURS if layer_of(file) == layer for package in foreign(file)}
+    assert not any(package.startswith("dagster") for package in found)
+    if (room := layer.partition("/")[0]) in PACKAGES:
+        assert found <= PACKAGES[room]
+
+
+@pytest.mark.parametrize("file", files("core"))
+def test_core_has_nothing_impure_to_reach_for(file: str) -> None:
+    """No clock, disk, network, Dagster or Spark."""
+    impure = {
+        "os",
+        "io",
+        "pathlib",
+        "socket",
+        "subprocess",
+        "time",
+        "datetime",
+        "random",
+        "secrets",
+        "uuid",
+        "threading",
+    }
+    arithmetic = {"datetime.date"}  # as long as nobody asks it for today
+    assert {name.partition(".")[0] for name in {*imports(file)} - arithmetic} & impure == set()
+    assert not any(isinstance(node, ast.Attribute) and node.attr == "today" for node in ast.walk(syntax(file)))
+
+
+@pytest.mark.parametrize("file", files("adapters"))
+def test_an_adapter_imports_at_most_one_foreign_system(file: str) -> None:
+    assert len(systems(file)) <= 1
+
+
+def test_only_the_files_with_a_reason_name_the_environment() -> None:
+    """What is not in `settings.py` cannot be seen by who reads it to know what can be set."""
+    assert {file for file in files(".") if names_environment(file)} <= set(ENVIRONMENT)
+
+
+def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
+    for file in files("."):
+        for node in ast.walk(syntax(file)):
+            if (
+                isinstance(node, ast.Call | ast.Subscript)
+                and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]
+            ):
+                assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
+
+
+def test_nothing_imports_the_package_for_users() -> None:
+    """`offsetlake` is how it is installed; imported by its folder too, its module would be loaded twice."""
+    importing = [
+        file
+        for file in files("")
+        for name in imports(file)
+        if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
+    ]
+    assert importing == []
+
+
+def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
+    """What lives here, what must not, the invariant; `adapters/lake/lake.py` draws the tree of the lake in its own."""
+    for file in files("core"):
+        charter = ast.get_docstring(syntax(file)) or ""
+        prose = [line for line in charter.splitlines() if line.strip() and not line.startswith("    ")]
+        assert 1 <= len(prose) <= 6, file
+
+
+def test_the_walk_sees_what_it_must_see() -> None:
+    """Control: relative, late and TYPE_CHECKING imports are found, and the mapped ones are really there."""
+    assert "pipeline_defs.core.offsets.OffsetRange" in set(imports("core/log/planning.py"))
+    assert "pipeline_defs.core.errors.ScanFailed" in set(imports("adapters/spark/engine.py"))
+    assert foreign("adapters/spark/spark_serving.py") == {"pyspark", "py4j"}
+    assert foreign("adapters/lake/parquet.py") == {"numpy", "pyarrow"}
+    assert [systems(f"adapters/{name}.py") for name in ("lake/parquet", "lake/store", "system/java")] == [
+        {"Parquet"},
+        {"object store"},
+        set(),
+    ]
+    assert "dagster" in foreign("orchestration/pulse/ticking.py")
+    assert names_environment("settings.py")
