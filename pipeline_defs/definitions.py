@@ -24,7 +24,7 @@ from .topic_files import Broken, load_topics
 def build_defs(
     edges: Edges | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
 ) -> dg.Definitions:
-    """Builds the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
+    """Build the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
     project = project or find_project()
     if edges is None:
         check_home(project)
@@ -71,5 +71,5 @@ def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Is the code location `offsetlake`."""
+    """Return the code location `offsetlake`."""
     return build_defs(project=PROJECT)

@@ -80,7 +80,7 @@ class Edges:
 
     @property
     def lake(self) -> Lake:
-        """Is the lake; what it read of immutable objects is kept for the life of the process."""
+        """The lake; what it read of immutable objects is kept for the life of the process."""
         if self._lake is None:
             self._lake = Lake(self.settings.lake, LakeMemory(self.settings.dagster_home, self.settings.lake))
         return self._lake
@@ -121,7 +121,7 @@ class Edges:
         return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"
 
     def access(self, topic: Topic | None = None) -> Access:
-        """Is how the topic's cluster is entered: as the properties file says; the embedded broker is open to this machine."""
+        """Return how the topic's cluster is entered: as the properties file says; the embedded broker is open to all here."""
         path = self.settings.kafka_properties
         if path is None:
             return OPEN
@@ -133,7 +133,7 @@ class Edges:
         return read_access(path)
 
     def kafka(self, topic: Topic | None = None) -> Kafka:
-        """Is a client of the topic's cluster."""
+        """Return a client of the topic's cluster."""
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
             self._kafka[servers] = self.open_kafka(topic)
@@ -149,7 +149,7 @@ class Edges:
         )
 
     def spark_conf(self) -> dict[str, str]:
-        """Derives the configuration of the Spark session, without starting or fetching anything."""
+        """Derive the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         if settings.spark_remote is not None:
             return {REMOTE: without_parameters(settings.spark_remote)}  # Dagster shows it, and it may have a token
@@ -234,7 +234,7 @@ class Edges:
 
     @property
     def decodings(self) -> Decodings:
-        """Is what is decoded of the lake's topics."""
+        """What is decoded of the lake's topics."""
         if self._decodings is None:
             self._decodings = Decodings(self.lake)
         return self._decodings
@@ -264,7 +264,7 @@ class Edges:
         )
 
     def registry_login(self) -> RegistryLogin:
-        """Is how schema registries are entered: as the properties file says."""
+        """Return how schema registries are entered: as the properties file says."""
         path = self.settings.kafka_properties
         return read_access(path).properties.registry if path else ANYBODY
 

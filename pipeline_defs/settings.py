@@ -126,7 +126,7 @@ HOME_CHECKS: Mapping[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Is what differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it.
+    """What differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it.
 
     `lineage` says whether OpenLineage's own client is configured: it reads its own variables and file.
     """
@@ -149,7 +149,7 @@ class Settings:
 
     @property
     def jars(self) -> Path:
-        """Is the folder of the resolved jars."""
+        """The folder of the resolved jars."""
         return self.home / "jars"
 
     @property
@@ -164,7 +164,7 @@ class Settings:
 
     @property
     def broker(self) -> Path:
-        """Is the folder of the embedded broker."""
+        """The folder of the embedded broker."""
         return self.home / "broker"
 
 
@@ -365,7 +365,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
 
 @cache
 def code_version() -> str:
-    """Is the package's version and a digest of its sources, so that lineage names the code that really ran."""
+    """Return the package's version and a digest of its sources, so that lineage names the code that really ran."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -377,7 +377,7 @@ def code_version() -> str:
 
 
 def _has_lineage(env: Mapping[str, str]) -> bool:
-    """Looks where OpenLineage's client looks for a receiver; without one it would print events, which nobody asked for."""
+    """Look where OpenLineage's client looks for a receiver; without one it would print events, which nobody asked for."""
     if env.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return False
     names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")

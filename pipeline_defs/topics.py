@@ -35,7 +35,7 @@ STANDING = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # the checks of what is aroun
 
 
 def raw_key(topic: str) -> dg.AssetKey:
-    """Is the raw asset of the topic of this name."""
+    """Return the raw asset of the topic of this name."""
     return dg.AssetKey(["raw", topic])
 
 
@@ -67,7 +67,7 @@ def op_name(key: dg.AssetKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Is one kind of work on a topic's ranges as Dagster knows it: what its runs materialise, by which job, under which tag."""
+    """One kind of work on a topic's ranges as Dagster knows it: what its runs materialise, by which job, under which tag."""
 
     tag: str
     topic: str
@@ -81,13 +81,13 @@ class Duty:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Are the tags by which its runs are found."""
+        """The tags by which its runs are found."""
         return {self.tag: self.topic}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
+    """One topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
 
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
@@ -119,12 +119,12 @@ class Topic:
 
     @property
     def asset_key(self) -> dg.AssetKey:
-        """Is the raw asset: the records as they were, one partition per range."""
+        """The raw asset: the records as they were, one partition per range."""
         return raw_key(self.name)
 
     @property
     def decoded_key(self) -> dg.AssetKey:
-        """Is the decoded asset: what the records say, with the raw asset's partitions."""
+        """The decoded asset: what the records say, with the raw asset's partitions."""
         return dg.AssetKey(["decoded", self.name])
 
     @property
@@ -134,17 +134,17 @@ class Topic:
 
     @property
     def latest_key(self) -> dg.AssetKey:
-        """Is the asset of the latest record of each key."""
+        """The asset of the latest record of each key."""
         return dg.AssetKey(["latest", self.name])
 
     @property
     def source_key(self) -> dg.AssetKey:
-        """Is the external asset that stands for the Kafka topic itself."""
+        """The external asset that stands for the Kafka topic itself."""
         return dg.AssetKey(["kafka", self.name])
 
     @property
     def losses_key(self) -> dg.AssetKey:
-        """Is the external asset that stands for the topic's loss ledger."""
+        """The external asset that stands for the topic's loss ledger."""
         return dg.AssetKey(["losses", self.name])
 
     def standing_key(self, name: str) -> dg.AssetCheckKey:
@@ -153,7 +153,7 @@ class Topic:
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
-        """Is the projection of the topic's plan log: one dynamic key per range."""
+        """The projection of the topic's plan log: one dynamic key per range."""
         return dg.DynamicPartitionsDefinition(name=f"{self.name}__ranges")
 
     @property
@@ -163,35 +163,35 @@ class Topic:
 
     @property
     def land_job(self) -> str:
-        """Is the job that lands ranges."""
+        """The job that lands ranges."""
         return f"land_{self.slug}"
 
     @property
     def backfill_job(self) -> str:
-        """Is the job that launches backfills of what people mean."""
+        """The job that launches backfills of what people mean."""
         return f"backfill_{self.slug}"
 
     @property
     def decode_job(self) -> str:
-        """Is the job that decodes landed ranges."""
+        """The job that decodes landed ranges."""
         return f"decode_{self.slug}"
 
     @property
     def latest_job(self) -> str:
-        """Is the job that updates the latest records."""
+        """The job that updates the latest records."""
         return f"latest_{self.slug}"
 
     @property
     def upserting(self) -> Duty:
-        """Is the work of keeping the latest records."""
+        """The work of keeping the latest records."""
         return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)
 
     @property
     def landing(self) -> Duty:
-        """Is the work of landing ranges."""
+        """The work of landing ranges."""
         return Duty(TOPIC_TAG, self.name, self.asset_key, self.land_job)
 
     @property
     def decoding(self) -> Duty:
-        """Is the work of decoding landed ranges."""
+        """The work of decoding landed ranges."""
         return Duty(DECODE_TAG, self.name, self.decoded_key, self.decode_job)

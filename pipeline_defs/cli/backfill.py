@@ -178,7 +178,7 @@ def _check_alive(
 def _follow(
     topic: Topic, duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool
 ) -> None:
-    """Shows how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
+    """Show how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
     told = 0
     with progress(f"backfill {backfill_id}", len(keys)) as shown:

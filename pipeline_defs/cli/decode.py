@@ -61,7 +61,7 @@ def decode(topic: str, **chosen: Any) -> None:
 
 
 def check_decodes(topic: Topic) -> Decode:
-    """Returns how the topic is decoded; refuses one that is not."""
+    """Return how the topic is decoded; refuse one that is not."""
     if topic.decode is None:
         raise Refused(
             f"topic {topic.name} is not decoded: its defs.yaml has no `decode`; nothing was read or written; say there how its "

@@ -29,7 +29,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the e
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Is one run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
+    """One run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
 
     run_id: str
     ranges: tuple[OffsetRange, ...]
@@ -38,7 +38,7 @@ class Launched:
 
 
 def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
-    """Returns the ranges of the keys, or all pending ones where none is given; refuses what is not planned."""
+    """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned."""
     coverage = edges.lake.coverage_of(topic.name, keys)
     return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
 
@@ -53,7 +53,7 @@ def land_through_dagster(
     on_change: str = "keep",
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
-    """Runs the topic's landing job in this process, once per stretch of neighbouring keys.
+    """Run the topic's landing job in this process, once per stretch of neighbouring keys.
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
     """
@@ -71,7 +71,7 @@ def decode_through_dagster(
     in_one_run: bool = False,
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
-    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job.
+    """Run the topic's decoding job in this process, as `land_through_dagster` does its landing job.
 
     `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
     """
@@ -121,7 +121,7 @@ def execute(
     keys: Sequence[str] = (),
     run_config: Mapping[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Runs a job in this process, over neighbouring keys where it has any.
+    """Run a job in this process, over neighbouring keys where it has any.
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
     """
@@ -144,19 +144,19 @@ def execute(
 
 
 def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
+    """Return whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
     run = instance.get_run_by_id(run_id)
     return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
 
 
 def reason_of(result: dg.ExecuteInProcessResult) -> str:
-    """Reads why a run failed, in the words of the error itself."""
+    """Read why a run failed, in the words of the error itself."""
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedUpdate:
-    """Is one run that has ended."""
+    """One run that has ended."""
 
     run_id: str
     succeeded: bool
@@ -166,7 +166,7 @@ class LaunchedUpdate:
 def update_latest_through_dagster(
     topic: Topic, edges: Edges, instance: dg.DagsterInstance, *, full: bool, topics: dg.Definitions | None = None
 ) -> LaunchedUpdate:
-    """Runs the topic's job of its latest state in this process.
+    """Run the topic's job of its latest state in this process.
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
     """

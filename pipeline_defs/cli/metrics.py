@@ -28,12 +28,12 @@ LOOPBACK = "127.0.0.1"
 
 
 class Address(click.ParamType[tuple[str, int]]):
-    """Is `[HOST:]PORT`; without a host, loopback."""
+    """`[HOST:]PORT`; without a host, loopback."""
 
     name = "[HOST:]PORT"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Reads host and port; refuses what is neither."""
+        """Read host and port; refuse what is neither."""
         host, colon, port = str(value).rpartition(":")
         if not port.isascii() or not port.isdigit() or int(port) > 65_535 or (colon and not host):
             self.fail(f"expected [HOST:]PORT with a port from 0 to 65535, found {value!r}", param, ctx)

@@ -126,7 +126,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
 
 
 def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
-    """Runs every check of a topic, and shows how far it is."""
+    """Run every check of a topic, and show how far it is."""
     findings = [
         check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first),
         check_completeness(topic.name, edges.lake),
@@ -158,7 +158,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
 
 
 def print_findings(topic: str, findings: list[Finding]) -> None:
-    """Prints one line per check, then every violation."""
+    """Print one line per check, then every violation."""
     rows = [
         (
             finding.check,

@@ -15,7 +15,7 @@ NOTHING = "nothing to do"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Is what the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
+    """What the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
 
     `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
     of open transactions, in words. `held` of the pending ranges an active run has, and `waiting` says what waits, for what and
@@ -39,7 +39,7 @@ class Standing:
 
 
 def next_action(now: Standing) -> str:
-    """Is the sentence of the first of these that holds.
+    """Return the sentence of the first of these that holds.
 
     | what holds | what to do |
     |---|---|

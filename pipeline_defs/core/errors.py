@@ -61,7 +61,7 @@ class OffsetlakeError(Exception):
 
 
 class Refused(OffsetlakeError):
-    """Says that the request itself is wrong; nothing was read or written."""
+    """The request itself is wrong; nothing was read or written."""
 
 
 class BadKey(Refused):
@@ -104,17 +104,17 @@ def unusable_schema(what: str, reason: str) -> UnusableSchema:
 
 
 class Unavailable(OffsetlakeError):
-    """Says that a system outside did not answer; nothing is lost."""
+    """A system outside did not answer; nothing is lost."""
 
     retriable = True
 
 
 class BrokerUnavailable(Unavailable):
-    """Says that no Kafka broker answered at the configured address."""
+    """No Kafka broker answered at the configured address."""
 
 
 class BrokerRefuses(BrokerUnavailable):
-    """Says that a Kafka broker answers and does not let us in: its certificate, our login, or what is spoken there."""
+    """A Kafka broker answers and does not let us in: its certificate, our login, or what is spoken there."""
 
     retriable = False
 
@@ -124,33 +124,33 @@ class StaleAnswer(Unavailable):
 
 
 class LakeUnavailable(Unavailable):
-    """Says that the lake cannot be read or written."""
+    """The lake cannot be read or written."""
 
 
 class RegistryUnavailable(Unavailable):
-    """Says that the schema registry did not answer, or would not."""
+    """The schema registry did not answer, or would not."""
 
 
 class OutcomeUnknown(Unavailable):
-    """Says that a write may or may not have happened and reading back did not settle it."""
+    """A write may or may not have happened and reading back did not settle it."""
 
 
 class StagedFileGone(Unavailable):
-    """Says that a staged file went away before it was committed or published: a sweep, or somebody, deleted it."""
+    """A staged file went away before it was committed or published: a sweep, or somebody, deleted it."""
 
 
 class JavaUnusable(Unavailable):
-    """Says that no Java of the needed version was found."""
+    """No Java of the needed version was found."""
 
     retriable = False
 
 
 class JarsUnavailable(Unavailable):
-    """Says that the jars could not be resolved, or that one is not the pinned one."""
+    """The jars could not be resolved, or that one is not the pinned one."""
 
 
 class ScanFailed(Unavailable):
-    """Says that Spark could not read or write a scan; the ranges stay planned."""
+    """Spark could not read or write a scan; the ranges stay planned."""
 
 
 class DiskRefuses(ScanFailed):
@@ -178,7 +178,7 @@ class OutputUnwritable(Unavailable):
 
 
 class DaemonUnavailable(Unavailable):
-    """Says that no Dagster daemon is there to execute what was asked for."""
+    """No Dagster daemon is there to execute what was asked for."""
 
 
 class HistoryUnavailable(Unavailable):
@@ -186,7 +186,7 @@ class HistoryUnavailable(Unavailable):
 
 
 class Violation(OffsetlakeError):
-    """Says that a law does not hold; collects all violations and is raised once."""
+    """A law does not hold; collects all violations and is raised once."""
 
     def __init__(self, message: str, violations: Sequence[str] = (), **fields: object) -> None:
         text = "\n".join([message, *(f"  - {violation}" for violation in violations)])
@@ -195,11 +195,11 @@ class Violation(OffsetlakeError):
 
 
 class BrokenPlanLog(Violation):
-    """Says that the plan log does not tile, or that one of its objects cannot be read."""
+    """The plan log does not tile, or that one of its objects cannot be read."""
 
 
 class BrokenManifest(Violation):
-    """Says that a manifest cannot be read or contradicts its own name."""
+    """A manifest cannot be read or contradicts its own name."""
 
 
 class BrokenTable(Violation):
@@ -207,7 +207,7 @@ class BrokenTable(Violation):
 
 
 class DamagedFile(Violation):
-    """Says that a Parquet file cannot be read: it was cut short or changed."""
+    """A Parquet file cannot be read: it was cut short or changed."""
 
 
 class Unforeseen(Violation):
@@ -227,7 +227,7 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
 
 
 class RangesFailed(Violation):
-    """Says which ranges of a run are not landed, and why; the others of the run are landed."""
+    """Which ranges of a run are not landed, and why; the others of the run are landed."""
 
 
 class TopicsFailed(Violation):

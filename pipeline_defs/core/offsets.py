@@ -22,7 +22,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Is the half-open range `[start, end)` of one Kafka partition of one topic generation.
+    """The half-open range `[start, end)` of one Kafka partition of one topic generation.
 
     `len()` counts offsets: an upper bound of rows, never their number.
     """
@@ -50,22 +50,22 @@ class OffsetRange:
 
     @property
     def key(self) -> str:
-        """Is the Dagster partition key, e.g. `3-300000-400000` or `3-0-1000-g1`."""
+        """The Dagster partition key, e.g. `3-300000-400000` or `3-0-1000-g1`."""
         suffix = f"-g{self.generation}" if self.generation else ""
         return f"{self.partition}-{self.start}-{self.end}{suffix}"
 
     @property
     def folder(self) -> str:
-        """Is the folder of the range below `<tree>/<topic>/`, e.g. `g0/p0003`."""
+        """The folder of the range below `<tree>/<topic>/`, e.g. `g0/p0003`."""
         return f"g{self.generation}/p{self.partition:04d}"
 
     @property
     def stem(self) -> str:
-        """Is the file name without its ending; sorts as text in offset order."""
+        """The file name without its ending; sorts as text in offset order."""
         return f"{self.start:0{OFFSET_DIGITS}d}-{self.end:0{OFFSET_DIGITS}d}"
 
     def text(self, topic: str) -> str:
-        """Is the form for messages, e.g. `orders/3 [1000, 2000)`."""
+        """Return the form for messages, e.g. `orders/3 [1000, 2000)`."""
         generation = f" g{self.generation}" if self.generation else ""
         return f"{topic}/{self.partition}{generation} [{self.start}, {self.end})"
 
@@ -79,7 +79,7 @@ class TopicRange:
 
 
 def parse_key(key: str) -> OffsetRange:
-    """Reads a partition key; refuses what is not canonical, since Dagster lets people type any text as a key."""
+    """Read a partition key; refuse what is not canonical, since Dagster lets people type any text as a key."""
     match = _KEY.fullmatch(key)
     if match:
         partition, start, end, generation = match.groups()
@@ -101,14 +101,14 @@ def is_topic(text: str) -> bool:
 
 
 def check_topic(topic: str) -> str:
-    """Returns the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
+    """Return the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
     if not is_topic(topic):
         raise ValueError(f"topic name {topic!r} is not one Kafka allows: 1 to 249 of letters, digits, '.', '_', '-'")
     return topic
 
 
 def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merges half-open intervals that touch or overlap; the result is sorted and disjoint."""
+    """Merge half-open intervals that touch or overlap; the result is sorted and disjoint."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -119,7 +119,7 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
 
 
 def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns what of the disjoint sorted intervals `whole` is in none of `taken`.
+    """Return what of the disjoint sorted intervals `whole` is in none of `taken`.
 
     One pass over both: a compacted range has tens of thousands of holes.
     """

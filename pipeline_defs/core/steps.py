@@ -8,5 +8,5 @@ StepWatcher = Callable[..., None]  # called with the step's name and its fields 
 
 
 def no_step(step: str, **fields: object) -> None:
-    """Watches nothing."""
+    """Watch nothing."""
     del step, fields

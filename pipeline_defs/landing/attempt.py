@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Is one try at landing ranges: its unique id and its lineage.
+    """One try at landing ranges: its unique id and its lineage.
 
     `redo` reads landed ranges again and compares; `on_change` says what becomes of one that reads otherwise by now.
     """
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Is everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
+    """Everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
 
     `on_step` is told each protocol step as it is passed; `has_raw_table` says whether a raw table names what is landed.
     `group` is the consumer group that mirrors what is landed.

@@ -34,7 +34,7 @@ DIGEST_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Is the result of one check over a topic: what it looked at, and every violation.
+    """The result of one check over a topic: what it looked at, and every violation.
 
     `concerns` are the keys that violations are of, where these say more than what stays the same while they last;
     `is_warning` says that these violations are no error.
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Says whether nothing was violated."""
+        """Whether nothing was violated."""
         return not self.violations
 
 
@@ -77,7 +77,7 @@ def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False, is_re
 
 
 def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
-    """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof.
+    """Check rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof.
 
     `is_recent` is as of `check_tiling`.
     """
@@ -98,7 +98,7 @@ def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Fi
 
 
 def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None] = lambda done, total: None) -> Finding:
-    """Checks that each published file has the digest that its manifest names; `progress` is told files done, and of all."""
+    """Check that each published file has the digest that its manifest names; `progress` is told files done, and of all."""
     coverage = _read_coverage(topic, lake, "published_digest")
     if isinstance(coverage, Finding):
         return coverage
@@ -126,7 +126,7 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
 
 
 def check_table(topic: str, lake: Lake) -> Finding:
-    """Checks that the raw table has each landed range once, as it is landed, and that each of its files is there.
+    """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
     Compacted files, which are no landed file's second name, are held against their digests.
     """
@@ -167,7 +167,7 @@ def check_replay(
     run_id: str = "audit",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Finding:
-    """Reads landed ranges again through Spark and compares them; `sample` ranges drawn by `seed`, or all of them."""
+    """Read landed ranges again through Spark and compare them; `sample` ranges drawn by `seed`, or all of them."""
     coverage = tools.lake.coverage(topic)
     landed = [offsets for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets)]
     chosen = landed if sample is None else random.Random(seed).sample(landed, min(sample, len(landed)))  # noqa: S311
@@ -186,7 +186,7 @@ def check_replay(
 
 
 def _read_coverage(topic: str, lake: Lake, check: str, *, is_recent: bool = False) -> Coverage | Finding:
-    """Reads what a check looks at, or is the check's finding where even that breaks a law."""
+    """Read what a check looks at, or is the check's finding where even that breaks a law."""
     try:
         return lake.recent(topic) if is_recent else lake.coverage(topic)
     except Violation as error:

@@ -23,7 +23,7 @@ from .staging import Staged, stage_empty, staged_name, verify_range
 
 
 def finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
-    """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
+    """Roll forward what has a manifest, leave what is landed, and return what must be read."""
     finished, waiting = [], []
     for offsets in ranges:
         manifest = run.coverage.manifests.get(offsets)

@@ -45,7 +45,7 @@ Told = tuple[str, Verdict | OffsetlakeError]
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
-    """Lands ranges; yields one verdict per range, as each is decided. One range failing leaves the others landed.
+    """Land ranges; yield one verdict per range, as each is decided. One range failing leaves the others landed.
 
     Raises `BadKey` or `EmptySelection` before anything is read or written, and what no range of the topic can do without.
     """
@@ -56,7 +56,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
 
 def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]) -> Iterator[Told]:
-    """Lands ranges of topics of one lake, in Spark jobs that they share; yields the topic with each verdict.
+    """Land ranges of topics of one lake, in Spark jobs that they share; yield the topic with each verdict.
 
     An error of a topic, its cluster or its part of the lake, ends that topic alone and is yielded in the end. Raises
     `BadKey` or `EmptySelection` before anything is read or written.
@@ -158,7 +158,7 @@ def _move_group(topic: str, tools: Tools) -> None:
 
 
 def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
-    """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
+    """Land what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     groups: dict[Hashable, list[Waiting]] = defaultdict(list)
     for run, readings in _by_run(waiting):
         left = [(run, reading) for reading in readings if reading.rest is not None]
@@ -173,7 +173,7 @@ def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Deci
 
 
 def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
-    """Lands ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
+    """Land ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
     by_rest = {TopicRange(run.topic, reading.rest): (run, reading) for run, reading in waiting if reading.rest}
     first = waiting[0][0]
     if first.tools.delivery is not Delivery.AT_MOST_ONCE:
@@ -211,7 +211,7 @@ def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
 
 
 def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath) -> Iterator[Decided]:
-    """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
+    """Read one scan and decide each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
     waiting = [by_rest[rest] for rest in scan.ranges]
     runs = _by_run(waiting)
     tools, staging = waiting[0][0].tools, waiting[0][0].staging
@@ -257,7 +257,7 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
 def _decide_staged(
     by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, str | None], pace: float
 ) -> Iterator[Decided]:
-    """Decides ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
+    """Decide ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
     waiting = list(by_rest.values())
     try:
         matched = match_parts(list(by_rest), folder, waiting[0][0].staging)

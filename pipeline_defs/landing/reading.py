@@ -19,7 +19,7 @@ from .redo import verify_expired
 
 
 def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
-    """Asks the broker what it still has of each range; what may not be read gets its verdict without being read."""
+    """Ask the broker what it still has of each range; what may not be read gets its verdict without being read."""
     if not ranges:
         return [], []
     tools, tail = run.tools, run.coverage.log.tail
@@ -42,7 +42,7 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
 def _read_or_reason(
     run: Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
 ) -> tuple[Reading | None, str]:
-    """Returns what may be read of a range, or why nothing may."""
+    """Return what may be read of a range, or why nothing may."""
     where = offsets.text(run.topic)
     if not is_current:
         return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"

@@ -39,7 +39,7 @@ ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Is what verification needs of a scan that was read: its files, from which topic, and how long it took."""
+    """What verification needs of a scan that was read: its files, from which topic, and how long it took."""
 
     parts: Mapping[OffsetRange, parquet.PartFile | None]
     topic_ids: tuple[str | None, str | None]
@@ -47,7 +47,7 @@ class Staged:
     seconds_per_offset: float
 
     def part_of(self, reading: Reading) -> parquet.PartFile | None:
-        """Is the staged file of what could be read of a range; none where it holds no record."""
+        """Return the staged file of what could be read of a range; none where it holds no record."""
         return self.parts.get(reading.rest) if reading.rest else None
 
 
@@ -83,7 +83,7 @@ class Matched:
 
 
 def match_parts(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
-    """Matches files to ranges by what is in them."""
+    """Match files to ranges by what is in them."""
     parts: dict[TopicRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     places = sorted(ranges, key=_place)
     expected = sorted({each.topic for each in ranges})
@@ -136,7 +136,7 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
 def verify_range(
     topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run
 ) -> tuple[Manifest | None, list[str]]:
-    """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
+    """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
     file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []

@@ -38,13 +38,13 @@ class LandedFile:
     sha256: str | None = None
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Says whether it is what was landed: byte for byte, or out of a compacted file, which was held against its digest."""
+        """Return whether it is what was landed, byte for byte, or out of a compacted file that was held against its digest."""
         return self.is_cut or (self.sha256 or parquet.digest(self.path)) == manifest.digest
 
 
 @contextmanager
 def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
-    """Gives a file to read for each range, for a while; raises `TableFileGone` where a dropped one's rows are nowhere."""
+    """Give a file to read for each range, for a while; raise `TableFileGone` where a dropped one's rows are nowhere."""
     files: dict[OffsetRange, LandedFile] = {}
     dropped: list[Manifest] = []
     with ExitStack() as opened:
@@ -75,7 +75,7 @@ def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[Of
 
 @contextmanager
 def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
-    """Gives a file of a table to read, for a while; raises `DamagedFile` where it is not what the table's log says."""
+    """Give a file of a table to read, for a while; raise `DamagedFile` where it is not what the table's log says."""
     path = f"{folder}/{file.path}"
     url, expected = lake.store.url(path), file.tags[DIGEST]
     try:
@@ -99,7 +99,7 @@ def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
 
 @contextmanager
 def scratch_folder(lake: Lake, name: str) -> Iterator[Path]:
-    """Gives a folder in staging for a while; what a crash leaves of it is swept, as what any attempt leaves."""
+    """Give a folder in staging for a while; what a crash leaves of it is swept, as what any attempt leaves."""
     staging = lake.store.local_root / "staging" if lake.store.local_root is not None else None
     if staging is not None:
         staging.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ class Digests:
         self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
-        """Is the digest of a range's file; the manifest's where the raw table has its rows; none where it is not there.
+        """Return the digest of a range's file; the manifest's where the raw table has its rows; none where it is not there.
 
         Raises `TableFileGone` where the range's file was dropped, and no file of the table has its rows as they were.
         """

@@ -15,7 +15,7 @@ SWEEP_AFTER_SECONDS = 3 * 3600.0  # longer than the longest run that dagster.yam
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Is what one attempt left in staging: its name, its size, and when anything in it was last written."""
+    """What one attempt left in staging: its name, its size, and when anything in it was last written."""
 
     name: str
     bytes: int
@@ -23,7 +23,7 @@ class Orphan:
 
 
 def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> list[Orphan]:
-    """Finds what an attempt left that has written nothing for so long, unless a manifest needs a file of it."""
+    """Find what an attempt left that has written nothing for so long, unless a manifest needs a file of it."""
     old = {
         name: Orphan(name, entry.bytes, entry.changed_at_ms)
         for name, entry in lake.store.entries("staging").items()
@@ -39,7 +39,7 @@ def sweep_orphans(
     older_than_seconds: float = SWEEP_AFTER_SECONDS,
     on_swept: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Orphan]:
-    """Deletes the orphans and returns them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
+    """Delete the orphans and return them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
 
     Were an attempt alive after all, it would fail to publish, and its ranges would be landed again: nothing is lost.
     """
@@ -51,7 +51,7 @@ def sweep_orphans(
 
 
 def _needed(lake: Lake, names: set[str]) -> set[str]:
-    """Returns those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
+    """Return those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
     needed: set[str] = set()
     for topic in lake.read_topics():
         for manifest in lake.read_manifests(topic).values():

@@ -168,7 +168,7 @@ def _mend(topic: Topic, table: str) -> str:
 
 
 def build_failure_sensor() -> dg.SensorDefinition:
-    """Builds the sensor that tells of each failed run of this code location; it runs by default."""
+    """Build the sensor that tells of each failed run of this code location; it runs by default."""
 
     @dg.run_failure_sensor(
         name="run_failures",
@@ -196,7 +196,7 @@ def build_failure_sensor() -> dg.SensorDefinition:
 
 
 def _tell(title: str, texts: Sequence[str], edges: Edges) -> list[str]:
-    """Tells people, where the machine's settings say whom; returns who could not be reached."""
+    """Tell people, where the machine's settings say whom; return who could not be reached."""
     if not texts or not edges.settings.alert_urls:
         return []
     more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []

@@ -23,7 +23,7 @@ _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
-    """Follows one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
+    """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
     coverage = edges.lake.around(topic.name, partition, offset, generation)
     wanted = coverage.log.tail.generation if generation is None else generation
     found = [
@@ -95,7 +95,7 @@ def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns:
 
 
 def check_broker(topic: Topic, edges: Edges) -> Finding:
-    """Checks what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
+    """Check what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
     coverage = edges.lake.coverage(topic.name)
     tail = coverage.log.tail
     kafka = edges.kafka(topic)

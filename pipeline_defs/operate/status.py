@@ -249,7 +249,7 @@ def _partition_rows(
 
 
 def _bytes_per_offset(topic: Topic, found: Situation, edges: Edges) -> dict[int, float]:
-    """Is what an offset takes on the broker's disk, on average; the broker is asked only where something waits."""
+    """Return what an offset takes on the broker's disk, on average; the broker is asked only where something waits."""
     if not found.endangered:
         return {}
     sizes = edges.kafka(topic).read_sizes(topic.name, sorted(found.marks))

@@ -21,7 +21,7 @@ from .home.run_locks import hold_code_server, hold_launched_run
 
 
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
+    """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_launched_run()
     hold_code_server()
     raw = dg.AssetSelection.assets(topic.asset_key)
@@ -43,7 +43,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds what decodes a topic's landed ranges; `lake` is where the files are said to lie."""
+    """Build what decodes a topic's landed ranges; `lake` is where the files are said to lie."""
     if topic.decode is None:
         return dg.Definitions()
     return _define(
@@ -62,7 +62,7 @@ def build_days(topic: Topic, lake: str | None = None) -> dg.Definitions:
 
 
 def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds what keeps the latest record of each key; `lake` is where the table is said to lie."""
+    """Build what keeps the latest record of each key; `lake` is where the table is said to lie."""
     if topic.latest is None:
         return dg.Definitions()
     return _define(

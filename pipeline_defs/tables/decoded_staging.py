@@ -37,7 +37,7 @@ SHOWN = 3  # dead letters in a message
 
 @dataclass(frozen=True, slots=True)
 class DecodeTools:
-    """Is everything outside that decoding touches, and what defs.yaml says of it."""
+    """Everything outside that decoding touches, and what defs.yaml says of it."""
 
     decodings: Decodings
     decode: Decode
@@ -48,13 +48,13 @@ class DecodeTools:
 
     @property
     def lake(self) -> Lake:
-        """Is the lake that holds what is landed and what is decoded."""
+        """The lake that holds what is landed and what is decoded."""
         return self.decodings.lake
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Is what every step of one attempt is given."""
+    """What every step of one attempt is given."""
 
     topic: str
     coverage: Coverage
@@ -66,7 +66,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
+    """One Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
 
     `landed` are the files that it read, which are there while the batch is worked off.
     """
@@ -86,7 +86,7 @@ def describe(
     dead: parquet.PartFile | None,
     batch: Batch,
 ) -> Decoding:
-    """Is the document of what was staged of a range, as the first revision."""
+    """Return the document of what was staged of a range, as the first revision."""
     attempt, tools = work.attempt, work.tools
     sides = [name for name, side in tools.decode.sides.items() if side.registry]
     ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
@@ -121,7 +121,7 @@ def describe(
 
 
 def _schema_ids(paths: Iterable[File], sides: Sequence[str]) -> dict[str, int]:
-    """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
+    """Count the rows of a range, decoded or not, by side and by the registry id that they were written with."""
     ids: Counter[str] = Counter()
     for path in paths:
         for side in sides:
@@ -145,7 +145,7 @@ def find_violations(
     manifest: Manifest,
     batch: Batch,
 ) -> list[str]:
-    """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
+    """Return why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
     landed = batch.landed.get(manifest.offsets)
     if landed is None:  # it has no rows
         return []

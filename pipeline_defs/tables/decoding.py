@@ -89,7 +89,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
 
 
 def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
-    """Splits ranges into Spark jobs: of one generation each, since files tell partition and offset only."""
+    """Split ranges into Spark jobs: of one generation each, since files tell partition and offset only."""
     for _, group in groupby(manifests, key=lambda manifest: manifest.offsets.generation):
         listed = list(group)
         yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
@@ -144,7 +144,7 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
 
 
 def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
-    """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
+    """Have Spark decode what has rows, and set aside what does not decode where anything is missing then."""
     tools, topic, staging = work.tools, work.topic, work.staging
     decoder = tools.decoder()
     if not with_rows:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Is what a key or value decodes to; `failure` and `value` are each right only where they are asked for.
+    """What a key or value decodes to; `failure` and `value` are each right only where they are asked for.
 
     | column | of which rows | what |
     |---|---|---|
@@ -29,7 +29,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Is how a key or value decodes, in two steps, so that the work is done once for each row.
+    """How a key or value decodes, in two steps, so that the work is done once for each row.
 
     `read` is the work. `judge` is given the column that it became, which may be asked for as often as one likes. Only a
     `failure` asks for the key or value itself: it is large, and rows that are right need not carry it along. `schemas` are
@@ -43,11 +43,11 @@ class Decoded:
 
 
 def failed(error_class: Column | str, error: Column) -> Column:
-    """Is a failure: its class, and what a person is told."""
+    """Return a failure: its class, and what a person is told."""
     name = f.lit(error_class) if isinstance(error_class, str) else error_class
     return f.struct(name.alias("error_class"), error.alias("error"))
 
 
 def no_id() -> Column:
-    """Is the `schema_id` of what no registry has the schema of."""
+    """Return the `schema_id` of what no registry has the schema of."""
     return f.lit(None).cast("int")

@@ -35,13 +35,13 @@ class Unsaid(ValueError):
 
 
 class Ready(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
-    """Is a column that is what Spark wants already: pyspark would make a Python object of each nested value and back.
+    """A column that is what Spark wants already: pyspark would make a Python object of each nested value and back.
 
     Where a newer pyspark does not ask for `map`, nothing is lost but time.
     """
 
     def map(self, mapper: Any, na_action: Any = None) -> Ready:  # noqa: ARG002
-        """Leaves everything as it is."""
+        """Leave everything as it is."""
         return self
 
     def __getitem__(self, item: Any) -> Any:
@@ -87,7 +87,7 @@ def open_reader(descriptors: bytes, message: str) -> Reader:
 
 
 def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd.Series], pd.DataFrame]:
-    """Makes the function that a worker calls with each batch of bodies; `kind` is the Arrow schema of what Spark wants."""
+    """Make the function that a worker calls with each batch of bodies; `kind` is the Arrow schema of what Spark wants."""
 
     def decode(bodies: pd.Series) -> pd.DataFrame:
         wanted = pa.ipc.read_schema(pa.py_buffer(kind)).field(0).type
@@ -194,7 +194,7 @@ def _refuse_times(columns: pa.Array, path: str = "") -> None:
 
 
 def arrow_type(kind: pa.DataType) -> pa.DataType:
-    """Is the type that Spark has for one of ptars': it knows no unsigned numbers and no time spans that Parquet has."""
+    """Return the type that Spark has for one of ptars': it knows no unsigned numbers and no time spans that Parquet has."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in kind])
     if pa.types.is_map(kind):

@@ -45,12 +45,12 @@ WIDER: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProtoFile:
-    """Is a compiled schema: a serialized FileDescriptorSet, what it imports before it."""
+    """A compiled schema: a serialized FileDescriptorSet, what it imports before it."""
 
     descriptors: bytes
 
     def messages(self) -> Mapping[str, Descriptor]:
-        """Are the messages that the schema itself defines, by their full names, at any depth."""
+        """Return the messages that the schema itself defines, by their full names, at any depth."""
         from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
         pool = DescriptorPool()
@@ -61,7 +61,7 @@ class ProtoFile:
 
 
 def compile_proto(text: str, references: Mapping[str, str], what: str) -> ProtoFile:
-    """Compiles a schema with what it imports by name; raises `UnusableSchema` with what protoc says."""
+    """Compile a schema with what it imports by name; raise `UnusableSchema` with what protoc says."""
     return _compile(text, tuple(sorted(references.items())), what)
 
 
@@ -121,7 +121,7 @@ def _write(path: Path, content: str, what: str) -> None:
 
 
 def _read_described(text: str) -> FileDescriptorProto | None:
-    """Is a schema that is a descriptor in base64, as Confluent's clients for Python register it; none where it is text."""
+    """Return a schema that is a descriptor in base64, as Confluent's clients for Python register it; none where it is text."""
     try:
         return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, DecodeError):
@@ -222,7 +222,7 @@ class _Problems:
 
 
 def encode_path(message: Descriptor) -> list[bytes]:
-    """Are the ways in which Confluent's serializers say which message of its file follows; the first is the usual one."""
+    """Return the ways in which Confluent's serializers say which message of its file follows; the first is the usual one."""
     path: list[int] = []
     inner: Descriptor | None = message
     while inner is not None:
@@ -266,7 +266,7 @@ def _within(message: Descriptor) -> Iterator[Descriptor]:
 
 
 def _zigzag(number: int) -> bytes:
-    """Is a number as a varint of zigzag; of no negative ones."""
+    """Return a number as a varint of zigzag; of no negative ones."""
     left, out = number << 1, b""
     while left > 0x7F:
         out, left = out + bytes([left & 0x7F | 0x80]), left >> 7

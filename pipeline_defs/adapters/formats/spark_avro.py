@@ -1,7 +1,7 @@
 """Avro in Spark, through its own `from_avro`: what was written with whatever schemas, read with one.
 
-Each datum is read with a mark behind it (`core/decode/avro.py`): where the mark does not come out, the datum was cut, goes on, or
-is of another schema. Invariant: no bytes make a Spark job fail.
+Each datum is read with a mark behind it (`core/decode/avro.py`): where the mark does not come out, the datum was cut, goes
+on, or is of another schema. Invariant: no bytes make a Spark job fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, str] = {
 
 
 def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decodes Avro: of Confluent's wire format where `side` has a registry, else plain, written with `side.schema`.
+    """Decode Avro: of Confluent's wire format where `side` has a registry, else plain, written with `side.schema`.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """

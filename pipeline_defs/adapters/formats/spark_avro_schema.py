@@ -19,7 +19,7 @@ from ..spark.engine import first_cause
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Is why a reader's schema cannot read all that a writer's can write; or nothing of it, where it is of another type."""
+    """Why a reader's schema cannot read all that a writer's can write; or nothing of it, where it is of another type."""
 
     reason: str
     is_other_type: bool

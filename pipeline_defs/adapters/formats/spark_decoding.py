@@ -44,13 +44,13 @@ Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 
 def decode_none(raw: Column) -> Decoded:
-    """Leaves bytes as they are."""
+    """Leave bytes as they are."""
     nothing = f.lit(None).cast("string")
     return Decoded(raw, lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
 
 
 def decode_string(raw: Column) -> Decoded:
-    """Reads UTF-8; other bytes are an error, never replacement characters."""
+    """Read UTF-8; other bytes are an error, never replacement characters."""
     failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
     read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
     return Decoded(
@@ -71,19 +71,19 @@ DECODERS: Mapping[Format, Decoder] = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Is how keys and values of rows decode."""
+    """How keys and values of rows decode."""
 
     sides: Mapping[str, Decoded]  # by key, value
 
     @property
     def schemas(self) -> Mapping[str, str]:
-        """Are what decided the outcome beside the configuration, by side and id."""
+        """What decided the outcome beside the configuration, by side and id."""
         return {
             f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()
         }
 
     def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, Outcome]]:
-        """Decodes rows: these with one column more, and what became of each side in terms of it."""
+        """Decode rows: these with one column more, and what became of each side in terms of it."""
         # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
         # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
         once = f.monotonically_increasing_id().alias("once")
@@ -107,7 +107,7 @@ class SparkDecoder:
         return f"spark {self._engine.version}"
 
     def decide(self, files: Sequence[File]) -> Decision:
-        """Decides how rows of landed files decode, all that a registry is asked included.
+        """Decide how rows of landed files decode, all that a registry is asked included.
 
         Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
         """
@@ -121,7 +121,7 @@ class SparkDecoder:
             )
 
     def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:
-        """Writes the rows of landed files that can be decoded below `folder`."""
+        """Write the rows of landed files that can be decoded below `folder`."""
 
         def good(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
             columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
@@ -131,7 +131,7 @@ class SparkDecoder:
         self._stage(files, decision, good, folder)
 
     def stage_dead_letters(self, files: Sequence[File], decision: Decision, folder: str) -> None:
-        """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
+        """Write the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
         self._stage(files, decision, _dead_letters, folder)
 
     def _stage(

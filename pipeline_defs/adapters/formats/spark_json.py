@@ -50,7 +50,7 @@ def parse_schema(ddl: str) -> DataType:
 
 
 def decode_json(source: Column, ddl: str) -> Decoded:
-    """Decodes JSON of a schema in Spark's DDL.
+    """Decode JSON of a schema in Spark's DDL.
 
     | the record | what becomes of it |
     |---|---|

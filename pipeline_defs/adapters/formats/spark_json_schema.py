@@ -25,7 +25,7 @@ Unread = tuple["Column", "Column", "Column"]
 
 
 def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decodes JSON of a JSON Schema: of Confluent's wire format where `side` has a registry, else plain.
+    """Decode JSON of a JSON Schema: of Confluent's wire format where `side` has a registry, else plain.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
@@ -56,7 +56,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
 def _join(
     document: Decoded, violation: Column, unread: Unread | None, written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
-    """Is what is read as JSON together with what its schema forbids: what was not read, is no JSON, has no place."""
+    """Return what is read as JSON together with what its schema forbids: what was not read, is no JSON, has no place."""
     is_unread, *why = unread or (f.lit(False), f.lit(None).cast("string"), f.lit(None).cast("string"))  # noqa: FBT003
     read = f.struct(
         document.read.alias("document"),
@@ -85,6 +85,6 @@ def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked
 
 
 def _text(schema: Checked) -> str:
-    """Is the schema with what it refers to, as one text to be told apart by."""
+    """Return the schema with what it refers to, as one text to be told apart by."""
     text, references = schema
     return json.dumps({"schema": json.loads(text), "references": {name: json.loads(of) for name, of in references}})

@@ -29,7 +29,7 @@ EXPECTED = {
 
 
 def read_type(schema: DataType) -> DataType:
-    """Is what a schema is read as, for `settle`: VARIANT for what has to be told apart in the JSON, SMALLINT for TINYINT."""
+    """Return what a schema is read as, for `settle`: VARIANT for what is told apart in the JSON, SMALLINT for TINYINT."""
     match schema:
         case StructType():
             return StructType([StructField(each.name, read_type(each.dataType), each.nullable) for each in schema])
@@ -42,7 +42,7 @@ def read_type(schema: DataType) -> DataType:
 
 
 def settle(value: Column, schema: DataType) -> Column:
-    """Is a value that was read as `read_type` says, as its schema has it; null where it cannot be."""
+    """Return a value that was read as `read_type` says, as its schema has it; null where it cannot be."""
     if read_type(schema) == schema:
         return value
     match schema:
@@ -61,7 +61,7 @@ def settle(value: Column, schema: DataType) -> Column:
 
 
 def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "") -> Column:
-    """Says what is wrong with a value, read as `read_type` says and settled, and where in it; null where nothing is.
+    """Return what is wrong with a value, read as `read_type` says and settled, and where in it; null where nothing is.
 
     | the part | wrong is |
     |---|---|
@@ -116,7 +116,7 @@ def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Col
 
 
 def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Column, str, str]]:
-    """Yields arrays of the numbers that may be infinite in an array's elements, with their type and where they stand."""
+    """Yield arrays of the numbers that may be infinite in an array's elements, with their type and where they stand."""
     if isinstance(schema, StructType):
         for each in schema:
             yield from _numbers(values[each.name], each.dataType, f"{path}.{each.name}")
@@ -129,12 +129,12 @@ def _has_rules(schema: DataType) -> bool:
 
 
 def _is_plain(schema: DataType) -> bool:
-    """Says whether of an array's elements nothing can be wrong but that a number is infinite."""
+    """Return whether of an array's elements nothing can be wrong but that a number is infinite."""
     if isinstance(schema, StructType):
         return all(each.nullable and _is_plain(each.dataType) for each in schema)
     return schema.simpleString() in INFINITE or not _has_rules(schema)
 
 
 def is_null(value: Column, schema: DataType) -> Column:
-    """Says whether a value that was read as `read_type` says is null, or not there."""
+    """Return whether a value that was read as `read_type` says is null, or not there."""
     return value.isNull() | f.is_variant_null(value) if schema.simpleString() in TEXTS else value.isNull()

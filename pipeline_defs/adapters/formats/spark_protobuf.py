@@ -28,7 +28,7 @@ KIND = "PROTOBUF"
 
 
 def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decodes Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
+    """Decode Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
@@ -63,7 +63,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
 
 
 def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
-    """Are the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
+    """Return the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
     messages = compile_proto(schema.text, schema.references, f"schema {schema.id}").messages()
     written = messages.get(reader.full_name)
     if written is None:
@@ -80,7 +80,7 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
 
 
 def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
-    """Is struct<value, error>, of bodies that are not null."""
+    """Return struct<value, error>, of bodies that are not null."""
     found = open_reader(file.descriptors, message.full_name).handler.schema()
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
@@ -93,7 +93,7 @@ def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
 def _decoded(
     is_unread: Column, message: Column, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
-    """Is what was read of messages; `failure` is what is wrong where there is no body to read."""
+    """Return what was read of messages; `failure` is what is wrong where there is no body to read."""
     read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
 
     def judge(read: Column) -> Outcome:
@@ -105,6 +105,6 @@ def _decoded(
 
 
 def _text(schema: Registered | Reader) -> str:
-    """Is the schema with what it imports, as one text to be told apart by."""
+    """Return the schema with what it imports, as one text to be told apart by."""
     imported: Mapping[str, str] = schema.references
     return "\n".join([*(f"// {name}\n{text}" for name, text in sorted(imported.items())), schema.text])

@@ -78,7 +78,7 @@ class Wire:
 
 
 def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
-    """Looks up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
+    """Look up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
     head = f.when(
         is_framed(f.col(column)), f.substring(column, 1, HEAD)
     )  # what is of another format counts once, as null
@@ -118,12 +118,12 @@ def usable(
 
 
 def head_of(schema_id: int) -> bytes:
-    """Are the bytes in front of what was written with a schema."""
+    """Return the bytes in front of what was written with a schema."""
     return b"\0" + schema_id.to_bytes(4)
 
 
 def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) -> Column:
-    """Is the column of the row's schema id; one expression for all rows, so that no id has a file of its own."""
+    """Return the column of the row's schema id; one expression for all rows, so that no id has a file of its own."""
     head = f.substring(raw, 1, HEAD)
     chosen = f.when(f.lit(False), otherwise)  # noqa: FBT003
     for each, choice in choices.items():
@@ -132,12 +132,12 @@ def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) 
 
 
 def schema_id(raw: Column) -> Column:
-    """Is the id in front of a key or value; null where it is not of the wire format."""
+    """Return the id in front of a key or value; null where it is not of the wire format."""
     return f.when(is_framed(raw), f.conv(f.hex(_number(raw)), 16, 10).try_cast("int"))
 
 
 def is_framed(raw: Column) -> Column:
-    """Says whether a key or value has the 0 byte and an id."""
+    """Return whether a key or value has the 0 byte and an id."""
     return (f.length(raw) >= HEAD) & (f.substring(raw, 1, 1) == f.lit(b"\0"))
 
 

@@ -27,7 +27,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Is how one machine enters its clusters; without a file, as anybody, in the clear."""
+    """How one machine enters its clusters; without a file, as anybody, in the clear."""
 
     properties: ClientProperties = field(default_factory=ClientProperties)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
@@ -40,7 +40,7 @@ class Access:
         return self.properties.login is not None or (tls is not None and tls.key is not None)
 
     def kafka_python(self) -> dict[str, Any]:
-        """Derives the configuration that each client of kafka-python is opened with."""
+        """Derive the configuration that each client of kafka-python is opened with."""
         login = self.properties.login
         config: dict[str, Any] = {"security_protocol": self.properties.protocol, "ssl_context": self.tls}
         if login is not None:
@@ -52,7 +52,7 @@ class Access:
         return config
 
     def spark(self) -> Mapping[str, str]:
-        """Derives the options of Spark's Kafka source: what the file says, under its own names."""
+        """Derive the options of Spark's Kafka source: what the file says, under its own names."""
         return {f"kafka.{key}": value for key, value in self.properties.kafka.items()}
 
 
@@ -61,7 +61,7 @@ OPEN = Access()
 
 @cache
 def read_access(path: Path) -> Access:
-    """Reads a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
+    """Read a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
     where = f"{VARIABLE} {path}"
     try:
         values, lines = _read_values(BytesIO(read_file(path)))
@@ -132,7 +132,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
 
 
 def _read(pem: Pem, kind: str, where: str) -> str:
-    """Reads the blocks of one kind, of which there must be one at least."""
+    """Read the blocks of one kind, of which there must be one at least."""
     try:
         text = pem.text if pem.location is None else read_text_file(Path(pem.location))
     except NotText:

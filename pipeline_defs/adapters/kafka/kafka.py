@@ -130,7 +130,7 @@ class Kafka(Connection):
         return {p: end.offset for p, end in ends.items()}
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
-        """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
+        """Read all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
         seen = self.observe(topic, policy.isolation_level)
         topic_id, watermarks = seen.topic_id, seen.watermarks
         same = tail.topic_id in {None, topic_id}
@@ -157,7 +157,7 @@ class Kafka(Connection):
         return self.read_offsets_at(topic, marks, policy.start) if isinstance(policy.start, int) else {}
 
     def read_offsets_at(self, topic: str, marks: Mapping[int, Watermarks], moment_ms: int) -> dict[int, int]:
-        """Reads of each Kafka partition the first offset with a record of that moment or later; its end where none is.
+        """Read of each Kafka partition the first offset with a record of that moment or later; its end where none is.
 
         Kafka takes a time before 1970 for a question of another kind: -1 is the end of the log.
         """
@@ -185,7 +185,7 @@ class Kafka(Connection):
         return None
 
     def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
-        """Is the mean size of a record on the broker's disk; none where the topic is empty."""
+        """Return the mean size of a record on the broker's disk; none where the topic is empty."""
         marks = watermarks or self.read_watermarks(topic, "read_committed")
         offsets = sum(mark.end - mark.earliest for mark in marks.values())
         if not offsets:
@@ -243,7 +243,7 @@ class Kafka(Connection):
         return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
     def is_compacted(self, topic: str) -> bool:
-        """Says whether the topic's cleanup policy includes compaction."""
+        """Return whether the topic's cleanup policy includes compaction."""
         return "compact" in self.read_config(topic).get("cleanup.policy", "")
 
     def read_durability(self, topic: str) -> Durability:
@@ -269,7 +269,7 @@ class Kafka(Connection):
     # ---- open transactions
 
     def read_open_transactions(self, topic: str, now_ms: int) -> list[OpenTransaction]:
-        """Names the transactions that hold back the last stable offset; asks only where it is behind the log's end.
+        """Name the transactions that hold back the last stable offset; ask only where it is behind the log's end.
 
         One that its coordinator does not know began, as far as anybody can tell, with its first record.
         """
@@ -290,7 +290,7 @@ class Kafka(Connection):
     # ---- the mirror
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
-        """Moves the consumer group's offsets to the landed frontier, so that lag tools work."""
+        """Move the consumer group's offsets to the landed frontier, so that lag tools work."""
         if not frontier:
             return
         offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
@@ -304,20 +304,20 @@ class Kafka(Connection):
             )
 
     def read_group(self, topic: str, group: str) -> dict[int, int]:
-        """Reads the group's offsets of a topic."""
+        """Read the group's offsets of a topic."""
         found = self._ask(topic, lambda admin: admin.list_group_offsets({group: None}))[group]
         return {tp.partition: meta.offset for tp, meta in found.items() if tp.topic == topic}
 
     # ---- topics
 
     def list_topics(self) -> list[str]:
-        """Lists the topics of the cluster, without Kafka's own."""
+        """List the topics of the cluster, without Kafka's own."""
         return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
 
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
     ) -> None:
-        """Creates a topic with `replicas` copies of each Kafka partition and waits until its leaders answer.
+        """Create a topic with `replicas` copies of each Kafka partition and wait until its leaders answer.
 
         The answer to a request that created it may be lost: a topic that a repeated request finds there is the one.
 

@@ -72,7 +72,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; a later call opens a new one."""
+        """Close the connection; a later call opens a new one."""
         self._let_go(self._admin)
 
     def _let_go(self, admin: KafkaAdminClient | None) -> None:

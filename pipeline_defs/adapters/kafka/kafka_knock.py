@@ -31,7 +31,7 @@ _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> None:
-    """Asks one broker after the other until one lets us in, or its time is up.
+    """Ask one broker after the other until one lets us in, or its time is up.
 
     Raises `BrokerRefuses` where one answers and does not; that none answers is not said here.
     """
@@ -52,7 +52,7 @@ def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> Non
 
 
 class _Door:
-    """Is one listener of one broker."""
+    """One listener of one broker."""
 
     def __init__(self, host: str, port: int, access: Access, seconds: float) -> None:
         self._place, self._access, self._seconds = (host, port), access, seconds
@@ -63,7 +63,7 @@ class _Door:
         self._file = access.path or VARIABLE
 
     def try_to_enter(self) -> bool:
-        """Says whether the broker has let us in; raises `BrokerRefuses` where it has said no."""
+        """Return whether the broker has let us in; raise `BrokerRefuses` where it has said no."""
         with socket.create_connection(self._place, self._seconds) as plain:
             if self._access.tls is None:
                 return self._log_in(plain, self._find_tls)
@@ -130,7 +130,7 @@ class _Door:
         )
 
     def _find_tls(self) -> None:
-        """Looks whether the port speaks TLS; trusts nobody, and says nothing but hello."""
+        """Look whether the port speaks TLS; trusts nobody, and say nothing but hello."""
         anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
         with socket.create_connection(self._place, self._seconds) as plain:
@@ -143,7 +143,7 @@ class _Door:
         raise self._refuses(f"it speaks TLS, found {self._found}", do)
 
     def _find_plaintext(self) -> None:
-        """Looks whether the port answers without TLS; sends no login."""
+        """Look whether the port answers without TLS; send no login."""
         with socket.create_connection(self._place, self._seconds) as plain:
             try:
                 _Talk(plain)
@@ -170,7 +170,7 @@ class _Talk:
         )
 
     def ask(self, request: Any) -> Any:
-        """Sends a request and returns its answer; an end of the connection is a `ConnectionError`."""
+        """Send a request and return its answer; an end of the connection is a `ConnectionError`."""
         if request.API_VERSION is None:
             request.API_VERSION = self._versions.api_version(request)
         self._protocol.send_request(request)

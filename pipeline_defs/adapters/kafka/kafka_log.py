@@ -52,7 +52,7 @@ class Batch:
 
 
 def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[Batch]:
-    """Yields the batches that the log holds from `start` on, until `end` is reached or nothing is left.
+    """Yield the batches that the log holds from `start` on, until `end` is reached or nothing is left.
 
     Those that were fetched although they lie behind `end` are yielded too: they may serve the next hole.
     """
@@ -158,7 +158,7 @@ def find_untellable(batches: Iterable[Batch], start: int, end: int) -> tuple[int
 
 
 def fetch_request(topic: str, partition: int, offset: int, isolation_level: int, max_bytes: int) -> FetchRequest:
-    """Is the request for the log of one Kafka partition from an offset on, `max_bytes` of it and at least one batch."""
+    """Return the request for the log of one Kafka partition from an offset on, `max_bytes` of it and at least one batch."""
     part = FetchRequest.FetchTopic.FetchPartition(
         partition=partition,
         current_leader_epoch=-1,
@@ -183,7 +183,7 @@ def fetch_request(topic: str, partition: int, offset: int, isolation_level: int,
 
 
 def send_fetch(admin: KafkaAdminClient, partition: TopicPartition, request: FetchRequest) -> Fetched:
-    """Sends a fetch to the partition's leader; offsets that the log does not hold are answered with no records."""
+    """Send a fetch to the partition's leader; offsets that the log does not hold are answered with no records."""
 
     async def send() -> Any:
         leader = next(iter(await admin._async_get_leader_for_partitions({partition})))

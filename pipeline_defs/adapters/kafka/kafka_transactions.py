@@ -24,7 +24,7 @@ _RUNNING = {
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """Is a transaction that holds back the last stable offset of a Kafka partition, and `held_offsets` behind it.
+    """A transaction that holds back the last stable offset of a Kafka partition, and `held_offsets` behind it.
 
     `hanging` says why nobody will end it, none where its producer or its coordinator still can.
     """
@@ -41,7 +41,7 @@ class OpenTransaction:
 def find_open(
     admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int
 ) -> list[OpenTransaction]:
-    """Finds the open transactions of some Kafka partitions, given with their high watermarks.
+    """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
     The log is asked before and after the coordinators: what it still has open then, and they have no more, hangs.
     """
@@ -68,7 +68,7 @@ def find_open(
 
 
 def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) -> set[tuple[int, int, int]]:
-    """Reads partition, first offset and producer id of each transaction that the log has open."""
+    """Read partition, first offset and producer id of each transaction that the log has open."""
     return {
         (tp.partition, producer.current_transaction_start_offset, producer.producer_id)
         for tp, state in admin.describe_producers(partitions).items()
@@ -80,7 +80,7 @@ def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) ->
 def _describe(
     admin: KafkaAdminClient, producer_ids: set[int]
 ) -> dict[int, tuple[str | None, TransactionDescription | None]]:
-    """Reads the transactional id of each producer, and what its coordinator says of it; none where it has forgotten."""
+    """Read the transactional id of each producer, and what its coordinator says of it; none where it has forgotten."""
     found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
     for listings in admin.list_transactions(producer_id_filters=sorted(producer_ids)).values():
         for listing in listings:

@@ -27,45 +27,45 @@ class Operations:
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        """Opens an admin client for a while."""
+        """Open an admin client for a while."""
         with KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **self._entry) as admin:
             yield admin
 
     def producer(self, **config: Any) -> KafkaProducer:
-        """Opens a producer that is acknowledged by all replicas."""
+        """Open a producer that is acknowledged by all replicas."""
         return KafkaProducer(
             bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config
         )
 
     def delete_topic(self, topic: str) -> None:
-        """Deletes a topic and all its records."""
+        """Delete a topic and all its records."""
         with self.admin() as admin:
             admin.delete_topics([topic])
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Has a topic have more Kafka partitions."""
+        """Have a topic have more Kafka partitions."""
         with self.admin() as admin:
             admin.create_partitions({topic: total})
             admin.wait_for_topics([topic])
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Has the broker delete the records of a Kafka partition before an offset, as retention would."""
+        """Have the broker delete the records of a Kafka partition before an offset, as retention would."""
         with self.admin() as admin:
             admin.delete_records({TopicPartition(topic, partition): before})
 
     def alter_topic(self, topic: str, configs: Mapping[str, str]) -> None:
-        """Changes a topic's configuration."""
+        """Change a topic's configuration."""
         with self.admin() as admin:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(configs))])
 
     def delete_group(self, group: str) -> None:
-        """Deletes a consumer group with its offsets; there may be none."""
+        """Delete a consumer group with its offsets; there may be none."""
         with self.admin() as admin:
             if group in {found["group_id"] for found in admin.list_groups()}:
                 admin.delete_groups([group])
 
     def read_offsets(self, topic: str, partition: int) -> list[int]:
-        """Reads the offsets of all records that a plain consumer gets of a Kafka partition now."""
+        """Read the offsets of all records that a plain consumer gets of a Kafka partition now."""
         place = TopicPartition(topic, partition)
         with KafkaConsumer(
             bootstrap_servers=self.bootstrap_servers,
@@ -84,7 +84,7 @@ class Operations:
     def send(
         self, topic: str, records: Iterable[Mapping[str, Any]], producer: KafkaProducer | None = None
     ) -> list[Sent]:
-        """Produces records (partition, key, value, headers, timestamp_ms); returns where each one is."""
+        """Produce records (partition, key, value, headers, timestamp_ms); return where each one is."""
         client = producer or self.producer()
         futures = [client.send(topic, **record) for record in records]
         client.flush()

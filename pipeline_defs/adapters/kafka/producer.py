@@ -31,7 +31,7 @@ Acks = Literal["0", "1", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Is one record to produce; where no partition is named, Kafka chooses it by the key's hash."""
+    """One record to produce; where no partition is named, Kafka chooses it by the key's hash."""
 
     key: bytes | None
     value: bytes
@@ -41,7 +41,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """Is what a producer asks of the broker, in kafka-python's words; raises `BadSetting` for what cannot be had together.
+    """What a producer asks of the broker, in kafka-python's words; raises `BadSetting` for what cannot be had together.
 
     | acks | acknowledged means |
     |---|---|
@@ -73,11 +73,11 @@ class Guarantees:
 
     @property
     def is_idempotent(self) -> bool:
-        """Says whether the broker drops what it has already from this producer."""
+        """Whether the broker drops what it has already from this producer."""
         return self.acks == "all" if self.enable_idempotence is None else self.enable_idempotence
 
     def config(self) -> dict[str, Any]:
-        """Derives kafka-python's configuration."""
+        """Derive kafka-python's configuration."""
         return {
             "acks": "all" if self.acks == "all" else int(self.acks),
             "enable_idempotence": self.is_idempotent,
@@ -156,7 +156,7 @@ class _Tally:
         self._progress = progress
 
     def send(self, producer: KafkaProducer, record: Record) -> None:
-        """Hands one record to the producer."""
+        """Hand one record to the producer."""
         future = producer.send(
             self._topic,
             key=record.key,
@@ -194,7 +194,7 @@ def produce(
     guarantees: Guarantees = Guarantees(),
     access: Access = OPEN,
 ) -> int:
-    """Produces records and returns how many were acknowledged: all of them, else it raises and says how many were not.
+    """Produce records and return how many were acknowledged: all of them, else it raises and say how many were not.
 
     With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
     how many were sent. Raises `BrokerUnavailable`, and `Refused` where reading the records does, with what was sent before.
@@ -248,7 +248,7 @@ def _produce_plainly(producer: KafkaProducer, records: Iterable[Record], tally: 
 
 
 def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, each: int) -> None:
-    """Commits after every `each` records; what fails aborts the open transaction and leaves the committed ones."""
+    """Commit after every `each` records; what fails aborts the open transaction and leave the committed ones."""
     committed, is_open, is_answering = 0, False, True
     try:
         producer.init_transactions()
@@ -271,7 +271,7 @@ def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record],
 
 
 def _abort(producer: KafkaProducer) -> bool:
-    """Aborts the open transaction and says whether the broker has answered: kafka-python alone would wait for ever."""
+    """Abort the open transaction and say whether the broker has answered: kafka-python alone would wait for ever."""
     answered = threading.Event()
 
     def abort() -> None:

@@ -20,7 +20,7 @@ _LONG_LIST = 15
 
 
 def canonicalize(path: Path) -> None:
-    """Sorts the encodings that the footer lists for each column chunk, in place; a second call changes nothing."""
+    """Sort the encodings that the footer lists for each column chunk, in place; a second call changes nothing."""
     with path.open("r+b") as file:
         start, footer = _read(file, path)
         canonical = bytearray(footer)
@@ -32,7 +32,7 @@ def canonicalize(path: Path) -> None:
 
 
 def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
-    """Reads where the footer begins, and its bytes."""
+    """Read where the footer begins, and its bytes."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - _TAIL, 0))
     tail = file.read(_TAIL)

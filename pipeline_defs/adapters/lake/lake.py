@@ -117,7 +117,7 @@ class Lake:
         return found
 
     def commit_step(self, step: PlanStep) -> bool:
-        """Adds a step to the log; false where another planner was there first: read the log and plan again."""
+        """Add a step to the log; false where another planner was there first: read the log and plan again."""
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
         return answer is Answer.COMMITTED
@@ -150,7 +150,7 @@ class Lake:
     # ---- manifests
 
     def read_topics(self) -> tuple[str, ...]:
-        """Reads the topics that anything was ever landed of, whether a defs.yaml names them or not."""
+        """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
         return self.store.folders("manifests")
 
     def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
@@ -210,7 +210,7 @@ class Lake:
     # ---- accepted losses
 
     def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
-        """Reads every acceptance of a topic, by the range or link that it is of."""
+        """Read every acceptance of a topic, by the range or link that it is of."""
         accepted = {}
         for path in self.store.list(f"accepted/{topic}"):
             acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
@@ -218,20 +218,20 @@ class Lake:
         return accepted
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
-        """Records that a loss is accepted; false where somebody did before."""
+        """Record that a loss is accepted; false where somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
         return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
 
     # ---- claims
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
-        """Reads every claim of a topic."""
+        """Read every claim of a topic."""
         listed = self.store.versions(f"claims/{topic}")
         self._claims.see(f"claims/{topic}", listed)
         return {claim.offsets: claim for claim in map(self._claims.get, listed)}
 
     def commit_claim(self, claim: Claim) -> Claim:
-        """Claims a range for an attempt; returns the claim that stands, ours or the one that was there first."""
+        """Claim a range for an attempt; return the claim that stands, ours or the one that was there first."""
         path = f"{range_path('claims', claim.topic, claim.offsets)}.json"
         scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
         if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
@@ -322,7 +322,7 @@ class Lake:
 
     @contextmanager
     def local_copy(self, path: str) -> Iterator[Path]:
-        """Gives a path on this machine to read an object from: its own on a local lake, else a copy for a while.
+        """Give a path on this machine to read an object from: its own on a local lake, else a copy for a while.
 
         Where there is no such object, that or reading from it raises `FileNotFoundError`.
         """

@@ -11,12 +11,12 @@ _RANGE_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)(\.[\w-]+)?", re.ASCII)
 
 
 def range_path(tree: str, topic: str, offsets: OffsetRange) -> str:
-    """Is where something of a range lies in a tree, without what its name ends with."""
+    """Return where something of a range lies in a tree, without what its name ends with."""
     return f"{tree}/{topic}/{offsets.folder}/{offsets.stem}"
 
 
 def data_path(topic: str, offsets: OffsetRange) -> str:
-    """Is where the published file of a range lies, below the lake's root, for which there can be one only."""
+    """Return where the published file of a range lies, below the lake's root, for which there can be one only."""
     return f"{range_path('data', topic, offsets)}.parquet"
 
 
@@ -52,7 +52,7 @@ def serial_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
 
 
 def range_of(tree: str, topic: str, path: str, kind: str = ".parquet") -> tuple[OffsetRange | None, str]:
-    """Reads a range, and the ending of its own, back from the path of its file; none where the path is no range's."""
+    """Read a range, and the ending of its own, back from the path of its file; none where the path is no range's."""
     match = _RANGE_PATH.fullmatch(path.removeprefix(f"{tree}/{topic}/").removesuffix(kind))
     if match is None:
         return None, ""

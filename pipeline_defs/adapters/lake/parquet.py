@@ -42,7 +42,7 @@ RAW_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """Is one Parquet file that a scan staged: its footer's facts, before it is matched to a range.
+    """One Parquet file that a scan staged: its footer's facts, before it is matched to a range.
 
     `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0.
     """
@@ -105,7 +105,7 @@ def read_schema(path: File) -> pa.Schema:
 
 
 def read_runs(path: File) -> tuple[tuple[int, int], ...]:
-    """Reads the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
+    """Read the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
     column = _read_columns(path, "offset").column("offset")
     offsets = column.to_numpy()
     if not len(offsets):
@@ -129,14 +129,14 @@ def read_topics(path: File) -> list[str]:
 
 
 def count_values(path: File, column: str) -> dict[str, int]:
-    """Counts the rows of each value of a column, as text, sorted; nulls are not counted."""
+    """Count the rows of each value of a column, as text, sorted; nulls are not counted."""
     counts = pc.value_counts(_read_columns(path, column).column(column).drop_null())
     found = ((str(each["values"]), int(each["counts"])) for each in counts.to_pylist())
     return dict(sorted(found))
 
 
 def read_errors(path: File, limit: int) -> list[tuple[int, str]]:
-    """Reads offset and error of the first dead letters of a file."""
+    """Read offset and error of the first dead letters of a file."""
     table = _read_columns(path, "offset", "error").slice(0, limit)
     return [(row["offset"], row["error"]) for row in table.to_pylist()]
 
@@ -180,7 +180,7 @@ def write_empty(path: Path, columns: Sequence[str] = RAW_SCHEMA.names) -> None:
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:
-    """Yields the rows of each of some ascending ranges out of a file in offset order, which is read through once."""
+    """Yield the rows of each of some ascending ranges out of a file in offset order, which is read through once."""
     waiting = list(reversed(ranges))
     with pq.ParquetFile(path) as file:
         parts: list[pa.RecordBatch] = []
@@ -201,12 +201,12 @@ def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[Off
 
 
 def write(rows: pa.Table, path: Path) -> None:
-    """Writes rows to a file: for who asks for rows, not for bytes."""
+    """Write rows to a file: for who asks for rows, not for bytes."""
     pq.write_table(rows, path, compression="zstd")
 
 
 def differing_rows(landed: File, read_again: File) -> str | None:
-    """Compares two files row by row; none where the rows are equal, else what differs first."""
+    """Compare two files row by row; none where the rows are equal, else what differs first."""
     return _differing(_read_columns(landed), _read_columns(read_again))
 
 
@@ -278,7 +278,7 @@ def _differing(before: pa.Table, after: pa.Table) -> str | None:
 
 
 def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
-    """Compares a file with others one after the other, column by column; none where it has just their rows, in order."""
+    """Compare a file with others one after the other, column by column; none where it has just their rows, in order."""
     names = pq.read_schema(source(merged)).names
     for original in originals:
         if pq.read_schema(source(original)).names != names:
@@ -324,7 +324,7 @@ def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str
 
 
 def _differing_column(name: str, originals: Sequence[File], merged: File) -> str | None:
-    """Compares one column batch by batch: neither file's is ever held whole."""
+    """Compare one column batch by batch: neither file's is ever held whole."""
     batches = _column_batches(merged, name)
     found: pa.Array = pa.nulls(0)
     for original in originals:
@@ -368,7 +368,7 @@ def _is_equal_array(one: pa.Array, other: pa.Array) -> bool:
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:
-    """Is the type with integers of the same bits in the place of fractions, at any depth."""
+    """Return the type with integers of the same bits in the place of fractions, at any depth."""
     if pa.types.is_floating(kind):
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]
     if pa.types.is_struct(kind):

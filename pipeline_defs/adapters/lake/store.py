@@ -55,13 +55,13 @@ EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes 
 
 
 class _Contended(OutcomeUnknown):
-    """Says that a name was taken a moment ago and nothing is there: asked again, it may say more."""
+    """A name was taken a moment ago and nothing is there: asked again, it may say more."""
 
     kind = OutcomeUnknown.kind
 
 
 class Answer(StrEnum):
-    """Says how a put-if-absent ended; the third answer is `OutcomeUnknown`."""
+    """How a put-if-absent ended; the third answer is `OutcomeUnknown`."""
 
     COMMITTED = "committed"
     CONFLICT = "conflict"
@@ -69,7 +69,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Is an object or a folder with all in it: its size in bytes, and when anything of it was last written."""
+    """An object or a folder with all in it: its size in bytes, and when anything of it was last written."""
 
     bytes: int
     changed_at_ms: int
@@ -100,11 +100,11 @@ class Store:
         return self._objects
 
     def url(self, path: str) -> str:
-        """Is the address of an object that Spark, DuckDB or a person can open."""
+        """Return the address of an object that Spark, DuckDB or a person can open."""
         return f"{self.local_root or self.root}/{path}"
 
     def filesystem(self) -> FsspecStore:
-        """Is an object store as an fsspec file system, for readers that want one."""
+        """Return an object store as an fsspec file system, for readers that want one."""
         from obstore.fsspec import FsspecStore  # late: a local lake needs none
 
         scheme: Any = urlsplit(self.root).scheme  # one that obstore knows, or opening the store had failed
@@ -112,7 +112,7 @@ class Store:
         return filesystem
 
     def get(self, path: str) -> bytes | None:
-        """Reads an object; none where there is no such object."""
+        """Read an object; none where there is no such object."""
         with self.explained("read", path):
             try:
                 return bytes(obstore.get(self.objects, path).bytes())
@@ -120,11 +120,11 @@ class Store:
                 return None
 
     def exists(self, path: str) -> bool:
-        """Says whether there is such an object."""
+        """Return whether there is such an object."""
         return self.size(path) is not None
 
     def size(self, path: str) -> int | None:
-        """Reads the size of an object in bytes; none where there is no such object."""
+        """Read the size of an object in bytes; none where there is no such object."""
         with self.explained("read", path):
             try:
                 return obstore.head(self.objects, path)["size"]
@@ -202,13 +202,13 @@ class Store:
         return sorted(found, key=lambda meta: meta["path"])
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """Lists the names of the folders directly below a folder, sorted."""
+        """List the names of the folders directly below a folder, sorted."""
         with self.explained("list", prefix):
             found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
         return tuple(sorted(path.rsplit("/", 1)[-1] for path in found))
 
     def entries(self, prefix: str) -> dict[str, Entry]:
-        """Reads of all that lies directly below a folder how large it is and when anything in it was last written."""
+        """Read of all that lies directly below a folder how large it is and when anything in it was last written."""
         with self.explained("list", prefix):
             found: dict[str, Entry] = {}
             for path, size, changed_at_ms in self._walk(prefix):
@@ -218,7 +218,7 @@ class Store:
         return found
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
-        """Yields path, size and time of all that is below a folder; on a local disk of folders too, which may be empty."""
+        """Yield path, size and time of all that is below a folder; on a local disk of folders too, which may be empty."""
         if self.disk is None:
             for page in obstore.list(self.objects, prefix):
                 yield from (
@@ -232,7 +232,7 @@ class Store:
                 yield path.relative_to(self.disk.root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Creates the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
+        """Create the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
 
         Each write has a name of its own below it: the name that is given leads to the same file, which nobody opens again.
         Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
@@ -290,7 +290,7 @@ class Store:
     def publish(
         self, staged: str, final: str, *, guard: str | None = None, is_due: Callable[[], bool] = lambda: True
     ) -> Answer:
-        """Gives a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays.
+        """Give a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays.
 
         Raises `FileNotFoundError` where nothing is staged, and `LakeUnavailable` where what has the name is no file.
         """
@@ -349,7 +349,7 @@ class Store:
             return (self.disk.root / path).samefile(self.disk.root / other)
 
     def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
-        """Moves a staged object to a final name in one step, whatever object stands there or none.
+        """Move a staged object to a final name in one step, whatever object stands there or none.
 
         The only change that an object ever sees. `is_due` is asked where no stale caller can come in between: under a
         lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
@@ -397,25 +397,25 @@ class Store:
         )
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        """Holds the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
+        """Hold the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
         if guard:
             self._refuse_outside(guard, "lock")
         return hold(self.local_root / guard) if self.local_root is not None and guard else nullcontext()
 
     def upload(self, local: Path, path: str) -> None:
-        """Brings a file of this machine to a name of the attempt's own in the lake."""
+        """Bring a file of this machine to a name of the attempt's own in the lake."""
         with self.explained("write", path):
             self._make_root()
             obstore.put(self.objects, path, local)
 
     def make_durable(self, path: str) -> None:
-        """Brings what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
+        """Bring what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
         if self.disk is not None:
             with self.explained("write", path):
                 self.disk.make_durable(path)
 
     def delete_folder(self, prefix: str) -> None:
-        """Deletes what an attempt staged, or one object; never what a manifest refers to and is not published yet.
+        """Delete what an attempt staged, or one object; never what a manifest refers to and is not published yet.
 
         What another sweeper has deleted is as good.
         """
@@ -428,7 +428,7 @@ class Store:
                 obstore.delete(self.objects, paths or prefix)
 
     def check_writable(self, scratch: str) -> None:
-        """Proves that the lake can be written, and that a name that is taken is not given away; raises `LakeUnavailable`.
+        """Prove that the lake can be written, and that a name that is taken is not given away; raise `LakeUnavailable`.
 
         `scratch` is nobody else's.
         """
@@ -454,7 +454,7 @@ class Store:
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:
-        """Turns what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`.
+        """Turn what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`.
 
         Refuses paths that lead out of the lake before anything is done with them.
         """

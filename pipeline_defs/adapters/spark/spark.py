@@ -121,7 +121,7 @@ SCAN_CONF: Mapping[str, str] = {
 def spark_config(
     master: str, jars: Sequence[Path], *, driver_memory: str = "4g", java_options: str = ""
 ) -> dict[str, str]:
-    """Derives the configuration of our own session; a session that is handed in keeps its own.
+    """Derive the configuration of our own session; a session that is handed in keeps its own.
 
     `java_options` are added to those of the driver's JVM.
     """
@@ -147,7 +147,7 @@ def spark_config(
 def kafka_options(
     bootstrap_servers: str, read: Read, isolation_level: str, access: Access = OPEN, *, group: str
 ) -> dict[str, str]:
-    """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss.
+    """Derive the options of one read: `assign`, explicit bounds, one task per range, failing on any loss.
 
     Reads of one `group` share consumers, and what those polled: it must be of one job, so that nothing is older than the job.
     """

@@ -33,7 +33,7 @@ _ADVICE = "check the network (the first run needs it) and run `make setup` again
 
 
 def resolve_jars(conf: JarsConf, cache: Path) -> tuple[Path, ...]:
-    """Are the absolute paths of the pinned jars of `conf`, sorted by name, fetched only when they are not in `cache`.
+    """Return the absolute paths of the pinned jars of `conf`, sorted by name, fetched only when they are not in `cache`.
 
     Resolving happens in a directory beside and is renamed when every sha256 is right, under a lock: whoever is
     interrupted leaves nothing half done, whoever comes second waits and finds it done. Files put there by hand are
@@ -51,7 +51,7 @@ def resolve_jars(conf: JarsConf, cache: Path) -> tuple[Path, ...]:
 
 
 def read_pins(conf: JarsConf, pins_file: Path = PINS_FILE) -> dict[str, str]:
-    """Is the table file name -> expected sha256 of `conf`; lines of `pins_file` read `<sha256>  <conf>/<file name>`."""
+    """Return the table file name -> expected sha256 of `conf`; lines of `pins_file` read `<sha256>  <conf>/<file name>`."""
     pins = {}
     for line in pins_file.read_text("utf-8").splitlines():
         sha256, _, path = line.partition("  ")
@@ -62,7 +62,7 @@ def read_pins(conf: JarsConf, pins_file: Path = PINS_FILE) -> dict[str, str]:
 
 
 def verify_jars(directory: Path, pins: Mapping[str, str]) -> None:
-    """Raises JarsUnavailable when a jar of `directory` is not the pinned one; names each such file."""
+    """Raise JarsUnavailable when a jar of `directory` is not the pinned one; name each such file."""
     found = {name: _sha256(directory / name) for name in pins}
     wrong = [
         f"{directory / name} expected sha256 {expected}, found {found[name]}"
@@ -82,7 +82,7 @@ def _is_complete(directory: Path, pins: Mapping[str, str]) -> bool:
 
 
 def _resolve(conf: JarsConf, cache: Path, pins: Mapping[str, str]) -> None:
-    """Fetches the jars of `conf` and puts them at `<cache>/<conf>`, all of them and verified, or raises."""
+    """Fetch the jars of `conf` and put them at `<cache>/<conf>`, all of them and verified, or raise."""
     log = cache / f"ivy-{conf}.log"
     sys.stderr.write(f"resolving {len(pins)} {conf} jars, once, up to a minute (log: {log})\n")
     for leftover in cache.glob(".resolving-*"):  # we hold the lock: these belong to nobody
@@ -106,7 +106,7 @@ def _resolve(conf: JarsConf, cache: Path, pins: Mapping[str, str]) -> None:
 
 
 def _run_ivy(conf: JarsConf, scratch: Path, log: Path) -> None:
-    """Runs Ivy with all of its own state inside `scratch`; its output goes to `log`."""
+    """Run Ivy with all of its own state inside `scratch`; its output goes to `log`."""
     java, ivy = find_java(), _find_ivy()
     command: list[str | Path] = [
         java,
@@ -136,7 +136,7 @@ def _run_ivy(conf: JarsConf, scratch: Path, log: Path) -> None:
 
 
 def _find_ivy() -> Path:
-    """Is the Ivy jar inside the installed pyspark; found without importing pyspark."""
+    """Return the Ivy jar inside the installed pyspark; found without importing pyspark."""
     spec = importlib.util.find_spec("pyspark")
     for location in (spec.submodule_search_locations or []) if spec else []:
         for ivy in sorted(Path(location, "jars").glob("ivy-*.jar")):
@@ -159,7 +159,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Holds the cache's lock, making the cache first; the system frees the lock when its holder dies."""
+    """Hold the cache's lock, making the cache first; the system frees the lock when its holder dies."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         file = (cache / ".lock").open("a")
@@ -173,7 +173,7 @@ def _locked(cache: Path) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    """Resolves everything for `make setup` into the directory named; one line on stderr and 1 when it cannot."""
+    """Resolve everything for `make setup` into the directory named; one line on stderr and 1 when it cannot."""
     try:
         for conf in SETUP:
             resolve_jars(conf, Path(*arguments))

@@ -24,7 +24,7 @@ _VERSION = re.compile(r'version "(?P<text>(?:1\.)?(?P<major>\d+)[^"]*)"')
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """Is the `java` that everything here runs: `$JAVA_HOME/bin/java`, else the first `java` on the PATH.
+    """Return the `java` that everything here runs: `$JAVA_HOME/bin/java`, else the first `java` on the PATH.
 
     | JAVA_HOME | PATH     | answer |
     |---|---|---|
@@ -56,12 +56,12 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def use_java() -> None:
-    """Has this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
+    """Have this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
     os.environ["JAVA_HOME"] = str(find_java().parent.parent)
 
 
 def _verified(java: Path, where: str) -> Path:
-    """Is `java` itself once it has said a version that is new enough."""
+    """Return `java` itself once it has said a version that is new enough."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_ANSWER_SECONDS, check=False
@@ -92,18 +92,18 @@ def _verified(java: Path, where: str) -> Path:
 
 
 def class_archive(jars: Path, what: str) -> Path:
-    """Is where the jar cache keeps the class archive of `spark` or `broker` (see `class_archive.py`)."""
+    """Return where the jar cache keeps the class archive of `spark` or `broker` (see `class_archive.py`)."""
     return (jars / f"{what}-classes.jsa").absolute()
 
 
 def archive_options(jars: Path, what: str) -> list[str]:
-    """Are the JVM's options that use a class archive; none where it was not made."""
+    """Return the JVM's options that use a class archive; none where it was not made."""
     archive = class_archive(jars, what)
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
 
 
 def main() -> int:
-    """Checks Java for `make setup`: silent and 0, or one line and 1."""
+    """Check Java for `make setup`: silent and 0, or one line and 1."""
     try:
         find_java()
     except JavaUnusable as error:

@@ -22,7 +22,7 @@ _KILL_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Is one process, for ever: `pid` comes back after its end, `pid` with `started` does not.
+    """One process, for ever: `pid` comes back after its end, `pid` with `started` does not.
 
     `started` is the system's own text (boot id and clock ticks on Linux, the start time that `ps` prints elsewhere),
     only ever compared for equality.
@@ -32,7 +32,7 @@ class Process:
     started: str
 
     def is_running(self) -> bool:
-        """Says whether this very process runs; a zombie does not, and is reaped here if it is our child."""
+        """Return whether this very process runs; a zombie does not, and is reaped here if it is our child."""
         seen = _observe(self.pid)
         if seen is None or seen.process != self:
             return False
@@ -43,20 +43,20 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Is what the system shows for a pid; `has_ended` is a zombie."""
+    """What the system shows for a pid; `has_ended` is a zombie."""
 
     process: Process
     has_ended: bool
 
 
 def read_process(pid: int) -> Process | None:
-    """Is the process that has `pid` now, None when there is none; a zombie counts until its parent reaps it."""
+    """Return the process that has `pid` now, None when there is none; a zombie counts until its parent reaps it."""
     seen = _observe(pid)
     return seen.process if seen else None
 
 
 def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> Process:
-    """Starts `command` in its own session, its output appended to `log`, with the signals' usual meaning.
+    """Start `command` in its own session, its output appended to `log`, with the signals' usual meaning.
 
     A child of a shell's background job would otherwise inherit that SIGINT is ignored, and one of the same session
     would get the terminal's Ctrl-C.
@@ -79,7 +79,7 @@ def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str
 
 
 def stop_process(process: Process, timeout_seconds: float) -> bool:
-    """Stops `process` and says whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; returns when it is gone."""
+    """Stop `process` and say whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; return when it is gone."""
     if not process.is_running():
         return False
     for signal_number, patience_seconds in ((signal.SIGTERM, timeout_seconds), (signal.SIGKILL, _KILL_SECONDS)):

@@ -131,7 +131,7 @@ class Duck:
             return TopicRows(coverage, {}, {})
 
     def _check_name(self, topic: str, names: Sequence[str]) -> None:
-        """Leaves a topic out whose view nobody could tell from another, or from a table: names are read without case."""
+        """Leave a topic out whose view nobody could tell from another, or from a table: names are read without case."""
         others = [name for name in (*names, *TABLES) if name != topic and name.lower() == topic.lower()]
         if others or topic in TABLES:
             self._unreadable[topic] = Refused(

@@ -32,7 +32,7 @@ for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Is a range that was landed, with what its manifest does not say: where it came from and where it lies.
+    """A range that was landed, with what its manifest does not say: where it came from and where it lies.
 
     `job` is what Dagster calls the landing, `source` one broker, `host:port`; `data_url` is of the topic's folder in the lake.
     """
@@ -90,7 +90,7 @@ class Sender:
         self._queue.put(what)
 
     def finish(self, patience_seconds: float = PATIENCE_SECONDS) -> Unsent | None:
-        """Waits until all is told, for so long at most; none where all is, else what is not."""
+        """Wait until all is told, for so long at most; none where all is, else what is not."""
         if self._thread is None:
             return None
         self._queue.put(None)

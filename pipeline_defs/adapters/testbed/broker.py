@@ -37,7 +37,7 @@ _LOG4J = Path(__file__).with_name("log4j2.xml")
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Is one running broker: where clients find it, its process and its files."""
+    """One running broker: where clients find it, its process and its files."""
 
     bootstrap_servers: str
     pid: int
@@ -47,7 +47,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Is what `broker.json` keeps: the process as it was started, and the ports, which outlive it."""
+    """What `broker.json` keeps: the process as it was started, and the ports, which outlive it."""
 
     process: Process
     port: int
@@ -66,7 +66,7 @@ def start_broker(
     node: Node | None = None,
     java_options: Sequence[str] = (),
 ) -> Broker:
-    """Is the broker of `directory`, running and able to create topics; started unless it runs already.
+    """Return the broker of `directory`, running and able to create topics; started unless it runs already.
 
     `directory` keeps everything: a later start finds the data of an earlier one, also after SIGKILL, and its port if
     that is free and `port` is None. `properties` are Kafka's own names and override everything here but what the
@@ -107,14 +107,14 @@ def start_broker(
 
 
 def read_broker(directory: Path) -> Broker | None:
-    """Is the broker of `directory` if its process runs, ready or not; a process that only reuses its pid is not it."""
+    """Return the broker of `directory` if its process runs, ready or not; a process that only reuses its pid is not it."""
     directory = directory.absolute()
     state = _read_state(directory)
     return _broker(directory, state) if state is not None and state.process.is_running() else None
 
 
 def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
-    """Stops the broker of `directory` and says whether one ran: SIGTERM, and SIGKILL after the time-out.
+    """Stop the broker of `directory` and say whether one ran: SIGTERM, and SIGKILL after the time-out.
 
     Any process may call it, any number of times. After a SIGKILL the next start recovers the log.
     """
@@ -123,12 +123,12 @@ def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
 
 
 def new_cluster_id() -> str:
-    """Is an id for a new cluster, as Kafka writes them."""
+    """Return an id for a new cluster, as Kafka writes them."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str) -> None:
-    """Formats the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
+    """Format the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
     if (data_directory(directory) / "meta.properties").exists():
         return
     tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(config))
@@ -140,7 +140,7 @@ def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str)
 
 
 def _await_ready(directory: Path, state: _State, deadline: float) -> None:
-    """Returns once the broker accepts a topic (asked with validate_only); raises when it is gone or time is up."""
+    """Return once the broker accepts a topic (asked with validate_only); raise when it is gone or time is up."""
     while not _accepts_topics(state.port, state.node_id):
         if not state.process.is_running():
             raise _unavailable(directory, f"broker at {HOST}:{state.port} ended before it was ready")
@@ -150,7 +150,7 @@ def _await_ready(directory: Path, state: _State, deadline: float) -> None:
 
 
 def _accepts_topics(port: int, node_id: int) -> bool:
-    """Says whether the broker would create a topic now: it answers, is unfenced and has a controller.
+    """Return whether the broker would create a topic now: it answers, is unfenced and has a controller.
 
     In a cluster another broker may take the topic, so this one must be among those that its cluster counts as alive.
     """
@@ -177,7 +177,7 @@ def _unavailable(directory: Path, what: str) -> BrokerUnavailable:
 
 
 def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
-    """Are the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
+    """Return the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
     if port is not None:
         _require_free(port)
     free, free_for_controller = free_ports(2)

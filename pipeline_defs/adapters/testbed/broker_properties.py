@@ -38,7 +38,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Is which broker of which cluster a broker is; a single one is a cluster of one.
+    """Which broker of which cluster a broker is; a single one is a cluster of one.
 
     `voters` has the controller port of each node of the cluster, by id; none for a cluster of one. `secured` has the
     ports of listeners beside PLAINTEXT, by protocol: SSL, SASL_SSL, SASL_PLAINTEXT.
@@ -53,7 +53,7 @@ class Node:
 
 
 def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) -> dict[str, str]:
-    """Are the broker's server.properties: quick to start, no data deleted by itself, no topic made by a typo.
+    """Return the broker's server.properties: quick to start, no data deleted by itself, no topic made by a typo.
 
     | set by | properties |
     |---|---|
@@ -88,7 +88,7 @@ def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) 
 
 
 def replicated(brokers: int) -> dict[str, str]:
-    """Are the properties of a cluster that keeps a copy of everything on each node, and acknowledges with two."""
+    """Return the properties of a cluster that keeps a copy of everything on each node, and acknowledges with two."""
     copies, in_sync = str(brokers), str(min(2, brokers))
     return {
         "default.replication.factor": copies,
@@ -102,17 +102,17 @@ def replicated(brokers: int) -> dict[str, str]:
 
 
 def data_directory(directory: Path) -> Path:
-    """Is where the broker of `directory` keeps its logs; Kafka writes `meta.properties` there once it is formatted."""
+    """Return where the broker of `directory` keeps its logs; Kafka writes `meta.properties` there once it is formatted."""
     return directory / "data"
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Is the text of a properties file, ASCII as Java reads it whatever the values hold."""
+    """Return the text of a properties file, ASCII as Java reads it whatever the values hold."""
     return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
 
 
 def _escaped(value: str) -> str:
-    """Is `value` as Java's Properties reads it: ASCII, with backslashes doubled."""
+    """Return `value` as Java's Properties reads it: ASCII, with backslashes doubled."""
     units = value.encode("utf-16-be")
     codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
     return "".join(chr(code) if 0x20 <= code < 0x7F and code != 0x5C else f"\\u{code:04x}" for code in codes)

@@ -19,7 +19,7 @@ _EXIT_SECONDS = 120
 
 
 def make_archive(jars: Path, what: str) -> bool:
-    """Makes the archive of `spark` or `broker` unless it is there for this Java and these jars; false where it was."""
+    """Make the archive of `spark` or `broker` unless it is there for this Java and these jars; false where it was."""
     archive = class_archive(jars, what)
     key, made_for = archive.with_suffix(".key"), _describe(jars, what)
     if archive.is_file() and key.is_file() and key.read_text() == made_for:
@@ -36,7 +36,7 @@ def make_archive(jars: Path, what: str) -> bool:
 
 
 def _describe(jars: Path, what: str) -> str:
-    """Is what an archive depends on: the JVM, and each jar's place and time, which a new .venv changes."""
+    """Return what an archive depends on: the JVM, and each jar's place and time, which a new .venv changes."""
     import pyspark
 
     java = find_java().resolve()
@@ -49,7 +49,7 @@ def _describe(jars: Path, what: str) -> str:
 
 
 def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are pyspark's own)
-    """Starts a session, writes a Parquet file with it, and waits for its JVM to write the archive as it ends."""
+    """Start a session, write a Parquet file with it, and wait for its JVM to write the archive as it ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -76,7 +76,7 @@ def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are
 
 
 def _run_broker(jars: Path, archive: Path) -> None:
-    """Starts a broker and has it write the archive as it ends."""
+    """Start a broker and has it write the archive as it ends."""
     from .broker import start_broker, stop_broker
 
     directory = archive.parent / "broker"
@@ -93,7 +93,7 @@ _JOBS: Mapping[str, Callable[[Path, Path], None]] = {"spark": _run_spark, "broke
 
 
 def main(arguments: list[str]) -> int:
-    """Makes the archives for `make setup` in the jar cache named; without them everything works, and starts slower."""
+    """Make the archives for `make setup` in the jar cache named; without them everything works, and starts slower."""
     for what in _JOBS:
         try:
             make_archive(Path(*arguments), what)

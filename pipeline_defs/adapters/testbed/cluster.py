@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Is where one Kafka partition is: the node that leads it, none while there is none, and who is in sync."""
+    """Where one Kafka partition is: the node that leads it, none while there is none, and who is in sync."""
 
     leader: int | None
     in_sync: frozenset[int]
@@ -42,7 +42,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Is a cluster on this machine and how its nodes are started; some of them may be down."""
+    """A cluster on this machine and how its nodes are started; some of them may be down."""
 
     directory: Path
     nodes: Mapping[int, Node]
@@ -52,18 +52,18 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Is the address for clients: all nodes."""
+        """The address for clients: all nodes."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values())
 
     def broker(self, node_id: int) -> Broker:
-        """Is a node that runs, ready or not; raises `BrokerUnavailable` where it does not."""
+        """Return a node that runs, ready or not; raise `BrokerUnavailable` where it does not."""
         broker = read_broker(_node_directory(self.directory, node_id))
         if broker is None:
             raise BrokerUnavailable(f"node {node_id} of the cluster in {self.directory} does not run", node_id=node_id)
         return broker
 
     def start(self, node_id: int, timeout_seconds: float = 60) -> Broker:
-        """Starts a node that was stopped or killed, unless it runs; returns once the cluster counts it as alive."""
+        """Start a node that was stopped or killed, unless it runs; return once the cluster counts it as alive."""
         return start_broker(
             _node_directory(self.directory, node_id),
             jars=self.jars,
@@ -75,7 +75,7 @@ class Cluster:
         )
 
     def kill(self, node_id: int, timeout_seconds: float = 10) -> None:
-        """Kills a node by SIGKILL, as a machine that goes dark; returns when it is gone."""
+        """Kill a node by SIGKILL, as a machine that goes dark; return when it is gone."""
         os.kill(self.broker(node_id).pid, signal.SIGKILL)
         deadline = time.monotonic() + timeout_seconds
         while read_broker(_node_directory(self.directory, node_id)) is not None:
@@ -85,7 +85,7 @@ class Cluster:
 
     @contextmanager
     def paused(self, node_ids: Iterable[int]) -> Iterator[None]:
-        """Has nodes stand still by SIGSTOP: their connections stay open, and nobody answers. Then they go on."""
+        """Have nodes stand still by SIGSTOP: their connections stay open, and nobody answers. Then they go on."""
         pids = [self.broker(node).pid for node in sorted(node_ids)]
         try:
             for pid in pids:
@@ -96,12 +96,12 @@ class Cluster:
                 os.kill(pid, signal.SIGCONT)
 
     def log_bytes(self, node_id: int, topic: str, partition: int) -> int:
-        """Is the size of a Kafka partition's log on a node's own disk, which says what it has whoever else answers."""
+        """Return the size of a Kafka partition's log on a node's own disk, which says what it has whoever else answers."""
         folder = data_directory(_node_directory(self.directory, node_id)) / f"{topic}-{partition}"
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
     def read_replicas(self, topic: str, partition: int) -> Replicas:
-        """Asks the cluster who leads a Kafka partition; asks again where the node that was asked is down."""
+        """Ask the cluster who leads a Kafka partition; ask again where the node that was asked is down."""
         described = self._describe(topic)
         found = next(part for part in described["partitions"] if part["partition_index"] == partition)
         leader = found["leader_id"] if found["leader_id"] >= 0 else None
@@ -122,7 +122,7 @@ def start_cluster(
     heap: str = "256m",
     timeout_seconds: float = 60,
 ) -> Cluster:
-    """Is the cluster of `directory`, all of its nodes running; those that do not run yet are started, at once.
+    """Return the cluster of `directory`, all of its nodes running; those that do not run yet are started, at once.
 
     Each node is broker and controller, so a majority must run for anything to be decided. Everything is replicated to
     all of them, and two must have a record before `acks=all` is answered. A start that fails leaves no process that it
@@ -146,7 +146,7 @@ def start_cluster(
 
 
 def stop_cluster(directory: Path, timeout_seconds: float = 30) -> int:
-    """Stops all nodes of `directory` at once and says how many ran; SIGKILL for those that take longer.
+    """Stop all nodes of `directory` at once and say how many ran; SIGKILL for those that take longer.
 
     The last nodes have no majority to say good-bye to and may take all of the time.
     """
@@ -160,7 +160,7 @@ def _node_directory(directory: Path, node_id: int) -> Path:
 
 
 def _read_or_choose_nodes(directory: Path, brokers: int) -> dict[int, Node]:
-    """Are the nodes as they were chosen when the cluster was first started, else new ones, written down."""
+    """Return the nodes as they were chosen when the cluster was first started, else new ones, written down."""
     path = directory / _STATE
     if not path.exists():
         ports = free_ports(2 * brokers)

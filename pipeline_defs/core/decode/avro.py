@@ -92,13 +92,13 @@ def enclose(text: str) -> str:
 
 
 def record_name(text: str) -> str | None:
-    """Is the full name of the record that a schema is of; none for one of another kind."""
+    """Return the full name of the record that a schema is of; none for one of another kind."""
     schema = parse_avro(text)
     return full_name(schema, "") if isinstance(schema, dict) and schema.get("type") in {"record", "error"} else None
 
 
 def full_name(schema: Mapping[str, Any], namespace: str) -> str:
-    """Is the name of a named type with its namespace, or with the one that encloses it."""
+    """Return the name of a named type with its namespace, or with the one that encloses it."""
     name = str(schema.get("name", ""))
     within = str(schema.get("namespace", namespace))
     return name if "." in name or not within else f"{within}.{name}"

@@ -17,7 +17,7 @@ from ..tables.decoding import Budget
 
 
 class Format(StrEnum):
-    """Says what the bytes of a key or value are."""
+    """What the bytes of a key or value are."""
 
     NONE = "none"  # bytes, as they are
     STRING = "string"  # UTF-8
@@ -50,7 +50,7 @@ BY_RECORD = frozenset({"record_name", "topic_record_name"})
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Is how keys, or values, are decoded.
+    """How keys, or values, are decoded.
 
     `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
     With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
@@ -85,7 +85,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Is how a topic is decoded; `budget` says how many records of a range may be set aside.
+    """How a topic is decoded; `budget` says how many records of a range may be set aside.
 
     `event_time`, where the topic has days, is what the column `event_time` is made of, and rows are counted by.
     """
@@ -97,18 +97,18 @@ class Decode:
 
     @property
     def sides(self) -> Mapping[str, Side]:
-        """Are both sides by their column's name."""
+        """Both sides by their column's name."""
         return {"key": self.key, "value": self.value}
 
     @property
     def fingerprint(self) -> str:
-        """Is equal where the same bytes are decoded to the same rows; the budget decides none."""
+        """Equal where the same bytes are decoded to the same rows; the budget decides none."""
         parts = [asdict(self.key), asdict(self.value), *([self.event_time.text] if self.event_time else [])]
         sides = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(sides.encode()).hexdigest()[:16]
 
     def fingerprint_with(self, schemas: Mapping[str, str]) -> str:
-        """Is the fingerprint together with what a registry gave; the same as `fingerprint` where none was asked."""
+        """Return the fingerprint together with what a registry gave; the same as `fingerprint` where none was asked."""
         if not schemas:
             return self.fingerprint
         return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]

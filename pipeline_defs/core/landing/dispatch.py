@@ -30,7 +30,7 @@ def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Is how often in a row runs that covered a range have failed, and when the last one ended, well or not.
+    """How often in a row runs that covered a range have failed, and when the last one ended, well or not.
 
     Times are ms since 1970; the run is the last one that failed.
     """
@@ -46,11 +46,11 @@ class Tried:
 
     @property
     def is_stalled(self) -> bool:
-        """Says whether a person should look: it is still tried again."""
+        """Whether a person should look: it is still tried again."""
         return self.attempts >= STALLED_AFTER_ATTEMPTS
 
     def is_due(self, now_ms: int) -> bool:
-        """Says whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes.
+        """Return whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes.
 
         An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
         """

@@ -19,7 +19,7 @@ PACE_WINDOW_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """Is one Kafka partition: `[landed, end)` is what no landed range covers from its first gap on."""
+    """One Kafka partition: `[landed, end)` is what no landed range covers from its first gap on."""
 
     partition: int
     landed: int
@@ -27,13 +27,13 @@ class PartitionLag:
 
     @property
     def offsets(self) -> int:
-        """Is how many offsets that are."""
+        """How many offsets that are."""
         return max(0, self.end - self.landed)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Is what was last said of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
+    """What was last said of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
 
     lag: int
     end_offset: int
@@ -41,7 +41,7 @@ class Told:
 
 
 def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[PartitionLag]:
-    """Finds the lag of each Kafka partition the broker has now, in the open generation, sorted."""
+    """Find the lag of each Kafka partition the broker has now, in the open generation, sorted."""
     frontier, heads = coverage.frontier(coverage.log.generation), coverage.log.tail.heads
     found = []
     for partition, mark in sorted(marks.items()):
@@ -51,7 +51,7 @@ def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[Partit
 
 
 def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bool:
-    """Says whether to tell it: where it has changed, once a minute at most; while something waits, each ten minutes.
+    """Return whether to tell it: where it has changed, once a minute at most; while something waits, each ten minutes.
 
     So what was told last is true within a minute, and a topic on which nothing happens is told once and never again.
     """

@@ -27,7 +27,7 @@ UNDECODED, NOT_LANDED = -1, -2  # in the place of a count of dead letters
 
 
 class Look(IntEnum):
-    """Says how a link is drawn."""
+    """How a link is drawn."""
 
     LANDED = 0
     PLANNED = 1
@@ -48,7 +48,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Is one Kafka partition of one generation: its links are `count` from `first`; `earliest` and `end` are the broker's.
+    """One Kafka partition of one generation: its links are `count` from `first`; `earliest` and `end` are the broker's.
 
     They are none for a closed generation, or where the broker was not asked.
     """
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(slots=True)
 class Picture:
-    """Is a topic's links, one element of each column per link; times are ms since 1970, -1 where there is none.
+    """A topic's links, one element of each column per link; times are ms since 1970, -1 where there is none.
 
     `totals` are offsets without a row by link and place in `CAUSES`; `intervals` are such offsets one by one: link, start
     from the link's start, length, place in `CAUSES`. `notes` say why, where there is something to say. `dead_letters` count
@@ -195,7 +195,7 @@ def _add_holes(picture: Picture, gone: list[tuple[int, OffsetRange, tuple[Interv
 
 
 def _most_each(counts: list[int], budget: int) -> int:
-    """Is how many of each may be kept so that all together stay within the budget."""
+    """Return how many of each may be kept so that all together stay within the budget."""
     most = max(counts, default=0)
     while most and sum(min(count, most) for count in counts) > budget:
         most //= 2

@@ -18,7 +18,7 @@ PATIENCE_AGES = 10.0  # of `max_age`, with records that no range has yet, where 
 
 @dataclass(frozen=True, slots=True)
 class Unplanned:
-    """Is the first record of a Kafka partition that is in no range yet; its timestamp is none where nothing tells it."""
+    """The first record of a Kafka partition that is in no range yet; its timestamp is none where nothing tells it."""
 
     offset: int
     timestamp_ms: int | None
@@ -26,7 +26,7 @@ class Unplanned:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Is a Kafka partition that has something to land and of which nothing has landed since.
+    """A Kafka partition that has something to land and of which nothing has landed since.
 
     `planned` is the range that has waited longest; none where what waits is in no range yet.
     """
@@ -40,7 +40,7 @@ class Silence:
 def find_silences(
     coverage: Coverage, unplanned: Mapping[int, Unplanned], max_age_seconds: float, now_ms: int
 ) -> list[Silence]:
-    """Finds the Kafka partitions of which nothing has landed for too long, sorted; `unplanned` is by Kafka partition.
+    """Find the Kafka partitions of which nothing has landed for too long, sorted; `unplanned` is by Kafka partition.
 
     | what waits longest | since | too long |
     |---|---|---|
@@ -73,7 +73,7 @@ def find_silences(
 
 
 def patience_seconds(max_age_seconds: float) -> float:
-    """Is for how long what no range has yet may wait, behind an open transaction too."""
+    """Return for how long what no range has yet may wait, behind an open transaction too."""
     return max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
 
 

@@ -24,14 +24,14 @@ NOTHING_DONE = "nothing was launched"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Is what a person means: ranges in log order, and those meant too that can never be landed (any more)."""
+    """What a person means: ranges in log order, and those meant too that can never be landed (any more)."""
 
     ranges: tuple[OffsetRange, ...]
     left_out: tuple[OffsetRange, ...] = ()
 
 
 def parse_offsets(text: str, generation: int) -> OffsetRange:
-    """Reads `P:S-E`, half-open offsets of one Kafka partition; refuses anything else."""
+    """Read `P:S-E`, half-open offsets of one Kafka partition; refuse anything else."""
     match = _OFFSETS.fullmatch(text)
     if match:
         partition, start, end = (int(number) for number in match.groups())
@@ -51,23 +51,23 @@ def choose_all(coverage: Coverage) -> Selection:
 
 
 def choose_missing(coverage: Coverage) -> Selection:
-    """Chooses the ranges that are planned and not landed."""
+    """Choose the ranges that are planned and not landed."""
     return _choose(coverage, coverage.pending(), "has no missing range: all that is planned is landed")
 
 
 def choose_failed(coverage: Coverage, failed: AbstractSet[OffsetRange]) -> Selection:
-    """Chooses the ranges that are not landed and whose last run failed."""
+    """Choose the ranges that are not landed and whose last run failed."""
     wanted = [offsets for offsets in coverage.pending() if offsets in failed]
     return _choose(coverage, wanted, "has no failed range: no run failed, or what failed has been landed since")
 
 
 def choose_keys(coverage: Coverage, wanted: Iterable[OffsetRange], of_what: str) -> Selection:
-    """Chooses ranges that something else has found; `of_what` says which, where there is none."""
+    """Choose ranges that something else has found; `of_what` says which, where there is none."""
     return _choose(coverage, wanted, f"has no range {of_what}")
 
 
 def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selection:
-    """Chooses the ranges that hold any of the offsets; refuses offsets that no link of the plan log holds."""
+    """Choose the ranges that hold any of the offsets; refuse offsets that no link of the plan log holds."""
     topic = coverage.log.topic
     outside = []
     for each in wanted:
@@ -88,7 +88,7 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
 
 
 def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mapping[int, int]) -> Selection:
-    """Chooses the ranges that may have records of [start_ms, end_ms), ms since 1970.
+    """Choose the ranges that may have records of [start_ms, end_ms), ms since 1970.
 
     | range | is chosen where |
     |---|---|

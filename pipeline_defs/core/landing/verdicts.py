@@ -16,7 +16,7 @@ from ..offsets import OffsetRange
 
 
 class Outcome(StrEnum):
-    """Says how a range ended in an attempt."""
+    """How a range ended in an attempt."""
 
     LANDED = "landed"  # this attempt's manifest decided
     SUPERSEDED = "superseded"  # another attempt's manifest was there first, with the same rows
@@ -30,13 +30,13 @@ class Outcome(StrEnum):
 
     @property
     def is_landed(self) -> bool:
-        """Says whether the range is landed and its file whole after this outcome."""
+        """Whether the range is landed and its file whole after this outcome."""
         return self is not Outcome.FAILED
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Is the outcome of one range with its manifest, or with what was violated."""
+    """The outcome of one range with its manifest, or with what was violated."""
 
     offsets: OffsetRange
     outcome: Outcome
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def failed(offsets: OffsetRange, *violations: str) -> Verdict:
-    """Is the verdict of a range that is not landed."""
+    """Return the verdict of a range that is not landed."""
     return Verdict(offsets, Outcome.FAILED, violations=violations)
 
 
@@ -68,7 +68,7 @@ def verify_staged(
     unexplained: Sequence[tuple[int, int]],
     topic_ids: tuple[str | None, str | None, str | None],
 ) -> list[str]:
-    """Returns every law that a staged range breaks; none means it may be committed.
+    """Return every law that a staged range breaks; none means it may be committed.
 
     `runs` are the contiguous half-open runs of the file's offsets in file order: a row that repeats or goes back
     begins a new run. `topic_ids` are the planned one and those read before and after the scan.

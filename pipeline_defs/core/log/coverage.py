@@ -23,7 +23,7 @@ from .planlog import PlanLog
 
 
 class State(StrEnum):
-    """Says where a link of the plan log stands."""
+    """Where a link of the plan log stands."""
 
     LANDED = "landed"
     PENDING = "pending"
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Is a plan log beside the manifests and published files of the same topic.
+    """A plan log beside the manifests and published files of the same topic.
 
     Where the log has a base, they are those of its own ranges; what of the others was found wrong since, the whole shows.
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range owns;
@@ -68,7 +68,7 @@ class Coverage:
         return {offsets: manifest.drop.revision for offsets, manifest in self.manifests.items() if manifest.drop}
 
     def state_of(self, link: Link) -> State:
-        """Returns where a link stands; what is committed is finished whatever became of its topic.
+        """Return where a link stands; what is committed is finished whatever became of its topic.
 
         Else an un-landed range of a closed generation is lost.
         """
@@ -89,7 +89,7 @@ class Coverage:
         return offsets in self.manifests or offsets in self.published or offsets in self.doubles.values()
 
     def states(self) -> Mapping[OffsetRange, State]:
-        """Returns the state of every link, in log order; worked out once, since nothing here ever changes."""
+        """Return the state of every link, in log order; worked out once, since nothing here ever changes."""
         if not self._states:
             self._states.update((link.offsets, self.state_of(link)) for link in self.log.links)
         return self._states
@@ -113,7 +113,7 @@ class Coverage:
         return [path for path, owner in self.doubles.items() if owner == offsets]
 
     def frontier(self, generation: int, holding: Collection[OffsetRange] = ()) -> dict[int, int]:
-        """Returns per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
+        """Return per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
         ends = {p: end for (of, p), end in self.log.base.ends.items() if of == generation} if self.log.base else {}
         stops: dict[int, int] = {}
         for offsets, state in self.states().items():
@@ -233,7 +233,7 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
 
 
 def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False) -> list[str]:
-    """Names every gap and overlap over all history, with its offsets.
+    """Name every gap and overlap over all history, with its offsets.
 
     Where the newest ranges are landed first, that earlier ones wait is none. That links tile is a law of the plan log itself;
     here stand the landed ranges against it. What a closed generation has not landed is lost, which is not a gap.
@@ -307,7 +307,7 @@ def _is_gone(offsets: OffsetRange, coverage: Coverage) -> bool:
 
 
 def completeness_violations(coverage: Coverage) -> list[str]:
-    """Names every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
+    """Name every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
     violations = []
     for offsets, manifest in sorted(coverage.manifests.items()):
         where = offsets.text(coverage.log.topic)

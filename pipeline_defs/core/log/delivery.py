@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Delivery(StrEnum):
-    """Says what crashes and stale attempts may do to a row."""
+    """What crashes and stale attempts may do to a row."""
 
     EFFECTIVELY_ONCE = "effectively_once"  # the manifest is a fence: every row is visible once
     AT_LEAST_ONCE = "at_least_once"  # no fence: each attempt publishes under its own name, a row may be visible twice
@@ -28,7 +28,7 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Is the word of the one attempt that may read a range under `at_most_once`."""
+    """The word of the one attempt that may read a range under `at_most_once`."""
 
     topic: str
     offsets: OffsetRange
@@ -37,12 +37,12 @@ class Claim:
     claimed_at_ms: int
 
     def to_json(self) -> bytes:
-        """Encodes the claim; the same claim gives the same bytes."""
+        """Encode the claim; the same claim gives the same bytes."""
         return _encode({"key": self.offsets.key, **asdict(self)})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Claim:
-        """Decodes a claim; `where` names the object in the error."""
+        """Decode a claim; `where` names the object in the error."""
         advice = "its range is then read once more, and if it was landed before, nothing changes"
         return _decode(data, f"claim {where}", f"delete it: {advice}", cls._of)
 
@@ -68,13 +68,13 @@ class Acceptance:
     accepted_at_ms: int
 
     def to_json(self) -> bytes:
-        """Encodes the acceptance; the same acceptance gives the same bytes."""
+        """Encode the acceptance; the same acceptance gives the same bytes."""
         document = asdict(self)
         return _encode({"key": self.offsets.key, **document.pop("offsets"), **document})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Acceptance:
-        """Decodes an acceptance; `where` names the object in the error."""
+        """Decode an acceptance; `where` names the object in the error."""
         return _decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
 
     @classmethod

@@ -19,7 +19,7 @@ RATE_WINDOW_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Is what a topic keeps: for so long (ms), so many bytes per Kafka partition; none where there is no such bound."""
+    """What a topic keeps: for so long (ms), so many bytes per Kafka partition; none where there is no such bound."""
 
     ms: int | None = None
     bytes: int | None = None
@@ -27,7 +27,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Is how fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end."""
+    """How fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end."""
 
     start: float = 0.0
     end: float = 0.0
@@ -35,7 +35,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Is the oldest record of a Kafka partition that is not landed: where it is, and its timestamp, none where unknown."""
+    """The oldest record of a Kafka partition that is not landed: where it is, and its timestamp, none where unknown."""
 
     offset: int
     timestamp_ms: int | None
@@ -44,7 +44,7 @@ class Exposure:
 
 
 def read_retention(config: Mapping[str, str]) -> Retention:
-    """Reads retention from a topic's configuration, in Kafka's own names; -1 and a topic that is compacted only: none."""
+    """Read retention from a topic's configuration, in Kafka's own names; -1 and a topic that is compacted only: none."""
     if "delete" not in config.get("cleanup.policy", "delete"):
         return Retention()
     found = [int(config.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
@@ -52,7 +52,7 @@ def read_retention(config: Mapping[str, str]) -> Retention:
 
 
 def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_ms: int) -> float | None:
-    """Is the soonest of these, never below 0; none where nothing deletes.
+    """Return the soonest of these, never below 0; none where nothing deletes.
 
     | what deletes | when |
     |---|---|
@@ -77,7 +77,7 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
 def read_rates(
     looks: Sequence[Look], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS
 ) -> Rates:
-    """Is how far the log has moved since the oldest look of this generation that lies within the window."""
+    """Return how far the log has moved since the oldest look of this generation that lies within the window."""
     seen = [
         look
         for look in takewhile(lambda look: now_ms - look.at_ms <= window_ms, reversed(looks))
@@ -92,7 +92,7 @@ def read_rates(
 
 
 def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) -> float | None:
-    """Is for how long a record that is produced now is kept, none where nothing bounds it: what alarms are a share of."""
+    """Return for how long a record that is produced now is kept, none where nothing bounds it: what alarms are a share of."""
     kept = [] if retention.ms is None else [retention.ms / 1000]
     if retention.bytes is not None and bytes_per_offset > 0 and rates.end > 0:
         kept.append(retention.bytes / bytes_per_offset / rates.end)

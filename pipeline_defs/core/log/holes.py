@@ -15,7 +15,7 @@ from ..offsets import OffsetRange, merge_intervals, subtract_intervals
 
 
 class Cause(StrEnum):
-    """Says why an offset holds no row."""
+    """Why an offset holds no row."""
 
     TRANSACTION_MARKER = "transaction_marker"
     ABORTED = "aborted_transaction"
@@ -24,7 +24,7 @@ class Cause(StrEnum):
 
 
 class SpanKind(StrEnum):
-    """Says what a record batch of the log is to a reader at the chosen isolation level."""
+    """What a record batch of the log is to a reader at the chosen isolation level."""
 
     CONTROL = "control"
     ABORTED = "aborted"
@@ -33,7 +33,7 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Interval:
-    """Is a half-open interval of offsets without rows, with its cause."""
+    """A half-open interval of offsets without rows, with its cause."""
 
     start: int
     end: int
@@ -100,7 +100,7 @@ class Rows:
 
 
 def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the half-open intervals of the range that the rows leave out; `runs` are the offsets that have rows."""
+    """Return the half-open intervals of the range that the rows leave out; `runs` are the offsets that have rows."""
     return subtract_intervals([(offsets.start, offsets.end)], runs)
 
 

@@ -23,20 +23,20 @@ CLOSED = "not landed when its generation was closed: the topic was recreated or 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Is a range and the rest of it that the broker still has: all of it, part of it, or nothing (none)."""
+    """A range and the rest of it that the broker still has: all of it, part of it, or nothing (none)."""
 
     offsets: OffsetRange
     rest: OffsetRange | None
 
     @property
     def lost(self) -> tuple[Interval, ...]:
-        """Is what the rest leaves out: the beginning, since brokers delete from there."""
+        """What the rest leaves out: the beginning, since brokers delete from there."""
         end = self.rest.start if self.rest else self.offsets.end
         return (Interval(self.offsets.start, end, Cause.LOST),) if end > self.offsets.start else ()
 
 
 def read_from(offsets: OffsetRange, earliest: int) -> Reading:
-    """Is what can be read of a range where the log begins at `earliest`."""
+    """Return what can be read of a range where the log begins at `earliest`."""
     if earliest >= offsets.end:
         return Reading(offsets, None)
     start = max(offsets.start, earliest)
@@ -45,7 +45,7 @@ def read_from(offsets: OffsetRange, earliest: int) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Is one lost interval: `offsets` are the lost ones, `key` is of the range or link that they belong to.
+    """One lost interval: `offsets` are the lost ones, `key` is of the range or link that they belong to.
 
     `recorded_at_ms` is none while its range is not landed, which it is not before a person has accepted the loss.
     """
@@ -57,12 +57,12 @@ class Loss:
     acceptance: Acceptance | None = None
 
     def text(self, topic: str) -> str:
-        """Is the form for messages: the offsets, how many, the cause."""
+        """Return the form for messages: the offsets, how many, the cause."""
         return f"{self.offsets.text(topic)}: {len(self.offsets)} offsets {self.cause}"
 
 
 def find_losses(coverage: Coverage) -> list[Loss]:
-    """Lists every loss that is recorded in the lake, in log order.
+    """List every loss that is recorded in the lake, in log order.
 
     | recorded as | cause |
     |---|---|
@@ -132,7 +132,7 @@ def find_skips(coverage: Coverage) -> list[Skip]:
 
 
 def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """Lists what the broker has deleted of ranges that are planned and not landed: they wait for a person's word.
+    """List what the broker has deleted of ranges that are planned and not landed: they wait for a person's word.
 
     Where a person has said it, they wait for their run, and are accepted; what is deleted until then is too.
     """
@@ -149,5 +149,5 @@ def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) 
 
 
 def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """Is the ledger: every loss that is recorded, then those of ranges that are not landed."""
+    """Return the ledger: every loss that is recorded, then those of ranges that are not landed."""
     return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]

@@ -20,7 +20,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """Is what was read from a staged Parquet file: from its footer, its offset column and its bytes."""
+    """What was read from a staged Parquet file: from its footer, its offset column and its bytes."""
 
     path: str
     bytes: int
@@ -34,7 +34,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Is who landed a range, with what, when: lineage that is in no Parquet file, so that a redo gives equal bytes."""
+    """Who landed a range, with what, when: lineage that is in no Parquet file, so that a redo gives equal bytes."""
 
     attempt: str
     run_id: str
@@ -100,16 +100,16 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Is the number of records landed."""
+        """The number of records landed."""
         return self.file.rows if self.file else 0
 
     @property
     def digest(self) -> str:
-        """Is the range's data version: the file's sha256, or `empty` for a range without records."""
+        """The range's data version: the file's sha256, or `empty` for a range without records."""
         return self.file.sha256 if self.file else "empty"
 
     def to_json(self) -> bytes:
-        """Encodes the manifest; the same manifest gives the same bytes."""
+        """Encode the manifest; the same manifest gives the same bytes."""
         document = asdict(self)
         document["format"] = FORMAT
         document["key"] = self.offsets.key
@@ -118,7 +118,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Manifest:
-        """Decodes a manifest; `where` names the object in the error."""
+        """Decode a manifest; `where` names the object in the error."""
         try:
             document = json.loads(data)
             if document.pop("format") != FORMAT:

@@ -19,7 +19,7 @@ from .plan_step import Growth, Link, LinkKind, Look, PlanStep, Tail
 
 @dataclass(frozen=True, slots=True)
 class PlanLog:
-    """Is a plan log, checked: building one from steps that do not tile is refused.
+    """A plan log, checked: building one from steps that do not tile is refused.
 
     With a `base` it has only the steps that this keeps and those from `base.seq` on: ranges of others are not in it, and were
     all landed.
@@ -81,7 +81,7 @@ class PlanLog:
 
     @property
     def tail(self) -> Tail:
-        """Is what planning goes on from."""
+        """What planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
     @property
@@ -113,12 +113,12 @@ class PlanLog:
 
     @property
     def generation(self) -> int:
-        """Is the open generation; those before it are closed."""
+        """The open generation; those before it are closed."""
         return self.steps[-1].generation if self.steps else 0
 
 
 def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
-    """Names every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
+    """Name every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
     tail = Tail() if base is None else base.tail
     # where the links of a (generation, Kafka partition) end so far
     at: dict[tuple[int, int], int] = {(tail.generation, p): head.offset for p, head in tail.heads.items()}
@@ -168,7 +168,7 @@ def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRan
 
 
 def _continues(before: PlanStep, step: PlanStep) -> bool:
-    """Says whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
+    """Return whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
     return step.generation > before.generation and step.topic_id == before.topic_id
 
 
@@ -188,7 +188,7 @@ def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterat
 
 
 def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int]) -> Iterator[str]:
-    """Names the links that do not begin where the last one ended; moves `at` over them."""
+    """Name the links that do not begin where the last one ended; move `at` over them."""
     for link in step.links:
         offsets = link.offsets
         place = (offsets.generation, offsets.partition)
@@ -203,7 +203,7 @@ def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int])
 
 
 def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
-    """Names the heads that are not where the links end, or are not there: planning would begin there again."""
+    """Name the heads that are not where the links end, or are not there: planning would begin there again."""
     known = {link.offsets.partition for link in step.links} | step.watermarks.keys()
     if before.generation == step.generation:
         known |= before.heads.keys()

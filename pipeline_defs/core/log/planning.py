@@ -24,7 +24,7 @@ MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Is how a topic is cut into ranges; validated by the component that reads it from defs.yaml."""
+    """How a topic is cut into ranges; validated by the component that reads it from defs.yaml."""
 
     records_per_range: int | Literal["auto"] = "auto"
     target_file_bytes: int = 128 * 1024 * 1024
@@ -66,7 +66,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """Is what the broker shows of a topic: its id (none from old brokers), its partitions, its mean record size."""
+    """What the broker shows of a topic: its id (none from old brokers), its partitions, its mean record size."""
 
     topic: str
     topic_id: str | None
@@ -75,7 +75,7 @@ class TopicState:
 
 
 def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
-    """Is the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
+    """Return the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
 
     Powers of two nest, so a grid that changes with the record size keeps most old boundaries.
     """
@@ -103,7 +103,7 @@ class SkipAhead:
 def plan(
     tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
 ) -> PlanStep | None:
-    """Decides the next plan step, or none where there is nothing to decide.
+    """Decide the next plan step, or none where there is nothing to decide.
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
@@ -326,7 +326,7 @@ def is_proven(tail: Tail, state: TopicState, shrunk: Iterable[int]) -> bool:
 
 
 def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
-    """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
+    """Open the log, a new generation, or new partitions; return the tail to plan from and the links that takes."""
     if tail.seq == 0:
         return _open_log(tail, state, policy)
     generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
@@ -389,7 +389,7 @@ def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
 
 
 def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
-    """Moves a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
+    """Move a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
     seen = state.partitions[offsets.partition]
     moved_at_ms = now_ms if offsets.end >= seen.watermarks.end else heads[offsets.partition].moved_at_ms
     heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
@@ -398,7 +398,7 @@ def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_m
 def _cuts_by_partition(
     tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int
 ) -> list[Iterator[OffsetRange]]:
-    """Returns one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
+    """Return one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
     since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
 
     def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
@@ -420,7 +420,7 @@ def _cuts_by_partition(
 
 
 def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
-    """Returns since when (ms since 1970) the first record behind the head has waited, 0 where nothing tells.
+    """Return since when (ms since 1970) the first record behind the head has waited, 0 where nothing tells.
 
     A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
     a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the
@@ -445,7 +445,7 @@ def _cuts(
 
 
 def _fair(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
-    """Takes one from each in turn, until all are empty."""
+    """Take one from each in turn, until all are empty."""
     while cuts:
         left = []
         for source in cuts:

@@ -85,7 +85,7 @@ _LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebod
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Is who logs in by SASL."""
+    """Who logs in by SASL."""
 
     mechanism: str
     username: str
@@ -94,7 +94,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """Is something in PEM that a key gives: as text, or as the path of a file; `source` is the key and the path."""
+    """Something in PEM that a key gives: as text, or as the path of a file; `source` is the key and the path."""
 
     source: str
     location: str | None = None
@@ -103,7 +103,7 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Is how TLS is spoken; without `trust` this machine's own authorities are trusted. `key` comes with its chain."""
+    """How TLS is spoken; without `trust` this machine's own authorities are trusted. `key` comes with its chain."""
 
     trust: Pem | None = None
     key: Pem | None = None
@@ -115,7 +115,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """Is how a schema registry is entered: `user:password` or nobody, and the authorities that are trusted, as a path."""
+    """How a schema registry is entered: `user:password` or nobody, and the authorities that are trusted, as a path."""
 
     user: str | None = field(default=None, repr=False)
     authority: str | None = None
@@ -126,7 +126,7 @@ ANYBODY = RegistryLogin()
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """Is what the file says; `kafka` has what Spark's Kafka client is told, under Kafka's own names."""
+    """What the file says; `kafka` has what Spark's Kafka client is told, under Kafka's own names."""
 
     protocol: str = "PLAINTEXT"
     login: Login | None = None
@@ -138,7 +138,7 @@ class ClientProperties:
         return f"{self.protocol} ({self.login.mechanism})" if self.login else self.protocol
 
     def hide(self, text: str) -> str:
-        """Is a text of somebody else's, without any secret of ours that may stand in it."""
+        """Return a text of somebody else's, without any secret of ours that may stand in it."""
         secrets = [
             self.login.password if self.login else None,
             self.tls.key_password if self.tls else None,
@@ -350,7 +350,7 @@ def _read_tls(values: Mapping[str, str], wrong: list[str]) -> Tls:
 
 
 def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[str]) -> Pem | None:
-    """Reads a store, in PEM and in no other format: only Java reads those."""
+    """Read a store, in PEM and in no other format: only Java reads those."""
     location, text = values.get(f"{store}.location"), values.get(f"{store}.{inline}")
     if location is None and text is None:
         return None

@@ -18,19 +18,19 @@ _FLAGS = {"required", "requisite", "sufficient", "optional"}
 
 
 class NotJaas(ValueError):
-    """Says what was expected, and never what stands there."""
+    """What was expected, and never what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jaas:
-    """Is one entry: the login module, and its options without those of its class."""
+    """One entry: the login module, and its options without those of its class."""
 
     module: str
     options: dict[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> Jaas:
-    """Reads `<module> required key="value" ...;`, one entry and no more. Raises `NotJaas`."""
+    """Read `<module> required key="value" ...;`, one entry and no more. Raises `NotJaas`."""
     kinds, words = _split(text)
     if not re.fullmatch(r"ww(w=[wq])*;", kinds) or words[1].lower() not in _FLAGS:
         raise NotJaas(
@@ -40,7 +40,7 @@ def parse_jaas(text: str) -> Jaas:
 
 
 def _split(text: str) -> tuple[str, list[str]]:
-    """Splits into words (`w`), quoted texts (`q`) and signs, as one letter each, and what they say."""
+    """Split into words (`w`), quoted texts (`q`) and signs, as one letter each, and what they say."""
     kinds, words, at = "", [], 0
     end = len(text.rstrip())
     while at < end:

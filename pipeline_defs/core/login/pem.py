@@ -18,12 +18,12 @@ _WIDTH = 64
 
 
 def find_blocks(text: str, kind: str) -> str:
-    """Returns the blocks of one kind, each line as long as OpenSSL wants it; empty where there is none."""
+    """Return the blocks of one kind, each line as long as OpenSSL wants it; empty where there is none."""
     return "".join(_written(found[1], found[2]) for found in _BLOCK.finditer(text) if found[1] == kind)
 
 
 def is_locked_by_pbes2(blocks: str) -> bool:
-    """Says whether a key is encrypted as openssl does it by itself, which Kafka's client on Java 17 cannot undo."""
+    """Return whether a key is encrypted as openssl does it by itself, which Kafka's client on Java 17 cannot undo."""
     body = "".join(blocks.splitlines()[1:-1])[:_HEAD]
     return _PBES2 in base64.b64decode(body + "=" * (-len(body) % 4))
 

@@ -16,12 +16,12 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def day_of(number: int) -> str:
-    """Is the day so many days after 1970-01-01, as `2013-01-01`; none where no calendar has it."""
+    """Return the day so many days after 1970-01-01, as `2013-01-01`; none where no calendar has it."""
     return date.fromordinal(number + _EPOCH).isoformat() if FIRST <= number <= LAST else NO_DAY
 
 
 def number_of(day: str) -> int:
-    """Is how many days after 1970-01-01 a day is; raises `ValueError` for what is not written as `2013-01-01`."""
+    """Return how many days after 1970-01-01 a day is; raise `ValueError` for what is not written as `2013-01-01`."""
     try:
         if _DAY.fullmatch(day):
             return date.fromisoformat(day).toordinal() - _EPOCH
@@ -31,12 +31,12 @@ def number_of(day: str) -> int:
 
 
 def parse_day(text: str) -> str:
-    """Reads a day; raises `ValueError` for what is none."""
+    """Read a day; raise `ValueError` for what is none."""
     return day_of(number_of(text))
 
 
 def day_at(moment_ms: int) -> str:
-    """Is the day of a moment."""
+    """Return the day of a moment."""
     return day_of(moment_ms // (SECONDS_A_DAY * 1_000))
 
 

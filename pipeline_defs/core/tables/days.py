@@ -24,7 +24,7 @@ _PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Is where a decoded row says when its event happened: a column's path, and the unit where it is an integer."""
+    """Where a decoded row says when its event happened: a column's path, and the unit where it is an integer."""
 
     path: str = "timestamp"
     unit: str | None = None
@@ -41,7 +41,7 @@ class EventTime:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Are the names on the path, the column first."""
+        """The names on the path, the column first."""
         return tuple(self.path.split("."))
 
     @property
@@ -50,11 +50,11 @@ class EventTime:
         return f"{self.path}:{self.unit or ''}" if self.unit or ":" in self.path else self.path
 
     def accepts(self, kind: Kind | None) -> bool:
-        """Says whether a column of that kind is a time: an integer with a unit, everything else without."""
+        """Return whether a column of that kind is a time: an integer with a unit, everything else without."""
         return kind is not None and (kind == "integer") == (self.unit is not None)
 
     def refuse(self, found: str) -> BadSetting:
-        """Is the error for a column that is none; `found` says what is there."""
+        """Return the error for a column that is none; `found` says what is there."""
         expected = f"an integer, as unit {self.unit} says" if self.unit else "a TIMESTAMP or DATE"
         integer = "" if self.unit else ", or name the unit of an integer (s, ms, us)"
         return BadSetting(

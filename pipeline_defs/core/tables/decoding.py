@@ -22,13 +22,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Is how many records of one range may be set aside before the range fails: a count, and a share from 0 to 1."""
+    """How many records of one range may be set aside before the range fails: a count, and a share from 0 to 1."""
 
     records: int = 1_000
     share: float = 0.01
 
     def allows(self, dead: int, rows: int) -> bool:
-        """Says whether so many dead letters of so many rows are within both.
+        """Return whether so many dead letters of so many rows are within both.
 
         Of few rows one is more than any small share; unless the share is 0, one record stops nothing.
         """
@@ -37,7 +37,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Is the record of one decoded range. `source` is the digest of the landed file that it was decoded from.
+    """The record of one decoded range. `source` is the digest of the landed file that it was decoded from.
 
     `decoder` says what decoded it, every setting and schema that decides the outcome; `configured` the settings alone.
     `schema_ids` counts rows by the registry id that they were written with, `value:7`; `event_days` by the day of their event
@@ -67,25 +67,25 @@ class Decoding:
 
     @property
     def rows(self) -> int:
-        """Is the number of records decoded."""
+        """The number of records decoded."""
         return self.decoded.rows if self.decoded else 0
 
     @property
     def dead(self) -> int:
-        """Is the number of records set aside."""
+        """The number of records set aside."""
         return self.dead_letters.rows if self.dead_letters else 0
 
     @property
     def digest(self) -> str:
-        """Is the decoded range's data version: both files' digests, or `empty` for those that it has not."""
+        """The decoded range's data version: both files' digests, or `empty` for those that it has not."""
         return "+".join(file.sha256 if file else "empty" for file in (self.decoded, self.dead_letters))
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Says whether it was decoded from what is landed now."""
+        """Return whether it was decoded from what is landed now."""
         return self.source == manifest.digest
 
     def is_like(self, other: Decoding) -> bool:
-        """Says whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
+        """Return whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
         return (self.source, self.decoder, self.configured) == (other.source, other.decoder, other.configured)
 
     def to_json(self) -> str:
@@ -145,25 +145,25 @@ def _is_decoded(manifest: Manifest, decoding: Decoding | None) -> bool:
 
 
 def choose_schema(decodings: Mapping[OffsetRange, Decoding], schema_id: str) -> list[OffsetRange]:
-    """Chooses the ranges that have rows written with a registry id: `7`, or of one side only, `value:7`."""
+    """Choose the ranges that have rows written with a registry id: `7`, or of one side only, `value:7`."""
     wanted = {schema_id} if ":" in schema_id else {f"key:{schema_id}", f"value:{schema_id}"}
     return [offsets for offsets, decoding in sorted(decodings.items()) if wanted & decoding.schema_ids.keys()]
 
 
 def choose_dead(decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
-    """Chooses the ranges that have dead letters."""
+    """Choose the ranges that have dead letters."""
     return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.dead]
 
 
 def choose_outdated(decodings: Mapping[OffsetRange, Decoding], configured: str) -> list[OffsetRange]:
-    """Chooses the ranges with rows that were decoded by other settings than these."""
+    """Choose the ranges with rows that were decoded by other settings than these."""
     return [offsets for offsets, each in sorted(decodings.items()) if each.configured not in {configured, ""}]
 
 
 def completeness_of(
     topic: str, manifests: Mapping[OffsetRange, Manifest], decodings: Mapping[OffsetRange, Decoding]
 ) -> list[str]:
-    """Names every decoded range for which rows + dead letters + holes + lost is not its number of offsets."""
+    """Name every decoded range for which rows + dead letters + holes + lost is not its number of offsets."""
     violations = []
     for offsets, decoding in sorted(decodings.items()):
         manifest = manifests.get(offsets)
@@ -186,7 +186,7 @@ Runs = Sequence[tuple[int, int]]
 
 
 def verify_decoding(topic: str, offsets: OffsetRange, landed: Runs, decoded: Runs, dead: Runs) -> list[str]:
-    """Returns every law that a staged decoding breaks: each landed row must stand in one of its two files, once."""
+    """Return every law that a staged decoding breaks: each landed row must stand in one of its two files, once."""
     where = offsets.text(topic)
     violations = [
         f"range {where}: offset {start} follows {end - 1} in its {name}: offsets are not strictly increasing"
@@ -207,7 +207,7 @@ def _backward(runs: Runs) -> list[tuple[int, int]]:
 
 
 class Decided(StrEnum):
-    """Says how the decoding of a range ended."""
+    """How the decoding of a range ended."""
 
     DECODED = "decoded"  # for the first time
     REPLACED = "replaced"  # something else came out than before: a mended decoder, or another landed file
@@ -219,7 +219,7 @@ class Decided(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecodeVerdict:
-    """Is what became of one range's decoding, with its document, or with what was violated."""
+    """What became of one range's decoding, with its document, or with what was violated."""
 
     offsets: OffsetRange
     outcome: Decided
@@ -228,5 +228,5 @@ class DecodeVerdict:
 
 
 def decode_failed(offsets: OffsetRange, *violations: str) -> DecodeVerdict:
-    """Is the verdict of a range that is not decoded."""
+    """Return the verdict of a range that is not decoded."""
     return DecodeVerdict(offsets, Decided.FAILED, violations=violations)

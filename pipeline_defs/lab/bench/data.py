@@ -19,7 +19,7 @@ _STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")
 
 
 def values(load: Load) -> Iterator[bytes]:
-    """Yields the values of a load, each of exactly its size and each another."""
+    """Yield the values of a load, each of exactly its size and each another."""
     chance = random.Random(SEED + load.value_bytes)  # noqa: S311 (no secret)
     syllables = _SYLLABLES.split()
     vocabulary = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(4000)]
@@ -30,12 +30,12 @@ def values(load: Load) -> Iterator[bytes]:
 
 
 def produce(bootstrap_servers: str, topic: str, load: Load) -> None:
-    """Produces the load in turn to each Kafka partition, with acks=all, and returns when all is acknowledged."""
+    """Produce the load in turn to each Kafka partition, with acks=all, and return when all is acknowledged."""
     produce_values(bootstrap_servers, topic, values(load), load)
 
 
 def produce_values(bootstrap_servers: str, topic: str, records: Iterable[bytes], load: Load) -> None:
-    """Produces values in turn to each Kafka partition of a load; the keys are customers."""
+    """Produce values in turn to each Kafka partition of a load; the keys are customers."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(

@@ -78,7 +78,7 @@ def _take_round(bench: Bench, kind: str, load: Load) -> tuple[float, dict[str, f
 
 
 def timed(act: Callable[[], None]) -> float:
-    """Measures how many seconds something takes."""
+    """Measure how many seconds something takes."""
     started = time.perf_counter()
     act()
     return time.perf_counter() - started

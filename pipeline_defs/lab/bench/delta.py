@@ -28,7 +28,7 @@ class DeltaState:
         self.folder = folder
 
     def update(self, files: Sequence[Path]) -> None:
-        """Merges Parquet files of decoded records into the table; the first ones become it."""
+        """Merge Parquet files of decoded records into the table; the first ones become it."""
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(str(self.folder)):
@@ -41,7 +41,7 @@ class DeltaState:
         merge.when_not_matched_insert_all("fresh.value IS NOT NULL").execute()
 
     def recompute(self, files: Sequence[Path]) -> None:
-        """Makes the table from these files alone, as its next version."""
+        """Make the table from these files alone, as its next version."""
         from deltalake import write_deltalake
 
         winners = find_winners(files)
@@ -58,7 +58,7 @@ class DeltaState:
 
 
 def find_winners(files: Sequence[Path]) -> pa.Table:
-    """Finds the latest record of each key: a merge takes one per key, and refuses two."""
+    """Find the latest record of each key: a merge takes one per key, and refuse two."""
     read = pa.concat_tables([pq.ParquetFile(file).read(columns=[*FIELDS]) for file in files])
     ordered = read.sort_by(ORDER)
     numbered = ordered.append_column("number", pa.array(range(len(ordered)), pa.int64()))

@@ -34,7 +34,7 @@ class _Buffer:
 def read_and_write(
     bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step
 ) -> int:
-    """Reads on from the offsets that its group has committed to the end that the topic has now; returns how many rows.
+    """Read on from the offsets that its group has committed to the end that the topic has now; return how many rows.
 
     `on_step` is told when a file is `written`, and when its offsets are `committed`.
     """

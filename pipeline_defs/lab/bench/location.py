@@ -68,13 +68,13 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
 
 
 def mark(folder: Path, step: str, **fields: object) -> None:
-    """Appends one mark; a line is one write, so processes do not tear each other's."""
+    """Append one mark; a line is one write, so processes do not tear each other's."""
     with (folder / "marks.jsonl").open("a") as file:
         file.write(json.dumps({"at": time.time(), "step": step, **fields}, default=str) + "\n")
 
 
 def read_marks(folder: Path) -> list[Mapping[str, Any]]:
-    """Reads the marks so far, in order of time."""
+    """Read the marks so far, in order of time."""
     path = folder / "marks.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return sorted((json.loads(line) for line in lines), key=lambda line: float(line["at"]))

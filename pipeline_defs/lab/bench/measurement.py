@@ -43,7 +43,7 @@ Tell = Callable[[str], None]
 
 
 class WrongCount(OffsetlakeError):
-    """Says that a system did not write what the topic holds: its time would mean nothing."""
+    """A system did not write what the topic holds: its time would mean nothing."""
 
     kind = "bench_wrong_count"
 
@@ -56,7 +56,7 @@ class EngineReplaced(OffsetlakeError):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Is the benchmark's own world while it runs; `session_seconds` is what starting Spark took."""
+    """The benchmark's own world while it runs; `session_seconds` is what starting Spark took."""
 
     edges: Edges
     pyspark: LazyPySparkResource
@@ -82,7 +82,7 @@ def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
 
 @contextmanager
 def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
-    """Starts broker and session in a temporary folder; stops and deletes both, Ctrl-C included."""
+    """Start broker and session in a temporary folder; stop and delete both, Ctrl-C included."""
     folder = Path(tempfile.mkdtemp(prefix="offsetlake-bench-"))
     try:
         (folder / "jars").symlink_to(settings.jars)
@@ -121,7 +121,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
 
 
 def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
-    """Produces the load, warms every system up, then lets them take turns; yields each turn as it ends."""
+    """Produce the load, warms every system up, then let them take turns; yield each turn as it ends."""
     kafka = bench.edges.kafka()
     kafka.create_topic(load.topic, load.kafka_partitions)
     size = f"{load.value_bytes:,} B"
@@ -167,7 +167,7 @@ def count_rows(folder: Path) -> int:
 
 
 def environment(settings: Settings) -> dict[str, object]:
-    """Are the facts of this machine and its packages that times depend on."""
+    """Return the facts of this machine and its packages that times depend on."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "processor": read_processor(),

@@ -53,14 +53,14 @@ Values = Callable[[Load], Iterator[bytes]]
 
 
 def json_values(load: Load) -> Iterator[bytes]:
-    """Yields orders as JSON, each close to the load's size, the same ones each time."""
+    """Yield orders as JSON, each close to the load's size, the same ones each time."""
     orders = [json.dumps(order, separators=(",", ":"))[1:] for order in _orders(load)]
     for number in range(load.records):
         yield f'{{"order_id":{number},{orders[number % len(orders)]}'.encode()
 
 
 def avro_values(load: Load) -> Iterator[bytes]:
-    """Yields the same orders as Avro, without a registry."""
+    """Yield the same orders as Avro, without a registry."""
     import fastavro
 
     schema, orders = fastavro.parse_schema(json.loads(AVRO_SCHEMA)), _orders(load)
@@ -71,7 +71,7 @@ def avro_values(load: Load) -> Iterator[bytes]:
 
 
 def protobuf_values(load: Load) -> Iterator[bytes]:
-    """Yields the same orders as Protobuf, without a registry."""
+    """Yield the same orders as Protobuf, without a registry."""
     from google.protobuf.message_factory import GetMessageClass
 
     from ...adapters.formats.protobuf_schema import compile_proto, find_message
@@ -103,7 +103,7 @@ def _orders(load: Load) -> list[dict[str, object]]:
 
 
 def _order(chance: random.Random, size: int) -> dict[str, object]:
-    """Is an order as shops write them, of about `size` bytes with its number."""
+    """Return an order as shops write them, of about `size` bytes with its number."""
     words = ["".join(chance.choices(ascii_lowercase, k=chance.randint(2, 9))) for _ in range(40)]
     order: dict[str, object] = {
         "customer": f"customer-{chance.randint(0, 10**6)}",

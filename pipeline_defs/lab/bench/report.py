@@ -23,7 +23,7 @@ TURN_BYTES = 640_000_000  # for other sizes
 
 
 def choose_loads(sizes: str, records: int | None) -> list[Load]:
-    """Reads value sizes as they were typed; records are rounded up so that all ranges are of one length."""
+    """Read value sizes as they were typed; records are rounded up so that all ranges are of one length."""
     loads = []
     for text in sizes.split(","):
         if not text.strip().isdecimal() or not 40 <= int(text) <= 1_000_000:
@@ -52,7 +52,7 @@ def run_bench(
     visible: int,
     tell: Tell,
 ) -> dict[str, Any]:
-    """Measures everything in one world and returns the document; what was started is stopped and deleted."""
+    """Measure everything in one world and return the document; what was started is stopped and deleted."""
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:

@@ -49,7 +49,7 @@ TARGETS: Mapping[int, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Is what is read: so many records of one value size, over Kafka partitions of equal length, cut at a grid."""
+    """What is read: so many records of one value size, over Kafka partitions of equal length, cut at a grid."""
 
     value_bytes: int
     records: int
@@ -58,13 +58,13 @@ class Load:
 
     @property
     def topic(self) -> str:
-        """Is the topic that holds this load."""
+        """The topic that holds this load."""
         return f"bench-{self.value_bytes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Is one timed run of one system; `bytes` is 0 where it writes none. Round 0 is the warm-up and counts nowhere."""
+    """One timed run of one system; `bytes` is 0 where it writes none. Round 0 is the warm-up and counts nowhere."""
 
     system: str
     round: int
@@ -79,13 +79,13 @@ class Turn:
 
 
 def order_of(systems: Sequence[str], number: int) -> list[str]:
-    """Rotates the systems by one per round, so that none always runs after the same other."""
+    """Rotate the systems by one per round, so that none always runs after the same other."""
     shift = number % len(systems) if systems else 0
     return [*systems[shift:], *systems[:shift]]
 
 
 def median_seconds(turns: Sequence[Turn], system: str) -> float | None:
-    """Is the median over the rounds that count; none where the system did not run."""
+    """Return the median over the rounds that count; none where the system did not run."""
     seconds = [turn.seconds for turn in turns if turn.system == system and turn.round > 0]
     return median(seconds) if seconds else None
 
@@ -102,7 +102,7 @@ def p95(values: Sequence[float]) -> float:
 
 
 def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
-    """Holds our median against each other's; none where one of the two did not run."""
+    """Hold our median against each other's; none where one of the two did not run."""
     ours = median_seconds(turns, OURS)
     line: dict[str, float | int | None] = {"value_bytes": load.value_bytes}
     for name, system in RATIOS.items():
@@ -113,7 +113,7 @@ def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
 
 
 def missed_targets(lines: Sequence[Mapping[str, float | int | None]]) -> list[str]:
-    """Names the ratios that miss what they are to reach; what was not measured is not named."""
+    """Name the ratios that miss what they are to reach; what was not measured is not named."""
     missed = []
     for line in lines:
         size = int(line["value_bytes"] or 0)
@@ -137,7 +137,7 @@ def missed_aims(medians: Mapping[str, float], aims: Mapping[str, float]) -> list
 
 
 def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
-    """Is what each system did with the load: its raw times, their median, rate, bytes and peak memory."""
+    """Return what each system did with the load: its raw times, their median, rate, bytes and peak memory."""
     systems = dict.fromkeys(turn.system for turn in turns)
     return {
         "value_bytes": load.value_bytes,
@@ -177,5 +177,5 @@ def _bytes(turns: Sequence[Turn], system: str) -> float | None:
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:
-    """Is their ratio; none where there is none, as of CPU seconds where the system does not count them."""
+    """Return their ratio; none where there is none, as of CPU seconds where the system does not count them."""
     return None if numerator is None or not denominator else round(numerator / denominator, 3)

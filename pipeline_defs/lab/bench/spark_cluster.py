@@ -131,7 +131,7 @@ class SparkCluster:
             stop_process(process, 0)
 
     def executors(self, worker: str) -> list[Process]:
-        """Processes below a worker: its executors, and their Python workers."""
+        """Process below a worker: its executors, and their Python workers."""
         process = self.processes[worker]
         if not worker.startswith("worker") or not process.is_running():
             return []

@@ -47,7 +47,7 @@ USUAL_TUNING: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Is where one run happens: the topic, the warm session, a fresh folder; `steps` takes seconds by name."""
+    """Where one run happens: the topic, the warm session, a fresh folder; `steps` takes seconds by name."""
 
     load: Load
     edges: Edges
@@ -64,17 +64,17 @@ class Place:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Is the benchmark's own broker."""
+        """The benchmark's own broker."""
         return self.edges.bootstrap_servers()
 
     @property
     def topic(self) -> Topic:
-        """Is the topic as a defs.yaml would configure it."""
+        """The topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
         return Topic(self.topic_name or self.load.topic, policy, delivery=self.delivery)
 
     def fresh_edges(self) -> Edges:
-        """Opens a lake of this run's own, on the same broker and jars."""
+        """Open a lake of this run's own, on the same broker and jars."""
         return fresh_edges(self.edges, self.out)
 
 
@@ -87,7 +87,7 @@ Timed = Callable[[], None]
 
 
 def offsetlake(place: Place) -> Timed:
-    """Plans and lands every range, the protocol from end to end, without Dagster around it."""
+    """Plan and land every range, the protocol from end to end, without Dagster around it."""
     topic, edges = place.topic, place.fresh_edges()
     edges.check_lake()
     watch = _Stopwatch(place.steps)
@@ -108,7 +108,7 @@ def _offsetlake_under(policy: Delivery, place: Place) -> Timed:
 
 
 def offsetlake_through_dagster(place: Place) -> Timed:
-    """Plans and lands every range by Dagster runs in this process: its events, checks and database included."""
+    """Plan and land every range by Dagster runs in this process: its events, checks and database included."""
     topic, edges = place.topic, place.fresh_edges()
     instance = open_instance(edges.settings.dagster_home)
     edges.kafka(topic).read_topic_id(topic.name)
@@ -128,32 +128,32 @@ def offsetlake_through_dagster(place: Place) -> Timed:
 
 
 def bare_spark(place: Place) -> None:
-    """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
+    """Read and write with our options and our cuts, in one Spark job, and nothing else."""
     _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
 
 
 def spark_no_sink(place: Place) -> None:
-    """Reads as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
+    """Read as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
     _into_nothing(_plain_read(place, USUAL_TUNING))
 
 
 def spark_no_sink_defaults(place: Place) -> None:
-    """Reads with every option at its default into Spark's `noop`."""
+    """Read with every option at its default into Spark's `noop`."""
     _into_nothing(_plain_read(place, {}))
 
 
 def spark_no_sink_our_read(place: Place) -> None:
-    """Reads exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
+    """Read exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
     _into_nothing(_our_read(place))
 
 
 def structured_streaming(place: Place) -> None:
-    """Streams what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
+    """Stream what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
     stream_to_parquet(place.session, place.bootstrap_servers, place.load.topic, place.out)
 
 
 def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str, out: Path, **options: str) -> None:
-    """Streams what a topic has now into Spark's file sink below a folder, checkpointed beside it."""
+    """Stream what a topic has now into Spark's file sink below a folder, checkpointed beside it."""
     stream = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -174,7 +174,7 @@ def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str,
 
 
 def hand_written_loop(place: Place) -> None:
-    """Consumes with confluent-kafka and writes with pyarrow, in this one process."""
+    """Consume with confluent-kafka and write with pyarrow, in this one process."""
     group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
     read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
 

@@ -29,13 +29,13 @@ class ProcessUsage:
 
 
 def reset_peak(pid: int) -> None:
-    """Makes the peak of a process start again from what it holds now, where the system can do that."""
+    """Make the peak of a process start again from what it holds now, where the system can do that."""
     with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK, "ascii")
 
 
 def read_peak_bytes(pid: int) -> int:
-    """Reads the peak of a process's resident bytes; 0 where there is no such process."""
+    """Read the peak of a process's resident bytes; 0 where there is no such process."""
     with suppress(OSError):
         found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8", errors="replace"))
         return int(found[1]) * 1024 if found else 0

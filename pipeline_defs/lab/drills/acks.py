@@ -33,7 +33,7 @@ LEVELS = {
 
 
 def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
-    """Runs the drill on three brokers of its own, and yields the rows of each acks level."""
+    """Run the drill on three brokers of its own, and yield the rows of each acks level."""
     cluster = start_cluster(folder / "cluster", jars=resolve_jars("broker", settings.jars))
     try:
         for number, (level, guarantees) in enumerate(LEVELS.items()):

@@ -44,12 +44,12 @@ Place = tuple[int, int, int]
 
 
 class FaultNotProven(ChildFailed):
-    """Says that a drill's fault did not happen, so that its numbers would mean nothing."""
+    """A drill's fault did not happen, so that its numbers would mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Is one line of the report: what a fault did to one system's rows."""
+    """One line of the report: what a fault did to one system's rows."""
 
     system: str
     policy: str
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass
 class Arena:
-    """Is one topic on the drill's broker, with everything that was produced to it."""
+    """One topic on the drill's broker, with everything that was produced to it."""
 
     settings: Settings
     folder: Path
@@ -88,7 +88,7 @@ class Arena:
     seconds_until_whole: float | Literal["never"] | None = None
 
     def __post_init__(self) -> None:
-        """Creates the topic, and gives it a lake and a Dagster home of its own."""
+        """Create the topic, and give it a lake and a Dagster home of its own."""
         self.folder.mkdir(parents=True)
         base = self.folder.parent if Lake(self.settings.lake).store.local_root else self.settings.lake
         self.settings = replace(
@@ -107,27 +107,27 @@ class Arena:
         return self.settings.bootstrap_servers
 
     def system(self, name: str, **options: Any) -> System:
-        """Is a system that lands this topic; `options` are those of its class."""
+        """Return a system that lands this topic; `options` are those of its class."""
         return _SYSTEMS[name](self.settings, self.topic, self.folder / name, **options)
 
     # ---- producing
 
     def produce(self, count: int, partition: int | None = None, **record: Any) -> list[Place]:
-        """Produces numbered records, to one Kafka partition or to each of them."""
+        """Produce numbered records, to one Kafka partition or to each of them."""
         wanted = range(self.partitions) if partition is None else [partition]
         return self._remember(self._send([self._record(p, **record) for p in wanted for _ in range(count)]))
 
     def is_begun(self) -> bool:
-        """Says whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
+        """Return whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
         return Lake(self.settings.lake).read_plan_log(self.topic.name).tail.seq > 0
 
     def is_planned(self) -> bool:
-        """Says whether every record produced so far has a place in the plan log: else recreation takes it untold."""
+        """Return whether every record produced so far has a place in the plan log: else recreation takes it untold."""
         heads = Lake(self.settings.lake).read_plan_log(self.topic.name).tail.heads
         return all(p in heads and heads[p].offset >= self.watermarks(p).end for p in range(self.partitions))
 
     def produce_aborted(self, count: int, transactional_id: str) -> None:
-        """Produces records in a transaction that is aborted, and produces the same records again in one that commits."""
+        """Produce records in a transaction that is aborted, and produces the same records again in one that commits."""
         records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
         with self.transaction(transactional_id) as producer:
             self._send(records, producer)
@@ -139,7 +139,7 @@ class Arena:
 
     @contextmanager
     def open_transaction(self, count: int) -> Iterator[None]:
-        """Has a transaction with records be open for the while; then it is aborted, and they are produced again."""
+        """Have a transaction with records be open for the while; then it is aborted, and they are produced again."""
         records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
         with self.transaction(f"{self.topic.name}-open") as producer:
             self._send(records, producer)
@@ -149,7 +149,7 @@ class Arena:
 
     @contextmanager
     def transaction(self, transactional_id: str) -> Iterator[Any]:
-        """Begins a transaction; what becomes of it is the caller's."""
+        """Begin a transaction; what becomes of it is the caller's."""
         producer = self.operations.producer(transactional_id=transactional_id)
         try:
             producer.init_transactions()
@@ -180,27 +180,27 @@ class Arena:
     # ---- what operators do
 
     def recreate(self) -> None:
-        """Deletes the topic and creates it again."""
+        """Delete the topic and create it again."""
         self.operations.delete_topic(self.topic.name)
         self.kafka.create_topic(self.topic.name, self.partitions, self.configs)
         self.incarnation += 1
 
     def add_partitions(self, count: int) -> None:
-        """Has the topic have more Kafka partitions."""
+        """Have the topic have more Kafka partitions."""
         self.partitions += count
         self.operations.add_partitions(self.topic.name, self.partitions)
 
     def expire(self, partition: int, before: int) -> None:
-        """Has the broker delete what is before an offset, and waits until it is gone."""
+        """Have the broker delete what is before an offset, and wait until it is gone."""
         self.operations.delete_records(self.topic.name, partition, before)
         self.wait(lambda: self.watermarks(partition).earliest == before)
 
     def watermarks(self, partition: int) -> Watermarks:
-        """Reads `[earliest, end)` of a Kafka partition."""
+        """Read `[earliest, end)` of a Kafka partition."""
         return self.kafka.read_watermarks(self.topic.name, "read_committed")[partition]
 
     def readable(self) -> set[Place]:
-        """Reads the places of all records that a plain consumer gets now."""
+        """Read the places of all records that a plain consumer gets now."""
         return {
             (self.incarnation, partition, offset)
             for partition in range(self.partitions)
@@ -208,12 +208,12 @@ class Arena:
         }
 
     def forget_compacted(self) -> None:
-        """Takes out of the truth what compaction has legally removed: what a plain consumer no longer reads."""
+        """Take out of the truth what compaction has legally removed: what a plain consumer no longer reads."""
         left = self.readable()
         self.truth = {place: value for place, value in self.truth.items() if place in left}
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Waits until what the broker does by itself has happened; raises `FaultNotProven` where it does not."""
+        """Wait until what the broker does by itself has happened; raise `FaultNotProven` where it does not."""
         for attempt in stamina.retry_context(on=FaultNotProven, timeout=WAIT_SECONDS, attempts=None, wait_max=0.3):
             with attempt:
                 if not condition():
@@ -225,7 +225,7 @@ class Arena:
     def stopped(
         self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True
     ) -> Iterator[Child]:
-        """Runs the system in a child up to a step; the child is killed in the end, unless it was let go on.
+        """Run the system in a child up to a step; the child is killed in the end, unless it was let go on.
 
         It has `each` records more to land; where it ends unseen, as the step of a peer may pass too fast, so many again.
         """
@@ -241,31 +241,31 @@ class Arena:
             yield child
 
     def kill(self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True) -> None:
-        """Runs the system in a child and kills it, by SIGKILL with its JVM, where it stands at a step."""
+        """Run the system in a child and kill it, by SIGKILL with its JVM, where it stands at a step."""
         with self.stopped(system, step, nth, each=each, own_jvm=own_jvm):
             pass
 
     @contextmanager
     def running(self, system: System, *, own_jvm: bool = True) -> Iterator[Child]:
-        """Runs the system in a child for the while."""
+        """Run the system in a child for the while."""
         with started(with_own_jvm(system) if own_jvm else system, log=self.log) as child:
             yield child
 
     def run_in_child(self, system: System, *, own_jvm: bool = True) -> str:
-        """Runs the system in a child to its end; returns why it failed, or nothing."""
+        """Run the system in a child to its end; return why it failed, or nothing."""
         with self.running(system, own_jvm=own_jvm) as child:
             word, said = child.hear()
             return "" if word == "finished" else said
 
     def elsewhere(self, system: System) -> System:
-        """Is the system as another machine runs it: with a Dagster home of its own, whose pools know nothing of ours."""
+        """Return the system as another machine runs it: with a Dagster home of its own, whose pools know nothing of ours."""
         if not isinstance(system, Offsetlake):
             return system
         return replace(system, settings=replace(system.settings, dagster_home=self.folder / "elsewhere"))
 
     @property
     def log(self) -> Path:
-        """Is where children write what they print."""
+        """Where children write what they print."""
         return self.folder / "children.log"
 
     # ---- the outcome
@@ -286,7 +286,7 @@ class Arena:
         }
 
     def judge(self, system: System, drill: str, seconds: float) -> Row:
-        """Holds what a plain glob shows against what was produced, and what the system itself says is lost."""
+        """Hold what a plain glob shows against what was produced, and what the system itself says is lost."""
         books = system.books()
         lost = self._named_lost(books)
         try:
@@ -317,7 +317,7 @@ class Arena:
         )
 
     def close(self) -> None:
-        """Closes the connection to the broker, and deletes the lake where that is in a bucket."""
+        """Close the connection to the broker, and delete the lake where that is in a bucket."""
         self.kafka.close()
         base, _, name = self.settings.lake.rpartition("/")
         store = Lake(base).store

@@ -19,7 +19,7 @@ COMMITS = (*ALL, TUTORIAL)  # who is drilled where it matters when offsets are c
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """Is one fault: who is drilled with it, and under which policies of Offsetlake."""
+    """One fault: who is drilled with it, and under which policies of Offsetlake."""
 
     name: str
     what: str

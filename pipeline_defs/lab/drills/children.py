@@ -39,7 +39,7 @@ FORKS.set_forkserver_preload(PRELOADED)
 
 
 class ChildFailed(OffsetlakeError):
-    """Says that a child ended before the step at which it was to stand still, or did not end well."""
+    """A child ended before the step at which it was to stand still, or did not end well."""
 
 
 class EndedBefore(ChildFailed):
@@ -49,33 +49,33 @@ class EndedBefore(ChildFailed):
 
 
 class Work(Protocol):
-    """Is something that a child does; it passes named steps on the way."""
+    """Something that a child does; it passes named steps on the way."""
 
     def run(self, watch: Callable[..., None]) -> None:
-        """Does it, and tells `watch` each step as it is passed."""
+        """Do it, and tell `watch` each step as it is passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """Is a child that stands still, or runs."""
+    """A child that stands still, or runs."""
 
     process: BaseProcess
     connection: Connection
 
     def resume(self) -> None:
-        """Lets it go on and waits until it has ended by itself; raises `ChildFailed` where it failed."""
+        """Let it go on and wait until it has ended by itself; raise `ChildFailed` where it failed."""
         self.connection.send("go on")
         self.finish()
 
     def finish(self) -> None:
-        """Waits until it has ended by itself; raises `ChildFailed` where it failed."""
+        """Wait until it has ended by itself; raise `ChildFailed` where it failed."""
         word, said = self.hear()
         if word != "finished":
             raise ChildFailed(f"a child was to finish, it {word} {said}")
         self.process.join(END_SECONDS)
 
     def hear(self) -> tuple[str, str]:
-        """Waits for what it says next: the step that it reached, that it finished, or why it failed."""
+        """Wait for what it says next: the step that it reached, that it finished, or why it failed."""
         if not self.connection.poll(START_SECONDS):
             raise ChildFailed(f"a child said nothing for {START_SECONDS} s")
         try:
@@ -88,7 +88,7 @@ class Child:
 
 @contextmanager
 def started(work: Work, step: str = "", nth: int = 1, *, log: Path) -> Iterator[Child]:
-    """Starts a child that does the work, and stands still at the `nth` passing of `step`; kills it in the end."""
+    """Start a child that does the work, and have it stand still at the `nth` passing of `step`; kill it in the end."""
     ours, theirs = FORKS.Pipe()
     process = FORKS.Process(target=_main, args=(work, step, nth, theirs, log), daemon=True)
     process.start()
@@ -102,7 +102,7 @@ def started(work: Work, step: str = "", nth: int = 1, *, log: Path) -> Iterator[
 
 @contextmanager
 def stopped_at(work: Work, step: str, nth: int = 1, *, log: Path) -> Iterator[Child]:
-    """Runs a child up to a step; raises `ChildFailed` where it never gets there."""
+    """Run a child up to a step; raise `ChildFailed` where it never gets there."""
     with started(work, step, nth, log=log) as child:
         word, said = child.hear()
         if (word, said) != ("reached", step):
@@ -112,14 +112,14 @@ def stopped_at(work: Work, step: str, nth: int = 1, *, log: Path) -> Iterator[Ch
 
 
 def end(process: BaseProcess) -> None:
-    """Kills a child with its whole session, where it has not ended."""
+    """Kill a child with its whole session, where it has not ended."""
     if process.is_alive() and process.pid is not None:
         os.killpg(process.pid, signal.SIGKILL)
     process.join(END_SECONDS)
 
 
 def become(out: Path, err: Path) -> None:
-    """Gives this process a session of its own, and files to print to."""
+    """Give this process a session of its own, and files to print to."""
     os.setsid()
     for path, number in ((out, 1), (err, 2)):
         with path.open("ab") as file:

@@ -33,7 +33,7 @@ BIG_RECORD_BYTES = 400_000
 
 
 def no_fault(arena: Arena, name: str) -> System:
-    """Lets the system land what is produced, twice; the control of all the others."""
+    """Let the system land what is produced, twice; the control of all the others."""
     system = arena.system(name)
     for _ in range(2):
         arena.produce(EACH)
@@ -43,7 +43,7 @@ def no_fault(arena: Arena, name: str) -> System:
 
 
 def kill_at(step: str) -> Callable[[Arena, str], System]:
-    """Kills the system at one of its steps, in a backlog of several files, and starts it again."""
+    """Kill the system at one of its steps, in a backlog of several files, and start it again."""
 
     def act(arena: Arena, name: str) -> System:
         system = arena.system(name)
@@ -57,7 +57,7 @@ def kill_at(step: str) -> Callable[[Arena, str], System]:
 
 
 def kill_again_and_again(arena: Arena, name: str) -> System:
-    """Kills it three times in a row at different steps, while records arrive."""
+    """Kill it three times in a row at different steps, while records arrive."""
     system = arena.system(name)
     steps = ("stage", "commit", "publish") if name == OURS else KILLS[name] * 3
     for step in steps[:3]:
@@ -67,7 +67,7 @@ def kill_again_and_again(arena: Arena, name: str) -> System:
 
 
 def stall(arena: Arena, name: str) -> System:
-    """Stops the broker (SIGSTOP) while the system reads, for seconds, and lets it go on."""
+    """Stop the broker (SIGSTOP) while the system reads, for seconds, and let it go on."""
     system = arena.system(name)
     arena.produce(EACH * 20)
     with arena.running(system, own_jvm=name == STREAMING) as child:
@@ -83,7 +83,7 @@ def stall(arena: Arena, name: str) -> System:
 
 
 def between(fault: Callable[[Arena, System], bool]) -> Callable[[Arena, str], System]:
-    """Lets the system land, brings a fault about that says whether it happened, and lets it land what comes after."""
+    """Let the system land, bring a fault about that says whether it happened, and let it land what comes after."""
 
     def act(arena: Arena, name: str) -> System:
         system = arena.system(name)
@@ -99,14 +99,14 @@ def between(fault: Callable[[Arena, System], bool]) -> Callable[[Arena, str], Sy
 
 
 def expire_unplanned(arena: Arena, system: System) -> bool:  # noqa: ARG001 (as `between` calls it)
-    """Has the broker delete records that nobody has looked at yet, after some were landed."""
+    """Have the broker delete records that nobody has looked at yet, after some were landed."""
     arena.produce(EACH)
     arena.expire(0, EACH + EACH // 2 + 7)
     return True
 
 
 def expire_planned(arena: Arena, name: str) -> System:
-    """Has the broker delete records after their boundaries were written and before they were read."""
+    """Have the broker delete records after their boundaries were written and before they were read."""
     system = arena.system(name)
     arena.produce(EACH)
     run_to_end(arena.system(name, lands=False))
@@ -117,7 +117,7 @@ def expire_planned(arena: Arena, name: str) -> System:
 
 
 def compact(arena: Arena, name: str) -> System:
-    """Has the broker compact what is not landed yet: most offsets are legally gone."""
+    """Have the broker compact what is not landed yet: most offsets are legally gone."""
     system = arena.system(name)
     now = time.time_ns() // 1_000_000
     for number in range(7):
@@ -132,7 +132,7 @@ def compact(arena: Arena, name: str) -> System:
 
 
 def abort_transactions(arena: Arena, name: str) -> System:
-    """Produces in transactions that are aborted, and the same records again in ones that commit."""
+    """Produce in transactions that are aborted, and the same records again in ones that commit."""
     system = arena.system(name)
     for number in range(2):
         arena.produce_aborted(EACH // 2, f"drill-{number}")
@@ -143,7 +143,7 @@ def abort_transactions(arena: Arena, name: str) -> System:
 
 
 def leave_transaction_open(arena: Arena, name: str) -> System:
-    """Lands while a transaction is open; then it is aborted, and its records are produced again."""
+    """Land while a transaction is open; then it is aborted, and its records are produced again."""
     system = arena.system(name)
     arena.produce(EACH)
     with arena.open_transaction(EACH // 2):
@@ -155,27 +155,27 @@ def leave_transaction_open(arena: Arena, name: str) -> System:
 
 
 def recreate(arena: Arena, system: System) -> bool:  # noqa: ARG001
-    """Has the topic be deleted and created again; then it gets as many records as the old one had."""
+    """Have the topic be deleted and created again; then it gets as many records as the old one had."""
     before = arena.kafka.read_topic_id(arena.topic.name)
     arena.recreate()
     return arena.kafka.read_topic_id(arena.topic.name) != before
 
 
 def add_partitions(arena: Arena, system: System) -> bool:  # noqa: ARG001
-    """Has the topic have more Kafka partitions, filled before anybody notices."""
+    """Have the topic have more Kafka partitions, filled before anybody notices."""
     before = arena.partitions
     arena.add_partitions(2)
     return arena.watermarks(before + 1).end == 0
 
 
 def lose_books(arena: Arena, system: System) -> bool:  # noqa: ARG001
-    """Deletes what the system keeps beside its files: Dagster's database and the group, the checkpoint, the group."""
+    """Delete what the system keeps beside its files: Dagster's database and the group, the checkpoint, the group."""
     system.forget()
     return True
 
 
 def delete_group(arena: Arena, system: System) -> bool:  # noqa: ARG001
-    """Deletes the consumer group that shows how far Offsetlake is."""
+    """Delete the consumer group that shows how far Offsetlake is."""
     group = arena.topic.group
     had = bool(arena.kafka.read_group(arena.topic.name, group))
     arena.operations.delete_group(group)
@@ -183,7 +183,7 @@ def delete_group(arena: Arena, system: System) -> bool:  # noqa: ARG001
 
 
 def overtake(arena: Arena, name: str) -> System:
-    """Pauses one attempt before it is done, lets another machine's do the work, and lets the first go on."""
+    """Pause one attempt before it is done, let another machine's do the work, and let the first go on."""
     system = arena.system(name)
     with arena.stopped(system, "verify" if name == OURS else "written", each=EACH) as stale:
         run_to_end(arena.elsewhere(system))
@@ -196,7 +196,7 @@ def overtake(arena: Arena, name: str) -> System:
 
 
 def tear_staged_file(arena: Arena, name: str) -> System:
-    """Kills it between commit and publish, and takes the end of the staged file away."""
+    """Kill it between commit and publish, and take the end of the staged file away."""
     system = arena.system(name)
     arena.produce(EACH)
     arena.kill(system, "commit")
@@ -212,7 +212,7 @@ def tear_staged_file(arena: Arena, name: str) -> System:
 
 
 def lose_answers(arena: Arena, name: str) -> System:
-    """Has the answers of the first plan step and the first manifests be lost, although they were written."""
+    """Have the answers of the first plan step and the first manifests be lost, although they were written."""
     arena.produce(EACH)
     system = arena.system(name)
     with arena.stopped(arena.system(name, answers_lost=3), "answer_lost", 3, own_jvm=False) as child:
@@ -222,7 +222,7 @@ def lose_answers(arena: Arena, name: str) -> System:
 
 
 def race_planners(arena: Arena, name: str) -> System:
-    """Has two planners decide the same step at once; each then commits its own."""
+    """Have two planners decide the same step at once; each then commit its own."""
     arena.produce(EACH)
     system, planner = arena.system(name), arena.system(name, lands=False)
     at_once = partial(arena.stopped, planner, "plan_decided", own_jvm=False)
@@ -234,7 +234,7 @@ def race_planners(arena: Arena, name: str) -> System:
 
 
 def fill_disk(arena: Arena, name: str) -> System:
-    """Has no file grow beyond 16 MiB (`RLIMIT_FSIZE`), less than a range is, as on a full disk; then there is room."""
+    """Have no file grow beyond 16 MiB (`RLIMIT_FSIZE`), less than a range is, as on a full disk; then there is room."""
     arena.produce(EACH // 4, value_bytes=BIG_RECORD_BYTES)
     limited = arena.system(name, disk_bytes=DISK_BYTES)
     reason = arena.run_in_child(limited)

@@ -46,7 +46,7 @@ class StructuredStreaming(System):
     policy = "checkpoint and file sink"
 
     def run(self, watch: StepWatcher) -> None:
-        """Runs the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
+        """Run the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
         limit_files(self.disk_bytes)
         session: SparkSession = Edges(self.settings).pyspark().spark_session
         servers = self.settings.bootstrap_servers or ""
@@ -63,7 +63,7 @@ class StructuredStreaming(System):
             ended.set()
 
     def _freeze(self, session: SparkSession, watch: StepWatcher, ended: threading.Event) -> None:
-        """Stands still where a file is in the sink, half or whole, that the sink's log does not name.
+        """Stand still where a file is in the sink, half or whole, that the sink's log does not name.
 
         The JVM is stopped while it is looked at, so that a slow look misses no more than a fast one.
         """
@@ -85,7 +85,7 @@ class StructuredStreaming(System):
         return {("writing" if is_half else "written", path) for path in files}
 
     def forget(self) -> None:
-        """Deletes the checkpoint."""
+        """Delete the checkpoint."""
         shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
 
 
@@ -97,7 +97,7 @@ class HandWrittenLoop(System):
     policy = "commit after write"
 
     def run(self, watch: StepWatcher) -> None:
-        """Reads on from the group's offsets to the end that there is now."""
+        """Read on from the group's offsets to the end that there is now."""
         limit_files(self.disk_bytes)
         assert self.settings.bootstrap_servers is not None
         read_and_write(

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Produced:
-    """Is what became of the records 0, 1, 2 ... `sent` - 1: which were acknowledged, and what the log holds, in order.
+    """What became of the records 0, 1, 2 ... `sent` - 1: which were acknowledged, and what the log holds, in order.
 
     With `acks=0` kafka-python calls a record acknowledged that it has written to a socket.
     """
@@ -41,22 +41,22 @@ class Produced:
 
     @cached_property
     def found(self) -> frozenset[int]:
-        """Are the records that stand in the log, once or more often."""
+        """The records that stand in the log, once or more often."""
         return frozenset(self.log)
 
     @cached_property
     def lost(self) -> frozenset[int]:
-        """Are the records that were acknowledged and are not in the log."""
+        """The records that were acknowledged and are not in the log."""
         return self.acknowledged - self.found
 
     @cached_property
     def doubled(self) -> frozenset[int]:
-        """Are the records that stand in the log more than once."""
+        """The records that stand in the log more than once."""
         return frozenset(number for number, times in Counter(self.log).items() if times > 1)
 
 
 def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees, *, records: int = 300) -> Produced:
-    """Produces numbered records to a new topic while the leader of its only Kafka partition is killed.
+    """Produce numbered records to a new topic while the leader of its only Kafka partition is killed.
 
     1. The first third is produced in quiet, and each record is on every replica.
     2. The followers stand still (SIGSTOP): what the leader takes now is on its disk alone. One batch may still reach
@@ -106,7 +106,7 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees, *, records
 def _send_to_leader_alone(
     cluster: Cluster, leader: int, topic: str, guarantees: Guarantees, third: int, send: Callable[[int, int], None]
 ) -> None:
-    """Sends the second third, in two batches: the followers may be given the first, never the second.
+    """Send the second third, in two batches: the followers may be given the first, never the second.
 
     With acks=all the leader takes no second batch from a producer before the first is answered.
     """
@@ -119,7 +119,7 @@ def _send_to_leader_alone(
 
 
 def read_log(cluster: Cluster, topic: str) -> tuple[int, ...]:
-    """Reads the numbers in the log of the topic's only Kafka partition, in order, as its leader has them."""
+    """Read the numbers in the log of the topic's only Kafka partition, in order, as its leader has them."""
     place = TopicPartition(topic, 0)
     numbers: list[int] = []
     with closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, enable_auto_commit=False)) as consumer:

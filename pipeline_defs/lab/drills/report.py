@@ -36,7 +36,7 @@ BROKER_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Is what a person asked for: drills, whether acks are drilled too, random schedules, and where.
+    """What a person asked for: drills, whether acks are drilled too, random schedules, and where.
 
     In a bucket, or on a cluster, Offsetlake alone is drilled.
     """
@@ -64,7 +64,7 @@ class Chosen:
 
 
 def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: str, engine: str) -> Chosen:
-    """Returns the drills named, or all; refuses names that are none. Schedules without names are run alone."""
+    """Return the drills named, or all; refuse names that are none. Schedules without names are run alone."""
     unknown = [name for name in names if name not in {*DRILLS, ACKS}]
     if unknown:
         raise BadSetting(
@@ -87,7 +87,7 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: st
 
 
 def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:
-    """Runs drills, then random schedules, chosen and checked before; returns the report as a document for JSON."""
+    """Run drills, then random schedules, chosen and checked before; return the report as a document for JSON."""
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     random_rows: list[Row] = []
@@ -122,7 +122,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
 
 
 def is_right(report: Mapping[str, Any]) -> bool:
-    """Says whether Offsetlake did what it promises in every drill, each with its fault proven."""
+    """Return whether Offsetlake did what it promises in every drill, each with its fault proven."""
     return all(row["verdict"] == "right" for row in report["drills"] if row["system"] == "offsetlake")
 
 
@@ -145,7 +145,7 @@ def _run(arena: Arena, drill: Drill, name: str) -> Row:
 
 
 def _sum_up(rows: Sequence[Row], seed: int) -> Row:
-    """Is one line for all random schedules."""
+    """Return one line for all random schedules."""
     wrong = [row for row in rows if row.verdict != "right"]
     count: Callable[[str], int] = lambda name: sum(getattr(row, name) for row in rows)  # noqa: E731
     return Row(

@@ -21,7 +21,7 @@ MAX_RECORDS = 120
 
 
 def run_schedule(arena: Arena, seed: int, number: int) -> Row:
-    """Runs schedule `number` of a seed, and holds what is landed in the end against what was produced."""
+    """Run schedule `number` of a seed, and hold what is landed in the end against what was produced."""
     chance = random.Random(f"{seed}:{number}")  # noqa: S311
     started = time.monotonic()
     arena.topic = replace(
@@ -45,7 +45,7 @@ def run_schedule(arena: Arena, seed: int, number: int) -> Row:
 
 
 def _happen(arena: Arena, chance: random.Random, number: int) -> str:
-    """Does what the world does between two crashes: always more records, and sometimes something else."""
+    """Do what the world does between two crashes: always more records, and sometimes something else."""
     for partition in range(arena.partitions):
         arena.produce(chance.randint(1, MAX_RECORDS), partition)
     what = chance.choice(["", "", "expire", "abort", "partitions", "recreate"])

@@ -19,11 +19,11 @@ AGAIN_SECONDS = 5
 
 
 class DoesNotEnd(OffsetlakeError):
-    """Says that an undisturbed system was still at it after all the time that it was given."""
+    """An undisturbed system was still at it after all the time that it was given."""
 
 
 def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: float = AGAIN_SECONDS) -> None:
-    """Runs a system in this process, with the Spark session that there is; raises `DoesNotEnd` after `seconds`."""
+    """Run a system in this process, with the Spark session that there is; raise `DoesNotEnd` after `seconds`."""
     with _bounded(seconds, again_seconds) as is_over:
 
         def is_worth_a_start(error: BaseException) -> bool:  # Ctrl-C and SIGTERM come here too
@@ -36,7 +36,7 @@ def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: f
 
 @contextmanager
 def _bounded(seconds: float, again_seconds: float) -> Iterator[Callable[[], bool]]:
-    """Raises in what runs inside, again and again, for what runs inside may take the first for a failure of its own."""
+    """Raise in what runs inside, again and again, for what runs inside may take the first for a failure of its own."""
     over = False
 
     def give_up(number: int, frame: FrameType | None) -> None:

@@ -58,7 +58,7 @@ TRIES = 6
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Is what a system itself says of a topic: rows landed, holes explained, and the places that it says are lost.
+    """What a system itself says of a topic: rows landed, holes explained, and the places that it says are lost.
 
     A place is generation, Kafka partition, first and last offset, half-open.
     """
@@ -95,15 +95,15 @@ class System:
         return f"{self.name}-{self.topic.name}"
 
     def run(self, watch: StepWatcher) -> None:
-        """Lands what the topic has now, and ends."""
+        """Land what the topic has now, and ends."""
         raise NotImplementedError
 
     def books(self) -> Books:
-        """Reads what it says that it has landed, and what is lost; a peer only shows rows."""
+        """Read what it says that it has landed, and what is lost; a peer only shows rows."""
         return Books(count_visible(self.folder))
 
     def forget(self) -> None:
-        """Deletes what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
+        """Delete what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
         assert self.settings.bootstrap_servers is not None
         Operations(self.settings.bootstrap_servers).delete_group(self.group)
 
@@ -120,7 +120,7 @@ class Offsetlake(System):
 
     @property
     def policy(self) -> str:
-        """Is the topic's delivery policy."""
+        """The topic's delivery policy."""
         return self.topic.delivery.value
 
     @property
@@ -134,7 +134,7 @@ class Offsetlake(System):
         return self.topic.group
 
     def run(self, watch: StepWatcher) -> None:
-        """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
+        """Tick and land until nothing is pending; a run that fails is tried again, as the sensor would."""
         limit_files(self.disk_bytes)
         edges = Edges(self.settings, watch_step=watch)
         if self.answers_lost:
@@ -159,7 +159,7 @@ class Offsetlake(System):
         edges.kafka(self.topic).close()
 
     def books(self) -> Books:
-        """Reads plan log, manifests and ledger."""
+        """Read plan log, manifests and ledger."""
         coverage = Lake(self.settings.lake).coverage(self.topic.name)
         manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
         lost = tuple(
@@ -169,7 +169,7 @@ class Offsetlake(System):
         return Books(sum(manifest.rows for manifest in manifests), holes, lost)
 
     def forget(self) -> None:
-        """Deletes Dagster's whole home and the consumer group."""
+        """Delete Dagster's whole home and the consumer group."""
         shutil.rmtree(self.settings.dagster_home, ignore_errors=True)
         System.forget(self)
 
@@ -190,7 +190,7 @@ def visible_values(folder: str) -> list[bytes]:
 
 
 def count_visible(folder: str) -> int:
-    """Counts the rows that a plain glob shows; none where it cannot be read."""
+    """Count the rows that a plain glob shows; none where it cannot be read."""
     try:
         return len(visible_values(folder))
     except Refused:
@@ -208,14 +208,14 @@ def with_own_jvm(system: System) -> System:
 
 
 def limit_files(size: int | None) -> None:
-    """Has every write of this process and its JVM fail that would make a file larger than `size` bytes."""
+    """Have every write of this process and its JVM fail that would make a file larger than `size` bytes."""
     if size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
-    """Has the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
+    """Have the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
     disk = lake.store.disk
     assert disk is not None
     link, left = disk.link, count

@@ -39,7 +39,7 @@ _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, 
 
 
 def source_spec(topic: Topic) -> dg.AssetSpec:
-    """Is the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
+    """Return the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
     return _external(
         topic,
         topic.source_key,
@@ -61,7 +61,7 @@ def source_spec(topic: Topic) -> dg.AssetSpec:
 
 
 def ledger_spec(topic: Topic) -> dg.AssetSpec:
-    """Is the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
+    """Return the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
     return _external(
         topic,
         topic.losses_key,
@@ -82,12 +82,12 @@ def ledger_spec(topic: Topic) -> dg.AssetSpec:
 
 
 def _external(topic: Topic, key: dg.AssetKey, **own: Any) -> dg.AssetSpec:
-    """Is an asset of the topic that nothing here materialises, with what all of them have."""
+    """Return an asset of the topic that nothing here materialises, with what all of them have."""
     return dg.AssetSpec(key, kinds={"kafka"}, owners=topic.owners, tags=asset_tags(topic), metadata=_read_on(), **own)
 
 
 def raw_description(topic: Topic) -> str:
-    """Says what the raw asset is, what its keys and colours mean, and what happens on a click."""
+    """Return what the raw asset is, what its keys and colours mean, and what happens on a click."""
     return _described(
         topic,
         f"""
@@ -107,7 +107,7 @@ def raw_description(topic: Topic) -> str:
 
 
 def decoded_description(topic: Topic, decode: Decode) -> str:
-    """Says what the decoded asset is and what becomes of records that cannot be decoded."""
+    """Return what the decoded asset is and what becomes of records that cannot be decoded."""
     return _described(
         topic,
         f"""
@@ -171,7 +171,7 @@ def latest_description(topic: Topic, config: Latest) -> str:
 
 
 def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
-    """Are the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
+    """Return the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
     columns = [dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
     return {
         "dagster/column_schema": dg.TableSchema(columns=columns),
@@ -183,7 +183,7 @@ def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
 def derived_asset(
     topic: Topic, tree: str, glob: str, lake: str | None, folder: str = "", **own: Any
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Is `dg.asset` with what assets made of landed ranges have in common; files lie in a tree of that name, or in `folder`."""
+    """Return `dg.asset` with what assets made of landed ranges share; files lie in a tree of that name, or in `folder`."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
         key=dg.AssetKey([tree, topic.name]),
         pool=op_name(dg.AssetKey([tree, topic.name])),
@@ -198,7 +198,7 @@ def derived_asset(
 
 
 def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, Any]:
-    """Says where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
+    """Say where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
     if lake is None:
         return {}
     folder = Store(lake).url(f"{tree}/{topic.name}")
@@ -206,12 +206,12 @@ def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, An
 
 
 def asset_tags(topic: Topic) -> Mapping[str, str]:
-    """Are the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
+    """Return the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
     return {**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags}
 
 
 def check_owners(owners: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuses an owner whom Dagster would refuse later, with less to say."""
+    """Refuse an owner whom Dagster would refuse later, with less to say."""
     for owner in owners:
         if not OWNER.fullmatch(owner):
             raise ValueError(f"owner {owner!r} is neither an email address nor team:<name>, such as team:data-platform")
@@ -219,7 +219,7 @@ def check_owners(owners: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
-    """Refuses a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
+    """Refuse a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
     for key, value in tags.items():
         if key.startswith(("dagster/", "offsetlake/")):
             raise ValueError(
@@ -234,13 +234,13 @@ def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _described(topic: Topic, text: str) -> str:
-    """Is the text with its indentation taken away, after what the topic's own defs.yaml says of it."""
+    """Return the text with its indentation taken away, after what the topic's own defs.yaml says of it."""
     own = dedent(text).strip()
     return f"{topic.description.strip()}\n\n{own}" if topic.description else own
 
 
 def _read_on() -> dict[str, Any]:
-    """Are the documents that Dagster offers to open beside the defs.yaml; none where they are not there."""
+    """Return the documents that Dagster offers to open beside the defs.yaml; none where they are not there."""
     documents: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
         dg.LocalFileCodeReference(file_path=str(DOCS / name), label=name)
         for name in _DOCUMENTS

@@ -42,7 +42,7 @@ _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, bool], Finding], str]] = {
 
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the four checks of a topic's raw asset."""
+    """Build the four checks of a topic's raw asset."""
     return [*(_lake_check(topic, name) for name in _LAKE_CHECKS), _replay_check(topic)]
 
 
@@ -55,19 +55,19 @@ def audit_keys(topic: Topic) -> list[dg.AssetCheckKey]:
 
 
 def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
-    """Is the key of one of the topic's checks."""
+    """Return the key of one of the topic's checks."""
     return dg.AssetCheckKey(topic.asset_key, name)
 
 
 def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks of what is around the landed ranges; the sensors tell of them too."""
+    """Build the checks of what is around the landed ranges; the sensors tell of them too."""
     return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
 def report_standing(
     topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
 ) -> Finding:
-    """Tells Dagster outside of any run what is lost, what soon may be and what does not get on, each where it is news.
+    """Tell Dagster outside of any run what is lost, what soon may be and what does not get on, each where it is news.
 
     Returns what does not get on.
     """
@@ -157,7 +157,7 @@ def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
 
 
 def lake_result(topic: Topic, name: str, edges: Edges, *, is_recent: bool = False) -> dg.AssetCheckResult:
-    """Is what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up."""
+    """Return what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up."""
     question, _ = _LAKE_CHECKS[name]
     return as_result(question(topic, edges.lake, is_recent))
 
@@ -181,7 +181,7 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
 
 
 def as_result(finding: Finding) -> dg.AssetCheckResult:
-    """Shows a finding: what was looked at, how much, and each violation with its offsets."""
+    """Show a finding: what was looked at, how much, and each violation with its offsets."""
     shown = finding.violations[:100]
     more = f" (and {len(finding.violations) - 1} more)" if len(shown) > 1 else ""
     return dg.AssetCheckResult(

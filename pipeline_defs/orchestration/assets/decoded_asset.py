@@ -34,7 +34,7 @@ NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told 
 
 
 def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
-    """Builds the asset that decodes what is landed of a topic; `lake` is only shown."""
+    """Build the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
 
     @derived_asset(
@@ -122,7 +122,7 @@ def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int,
 
 
 def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:
-    """Is the event of one decoded range; its data version is both files' digests."""
+    """Return the event of one decoded range; its data version is both files' digests."""
     return dg.AssetMaterialization(
         asset_key=topic.decoded_key,
         partition=decoding.offsets.key,
@@ -132,7 +132,7 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edg
 
 
 def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> Mapping[str, Any]:
-    """Are the facts of a decoded range that the UI shows: from its document, and how this run found it."""
+    """Return the facts of a decoded range that the UI shows: from its document, and how this run found it."""
     offsets, provenance = decoding.offsets, decoding.provenance
     metadata: dict[str, Any] = {
         "outcome": outcome.value,

@@ -32,7 +32,7 @@ _WHY = {
 
 
 def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
-    """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made.
+    """Check the equation of every range that is decoded; say too how many wait, and how many an older decoder made.
 
     `is_recent` leaves out those that a frontier document sums up.
     """
@@ -73,7 +73,7 @@ def _find_without_file(
 
 
 def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
-    """Names the ranges that hold dead letters, and how many of which error.
+    """Name the ranges that hold dead letters, and how many of which error.
 
     `is_recent` only counts those of compacted files.
     """
@@ -133,7 +133,7 @@ def check_outside(topic: Topic, days: Days, edges: Edges, *, is_recent: bool = F
 def read_dead_letters(
     topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
-    """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
+    """Read how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
     from ...adapters.tables.duck import (  # late: code server and runs load this, and hardly ever ask DuckDB
         Duck,
         file_pattern,

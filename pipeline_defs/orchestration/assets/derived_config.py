@@ -30,7 +30,7 @@ MOST_BYTES_OF_A_SCHEMA = 16 * MIB
 
 
 class SideConfig(YamlModel):
-    """Says how keys, or values, are decoded."""
+    """How keys, or values, are decoded."""
 
     format: Annotated[str, WRITTEN, word(*Format)] = Field(
         default="none",
@@ -56,7 +56,7 @@ class SideConfig(YamlModel):
     )
 
     def as_side(self, name: str, project: Path) -> Side:
-        """Returns the side as the pipeline sees it; raises `BadSetting`."""
+        """Return the side as the pipeline sees it; raise `BadSetting`."""
         where = f"`decode.{name}`"
         schema = self.inline_schema
         if self.schema_file is not None:
@@ -81,7 +81,7 @@ class SideConfig(YamlModel):
 
 
 class BudgetConfig(YamlModel):
-    """Says how many records of a range may be set aside before the range fails."""
+    """How many records of a range may be set aside before the range fails."""
 
     records: Annotated[int, number(0, 2**31 - 1)] = Field(default=Budget().records, description="so many, and")
     share: Annotated[float, number(0, 1)] = Field(

@@ -41,18 +41,18 @@ ON_CHANGE = (
 
 
 class LandConfig(dg.Config):
-    """Is what a person may say of one run, in its run config."""
+    """What a person may say of one run, in its run config."""
 
     on_change: Literal["keep", "replace"] = Field(default="keep", description=ON_CHANGE)
 
 
 def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
-    """Is the run config of the topic's raw asset, as `LandConfig` validates it."""
+    """Return the run config of the topic's raw asset, as `LandConfig` validates it."""
     return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
 def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:
-    """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
+    """Build the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
     @dg.asset(
         key=topic.asset_key,
@@ -124,7 +124,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
 
 
 def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdict]) -> None:
-    """Raises `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
+    """Raise `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
@@ -136,7 +136,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
 
 @contextmanager
 def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
-    """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
+    """Give what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
     data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
     with telling(edges.lineage(), "ranges", warn) as tell:
 
@@ -148,7 +148,7 @@ def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> I
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:
-    """Is the event of one landed range; its data version is the file's digest."""
+    """Return the event of one landed range; its data version is the file's digest."""
     return dg.AssetMaterialization(
         asset_key=topic.asset_key,
         partition=verdict.offsets.key,
@@ -158,7 +158,7 @@ def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMat
 
 
 def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str, Any]:
-    """Are the facts of a range that the UI shows: from its manifest, and how this run found it."""
+    """Return the facts of a range that the UI shows: from its manifest, and how this run found it."""
     manifest = verdict.manifest
     if manifest is None:
         raise ValueError(f"{verdict.offsets.key} is not landed")

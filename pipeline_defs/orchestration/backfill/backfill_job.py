@@ -34,7 +34,7 @@ _ON_CHANGE = dg.Enum("OnChange", [dg.EnumValue("keep"), dg.EnumValue("replace")]
 
 
 def build_backfill(topic: Topic) -> dg.Definitions:
-    """Builds the job that launches a backfill of the topic; its config says of what, by default the last hour's."""
+    """Build the job that launches a backfill of the topic; its config says of what, by default the last hour's."""
     description = (
         f"Lands ranges of `{topic.name}` (again), chosen as people speak of them; by default those with records of the last "
         f"{DEFAULT_MINUTES} minutes: open **Launchpad** and click **Launch Run**. For others change the config before: one of "
@@ -90,6 +90,6 @@ def build_backfill(topic: Topic) -> dg.Definitions:
 
 
 def _choice(ranges: dict[str, Any]) -> Choice:
-    """Is what the config says; Dagster has seen to it that it is one way."""
+    """Return what the config says; Dagster has seen to it that it is one way."""
     said = dict(ranges.get("between", ranges))
     return Choice(**said | {"offsets": tuple(said.get("offsets", ()))}, said_in="config")

@@ -34,7 +34,7 @@ EVENTS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BackfillState:
-    """Is how far a backfill is: ranges reported landed, its runs so far, and Dagster's word for it."""
+    """How far a backfill is: ranges reported landed, its runs so far, and Dagster's word for it."""
 
     status: str
     done: frozenset[str]
@@ -44,12 +44,12 @@ class BackfillState:
 
 
 def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
-    """Selects what is not landed and whose last run failed, by Dagster's runs."""
+    """Select what is not landed and whose last run failed, by Dagster's runs."""
     return choose_failed(coverage, set(read_tries(instance, topic.landing).tried))
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
-    """Selects what may have records of a time; the broker is asked only where something is not landed."""
+    """Select what may have records of a time; the broker is asked only where something is not landed."""
     unlanded: dict[int, int] = {}
     if coverage.pending():
         kafka = edges.kafka(topic)
@@ -59,7 +59,7 @@ def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, e
 
 
 def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
-    """Returns one document per range: what it is, where it stands, and what of it is landed."""
+    """Return one document per range: what it is, where it stands, and what of it is landed."""
     states = coverage.states()
     rows = []
     for offsets in ranges:
@@ -83,7 +83,7 @@ def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict
 
 
 def preview_totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums up a preview: ranges by state, offsets, and what of them is landed."""
+    """Sum up a preview: ranges by state, offsets, and what of them is landed."""
     states = [row["state"] for row in rows]
     return {
         "ranges_by_state": {state: states.count(state) for state in sorted(set(states))},
@@ -94,7 +94,7 @@ def preview_totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def preview_table(rows: Sequence[dict[str, Any]], most: int) -> str:
-    """Is a preview as a table in Markdown, of `most` ranges."""
+    """Return a preview as a table in Markdown, of `most` ranges."""
     lines = ["| key | state | offsets | rows | bytes | first record | last record |", "|---|---|---|---|---|---|---|"]
     for row in rows[:most]:
         counts = ("-" if row[name] is None else f"{row[name]:,}" for name in ("offsets", "rows", "bytes"))
@@ -105,7 +105,7 @@ def preview_table(rows: Sequence[dict[str, Any]], most: int) -> str:
 
 
 def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
-    """Refuses to go on where no Dagster daemon executes backfills; raises `DaemonUnavailable`."""
+    """Refuse to go on where no Dagster daemon executes backfills; raise `DaemonUnavailable`."""
     silent_seconds = read_silence(instance, "BACKFILL", now_seconds)
     if is_silent(silent_seconds):
         last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
@@ -127,7 +127,7 @@ def launch_backfill(
     title: str = "",
     duty: Duty | None = None,
 ) -> str:
-    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first.
+    """Give Dagster a backfill of just these ranges, and return its id; keys that Dagster lacks are registered first.
 
     Of landing, where `duty` says nothing else.
     """
@@ -154,7 +154,7 @@ def launch_backfill(
 def follow_backfill(
     topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance, duty: Duty | None = None
 ) -> Iterator[BackfillState]:
-    """Yields how far the backfill is, each time it is asked, until it has ended."""
+    """Yield how far the backfill is, each time it is asked, until it has ended."""
     asset_key = (duty or topic.landing).asset_key
     wanted, done, cursor = frozenset(keys), set[str](), 0
     while True:

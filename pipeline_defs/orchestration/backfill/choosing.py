@@ -51,7 +51,7 @@ _CALLED = {"decode": {"missing": "due", "key": "partition"}}  # ways that are sa
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Is what a person said; `said_in` is how, so that an error names what they wrote.
+    """What a person said; `said_in` is how, so that an error names what they wrote.
 
     `decoded` says that the ranges are to be decoded, not landed; a schema id, dead letters and an older decoder are of decoded
     ranges in any case.
@@ -75,7 +75,7 @@ class Choice:
 
     @property
     def way(self) -> str:
-        """Is by what is chosen; refuses none, more than one, and half a time."""
+        """By what is chosen; refuses none, more than one, and half a time."""
         times = [self.from_time is not None, self.to_time is not None]
         given = {
             "all": self.every,
@@ -108,20 +108,20 @@ class Choice:
 
     @property
     def is_of_decoded(self) -> bool:
-        """Says whether the ranges are to be decoded (again), from what is landed."""
+        """Whether the ranges are to be decoded (again), from what is landed."""
         return self.decoded or self.way in _DECODED_WAYS
 
     @property
     def is_redo(self) -> bool:
-        """Says whether landed ranges are meant too, to be read again and compared."""
+        """Whether landed ranges are meant too, to be read again and compared."""
         return self.way not in {"missing", "failed"}
 
     def spelled(self, name: str) -> str:
-        """Is a name as the person has written it: an option, or a key of the config."""
+        """Return a name as the person has written it: an option, or a key of the config."""
         return f"--{name.replace('_', '-')}" if self.said_in != "config" else name
 
     def times(self, now_ms: int) -> tuple[int, int]:
-        """Is the time that is meant, `[start, end)` in ms since 1970."""
+        """Return the time that is meant, `[start, end)` in ms since 1970."""
         if self.last_minutes is not None:
             if self.last_minutes < 1:
                 raise Refused(
@@ -148,7 +148,7 @@ class Choice:
 def select_ranges(
     choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
 ) -> Selection:
-    """Selects the ranges that a person means; never none: raises `Refused` or `EmptySelection`."""
+    """Select the ranges that a person means; never none: raises `Refused` or `EmptySelection`."""
     generation = coverage.log.generation if choice.generation is None else choice.generation
     in_time = lambda: select_times(topic, coverage, *choice.times(edges.now_ms()), edges)  # noqa: E731
     if choice.is_of_decoded and choice.way in {*_DECODED_WAYS, "missing", "failed"}:
@@ -168,7 +168,7 @@ def select_ranges(
 def _select_decoded(
     choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
 ) -> Selection:
-    """Selects by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
+    """Select by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
     if choice.way == "failed":
         tried = read_tries(instance, topic.decoding).tried
         failed = [offsets for offsets in read_due(topic, edges) if offsets in tried]
@@ -177,7 +177,7 @@ def _select_decoded(
 
 
 def find_decoded(choice: Choice, topic: Topic, edges: Edges) -> list[OffsetRange]:
-    """Finds what a person means by what is known of decoded ranges: what waits, or what is decoded and how; may be none."""
+    """Find what a person means by what is known of decoded ranges: what waits, or what is decoded and how; may be none."""
     if choice.way == "missing":
         return read_due(topic, edges)
     known = edges.decodings.read(topic.name)

@@ -86,11 +86,11 @@ def find_daemons(home: str | Path) -> list[DaemonProcess]:
 
 
 def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:
-    """Reads for how many seconds a daemon has said nothing; none where it never has."""
+    """Read for how many seconds a daemon has said nothing; none where it never has."""
     heartbeat = instance.get_daemon_heartbeats().get(daemon)
     return now_seconds - heartbeat.timestamp if heartbeat else None
 
 
 def is_silent(silent_seconds: float | None) -> bool:
-    """Says whether a daemon that has said nothing for so long is taken not to be there."""
+    """Return whether a daemon that has said nothing for so long is taken not to be there."""
     return silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS

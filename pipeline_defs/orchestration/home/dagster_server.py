@@ -47,11 +47,11 @@ LOOKS_WITHOUT = 5  # of `up`, one a second
 
 
 class DagsterUnavailable(Unavailable):
-    """Says that Dagster did not come up."""
+    """Dagster did not come up."""
 
 
 class PortTaken(DagsterUnavailable):
-    """Says that another program listens at the port; Dagster's own processes would go on for ever without a UI."""
+    """Another program listens at the port; Dagster's own processes would go on for ever without a UI."""
 
     kind = DagsterUnavailable.kind
 
@@ -167,7 +167,7 @@ class DagsterServer:
             return json.load(answer)["data"]
 
     def run_job(self, job: str) -> tuple[str, bool]:
-        """Runs a job and waits for its end; returns the run's id and whether it succeeded."""
+        """Run a job and wait for its end; return the run's id and whether it succeeded."""
         client = DagsterGraphQLClient("127.0.0.1", port_number=self.port)
         run_id = client.submit_job_execution(job, repository_location_name="offsetlake")
         deadline = time.monotonic() + RUN_SECONDS

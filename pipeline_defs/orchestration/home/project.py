@@ -80,7 +80,7 @@ def defs() -> dg.Definitions:
 
 
 def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
-    """Returns the files of a project that lands the topics, with their texts; raises `Refused` where there is something.
+    """Return the files of a project that lands the topics, with their texts; raise `Refused` where there is something.
 
     `bootstrap_servers` is written into each defs.yaml; with none, the machine's setting holds.
     """
@@ -103,7 +103,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
 
 
 def write_project(files: Mapping[Path, str]) -> None:
-    """Writes the files of a planned project."""
+    """Write the files of a planned project."""
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -145,7 +145,7 @@ def write_env(project: Path, home: Path) -> bool:
 
 
 def read_dagster_yaml(project: Path) -> str:
-    """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
+    """Read how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
     path = project / DAGSTER_YAML
     return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
 
@@ -164,7 +164,7 @@ def folder_name(topic: str) -> str:
 
 
 def package_name(folder: str) -> str:
-    """Is a Python package for a folder's name, one that nothing installed has already."""
+    """Return a Python package for a folder's name, one that nothing installed has already."""
     name = re.sub(r"\W", "_", folder.lower(), flags=re.ASCII).strip("_") or "lake"
     if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
         name = f"lake_{name}"

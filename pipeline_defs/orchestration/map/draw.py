@@ -20,7 +20,7 @@ from .page import page
 
 
 def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tuple[Picture, str]:
-    """Reads the picture of a topic, and what must be said beside it."""
+    """Read the picture of a topic, and what must be said beside it."""
     coverage = edges.lake.coverage(topic.name)
     remark = ""
     try:
@@ -38,7 +38,7 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
 
 
 def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
-    """Writes the page; the file is whole or as it was before."""
+    """Write the page; the file is whole or as it was before."""
     scratch = file.with_name(f".offsetlake-map-{os.getpid()}")  # beside the longest name that Kafka allows
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,5 +51,5 @@ def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
 
 
 def map_file(topic: Topic, edges: Edges) -> Path:
-    """Is where the audit writes the map of a topic, on the machine that it runs on."""
+    """Return where the audit writes the map of a topic, on the machine that it runs on."""
     return edges.settings.home / "maps" / f"{topic.name}.html"

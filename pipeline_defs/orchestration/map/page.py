@@ -24,7 +24,7 @@ PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "
 
 
 def page(picture: Picture, now_ms: int, remark: str = "") -> str:
-    """Is the HTML file; `remark` is said beside the title."""
+    """Return the HTML file; `remark` is said beside the title."""
     columns = {name: _encoded(column) for name, column in _columns(picture).items()}
     at, layout = 0, {}
     for name, (kind, data) in columns.items():
@@ -53,7 +53,7 @@ def page(picture: Picture, now_ms: int, remark: str = "") -> str:
 
 
 def _columns(picture: Picture) -> dict[str, array[Any]]:
-    """Are the columns as they travel: times as differences, which compress."""
+    """Return the columns as they travel: times as differences, which compress."""
     return {
         "lengths": picture.lengths,
         "oldest": _differences(picture.oldest_ms),

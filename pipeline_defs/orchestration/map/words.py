@@ -14,7 +14,7 @@ DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
 
 
 def bar(picture: Picture, line: Line) -> str:
-    """Is a line as `BAR_WIDTH` characters, from its first offset to its head; the most urgent within each is shown."""
+    """Return a line as `BAR_WIDTH` characters, from its first offset to its head; the most urgent within each is shown."""
     rank = {look: place for place, look in enumerate(URGENCY)}
     span = slice(line.first, line.first + line.count)
     ends = [int(end) for end in accumulate(picture.lengths[span])]
@@ -30,7 +30,7 @@ def bar(picture: Picture, line: Line) -> str:
 
 
 def counts(picture: Picture, line: Line) -> Counter[Look]:
-    """Is how many links of a line have each look."""
+    """Return how many links of a line have each look."""
     return Counter(Look(number) for number in picture.looks[line.first : line.first + line.count])
 
 
@@ -47,17 +47,17 @@ def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
 
 
 def name(line: Line) -> str:
-    """Is what a line is of."""
+    """Return what a line is of."""
     return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
 
 
 def legend() -> str:
-    """Is what the characters mean."""
+    """Return what the characters mean."""
     return ", ".join(f"{glyph} {look.name.lower()}" for look, glyph in GLYPHS.items())
 
 
 def summary(picture: Picture) -> str:
-    """Is the picture as markdown: the bars, then a table of how many ranges stand where."""
+    """Return the picture as markdown: the bars, then a table of how many ranges stand where."""
     if not picture.lines:
         return "nothing is planned yet"
     names = [name(line) for line in picture.lines]

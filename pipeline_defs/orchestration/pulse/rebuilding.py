@@ -25,7 +25,7 @@ from .ticking import find_unseen_decoded, landed_event, move_frontier, report_de
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Is what was given back: keys, materialisations, and where each Kafka partition of the group was moved to."""
+    """What was given back: keys, materialisations, and where each Kafka partition of the group was moved to."""
 
     keys: int
     events: int
@@ -38,7 +38,7 @@ def rebuild_topic(
     instance: dg.DagsterInstance,
     on_restored: Callable[[int, int], None] = lambda done, total: None,
 ) -> Rebuilt:
-    """Gives Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
+    """Give Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
 
     Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
     """
@@ -61,7 +61,7 @@ def rebuild_topic(
 
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
-    """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
+    """Tell Dagster of the decoded ranges that it has no materialisation of, or an older one; return how many."""
     coverage = edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name).of(coverage)
     held = read_tries(instance, topic.decoding).held.keys()
@@ -76,7 +76,7 @@ def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -
 def _outdated(
     key: dg.AssetKey, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance, known: set[OffsetRange]
 ) -> list[OffsetRange]:
-    """Finds the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
+    """Find the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
     shown = read_data_versions(instance, key)
     return [
         offsets

@@ -31,7 +31,7 @@ UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing
 
 @dataclass(frozen=True, slots=True)
 class Endangered:
-    """Is one Kafka partition that has records which are not landed; `seconds` is none where nothing deletes them."""
+    """One Kafka partition that has records which are not landed; `seconds` is none where nothing deletes them."""
 
     partition: int
     offset: int
@@ -41,7 +41,7 @@ class Endangered:
 
     @property
     def share(self) -> float | None:
-        """Is how much is left of the time for which a record is kept, from 0 to 1; none where it is kept."""
+        """How much is left of the time for which a record is kept, from 0 to 1; none where it is kept."""
         if self.seconds is None:
             return None
         kept = self.kept_seconds or UNBOUNDED_KEPT_SECONDS
@@ -51,7 +51,7 @@ class Endangered:
 def read_endangered(
     topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges
 ) -> list[Endangered]:
-    """Reads what of a topic is not landed and since when; nothing where all is."""
+    """Read what of a topic is not landed and since when; nothing where all is."""
     kafka = edges.kafka(topic)
     level = topic.policy.isolation_level
     frontier = coverage.frontier(coverage.log.generation)
@@ -73,7 +73,7 @@ def read_endangered(
 
 
 def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
-    """Checks that what is not landed will be kept for long enough; it is an error where it is very late."""
+    """Check that what is not landed will be kept for long enough; it is an error where it is very late."""
     late = [each for each in endangered if each.share is not None and each.share < WARN_SHARE]
     violations = tuple(
         f"{topic.name}/{each.partition}: offset {each.offset} is not landed and may be deleted in "

@@ -23,7 +23,7 @@ _LANDABLE = {State.PENDING, State.SKIPPED}
 
 
 def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
-    """Reads every loss of a topic, those recorded first, then those of ranges that are not landed."""
+    """Read every loss of a topic, those recorded first, then those of ranges that are not landed."""
     coverage = edges.lake.recent(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return all_losses(coverage, marks)
@@ -40,7 +40,7 @@ def read_skips(topic: Topic, edges: Edges) -> list[Skip]:
 
 
 def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
-    """Checks that every loss was accepted; each violation names the offsets, the cause and what to do."""
+    """Check that every loss was accepted; each violation names the offsets, the cause and what to do."""
     waiting = [loss for loss in losses if not is_accepted(topic, loss)]
     facts = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
@@ -62,17 +62,17 @@ def _texts(topic: Topic, losses: list[Loss]) -> tuple[str, ...]:
 
 
 def loss_text(topic: Topic, loss: Loss) -> str:
-    """Is a loss in one line: offsets, cause, what was said of it."""
+    """Return a loss in one line: offsets, cause, what was said of it."""
     return f"{loss.text(topic.name)}; {standing(topic, loss)}"
 
 
 def is_accepted(topic: Topic, loss: Loss) -> bool:
-    """Says whether a person, or the topic's policy, has said that the loss is one."""
+    """Return whether a person, or the topic's policy, has said that the loss is one."""
     return loss.acceptance is not None or topic.on_loss == "record"
 
 
 def standing(topic: Topic, loss: Loss) -> str:
-    """Is what was said of a loss, in words, and what to do where nothing was."""
+    """Return what was said of a loss, in words, and what to do where nothing was."""
     if loss.acceptance is not None:
         return f"accepted by {loss.acceptance.accepted_by}"
     if topic.on_loss == "record":
@@ -81,7 +81,7 @@ def standing(topic: Topic, loss: Loss) -> str:
 
 
 def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
-    """Records that what is lost of a range or a lost link is lost; refuses where nothing is. The first word stands."""
+    """Record that what is lost of a range or a lost link is lost; refuse where nothing is. The first word stands."""
     coverage = edges.lake.coverage_of(topic.name, [key])
     offsets = parse_key(key)
     state = coverage.states().get(offsets)

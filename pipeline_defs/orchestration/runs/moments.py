@@ -20,7 +20,7 @@ def time_text(moment_ms: int | None) -> str:
 
 
 def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
-    """Reads ISO 8601 as ms since 1970; `zone` is of a time without one. Raises `ValueError`, which says what was expected.
+    """Read ISO 8601 as ms since 1970; `zone` is of a time without one. Raises `ValueError`, which says what was expected.
 
     `zone_name` is what the person would call the zone's own field.
     """
@@ -39,7 +39,7 @@ def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
 
 
 def pace_text(done: int, total: int | None, seconds: float) -> str:
-    """Is how far a piece of work is: done, total, how long it took, the rate, and the time left at that rate."""
+    """Return how far a piece of work is: done, total, how long it took, the rate, and the time left at that rate."""
     if total is None and not done:
         return f"{duration_text(seconds)} so far"
     rate = done / seconds if seconds > 0 else 0.0
@@ -49,7 +49,7 @@ def pace_text(done: int, total: int | None, seconds: float) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Is a time span in its largest unit, or a dash."""
+    """Return a time span in its largest unit, or a dash."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -59,14 +59,14 @@ def duration_text(seconds: float | None) -> str:
 
 
 class Pace:
-    """Is how fast a run gets on; it speaks every few seconds, and at the end."""
+    """How fast a run gets on; it speaks every few seconds, and at the end."""
 
     def __init__(self, total: int, now_ms: Callable[[], int]) -> None:
         self._total, self._now_ms, self._done = total, now_ms, 0
         self._started_ms = self._told_ms = now_ms()
 
     def after_one(self) -> str | None:
-        """Counts one more; returns in words how far it is where it is time to say so."""
+        """Count one more; return in words how far it is where it is time to say so."""
         self._done += 1
         now_ms = self._now_ms()
         if self._done < self._total and now_ms - self._told_ms < TELL_MS:

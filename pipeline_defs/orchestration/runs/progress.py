@@ -39,7 +39,7 @@ REASON_LENGTH = 600
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
+    """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `held` says which active run is at a range, `tried` how often in a row it has failed.
     `turns` says when a run that lands has its turn, `of_all` how often in a row all that was tried at once has failed.
@@ -65,7 +65,7 @@ class Situation:
         return self.turns.find_block(self.last_landed_ms) if self.coverage.pending() else None
 
     def losses(self) -> list[Loss]:
-        """Returns the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
+        """Return the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.held]
 
 
@@ -149,7 +149,7 @@ def check_progress(
 
 
 def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
-    """Says which open transactions have held the topic back for longer than its records may wait."""
+    """Return which open transactions have held the topic back for longer than its records may wait."""
     late = [each for each in found.transactions if open_seconds(each, now_ms) > topic.policy.max_age_seconds]
     return tuple(holding_text(topic, each, now_ms) for each in late)
 
@@ -181,20 +181,20 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
 
 
 def read_holding(topic: Topic, edges: Edges) -> list[OpenTransaction]:
-    """Reads the transactions that hold a topic back; the broker is asked for them only where something is held back."""
+    """Read the transactions that hold a topic back; the broker is asked for them only where something is held back."""
     if topic.policy.isolation_level != "read_committed":
         return []
     return edges.kafka(topic).read_open_transactions(topic.name, edges.now_ms())
 
 
 def open_seconds(transaction: OpenTransaction, now_ms: int) -> float:
-    """Is for how long a transaction is open, 0 where nothing tells."""
+    """Return for how long a transaction is open, 0 where nothing tells."""
     started = now_ms if transaction.started_at_ms is None else transaction.started_at_ms
     return max(0.0, (now_ms - started) / 1000)
 
 
 def holding_text(topic: Topic, transaction: OpenTransaction, now_ms: int) -> str:
-    """Is a transaction in one line: what it holds back, whose it is, since when, and what to do where it hangs."""
+    """Return a transaction in one line: what it holds back, whose it is, since when, and what to do where it hangs."""
     place = f"{topic.name}/{transaction.partition}"
     what = (
         f"{place} is held back at offset {transaction.first_offset} by an open transaction of producer "
@@ -211,6 +211,6 @@ def holding_text(topic: Topic, transaction: OpenTransaction, now_ms: int) -> str
 
 
 def holding_row(topic: Topic, transaction: OpenTransaction, now_ms: int) -> dict[str, Any]:
-    """Is a transaction as a document, in words too."""
+    """Return a transaction as a document, in words too."""
     text = holding_text(topic, transaction, now_ms)
     return {**asdict(transaction), "open_seconds": open_seconds(transaction, now_ms), "text": text}

@@ -51,7 +51,7 @@ _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 def register_keys(
     instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()
 ) -> int:
-    """Registers the keys that the log has and Dagster lacks, in log order; returns how many.
+    """Register the keys that the log has and Dagster lacks, in log order; return how many.
 
     Retired ones stay away, but for those that are `wanted` again.
     """
@@ -69,7 +69,7 @@ def register_keys(
 def find_unseen(
     instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
 ) -> list[OffsetRange]:
-    """Finds landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
+    """Find landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
     away = retired(coverage, topic.max_keys)
     landed = [
         offsets
@@ -106,7 +106,7 @@ def report_unseen(
     event: Callable[[OffsetRange], dg.AssetMaterialization],
     limit: int,
 ) -> int:
-    """Reports landed ranges that Dagster has no materialisation of, at most so many; returns how many."""
+    """Report landed ranges that Dagster has no materialisation of, at most so many; return how many."""
     unseen = find_unseen(instance, topic, coverage, held)[:limit]
     for offsets in unseen:
         instance.report_runless_asset_event(event(offsets))
@@ -199,7 +199,7 @@ def report_check(
 
 
 def as_evaluation(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Is a check's result as the event that Dagster keeps."""
+    """Return a check's result as the event that Dagster keeps."""
     return dg.AssetCheckEvaluation(
         asset_key=key.asset_key,
         check_name=key.name,
@@ -219,7 +219,7 @@ Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none 
 
 
 def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange | None]:
-    """Reads Dagster's keys in insertion order; none stands for a key that is no range."""
+    """Read Dagster's keys in insertion order; none stands for a key that is no range."""
     name = topic.partitions.name
     assert name is not None
     return [parsed(key) for key in instance.get_dynamic_partitions(name)]
@@ -242,7 +242,7 @@ _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
 
 
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Reads why a run failed, in the words of the error itself; those of the run where no step says why."""
+    """Read why a run failed, in the words of the error itself; those of the run where no step says why."""
     events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
     texts = [(event.dagster_event, event.user_message) for event in events if event.dagster_event is not None]
     for event, _ in texts:
@@ -252,20 +252,20 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def failure_text(event: dg.DagsterEvent) -> str:
-    """Reads why a step failed, in the words of the error itself: without the name of a class of ours."""
+    """Read why a step failed, in the words of the error itself: without the name of a class of ours."""
     error = event.step_failure_data.error
     cause = error.cause if error is not None and error.cause is not None else error
     return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
 
 
 def is_run_of(run: DagsterRun, duty: Duty) -> bool:
-    """Says whether a run does this duty, however it was launched."""
+    """Return whether a run does this duty, however it was launched."""
     selected = duty.asset_key in (run.asset_selection or ())
     return selected or run.tags.get(duty.tag) == duty.topic or run.job_name == duty.job
 
 
 def find_places(order: Order) -> Places:
-    """Finds where in Dagster's insertion order each range stands."""
+    """Find where in Dagster's insertion order each range stands."""
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
 
 
@@ -283,13 +283,13 @@ Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
 
 
 def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:
-    """Reads what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
+    """Read what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
     start, end = parsed(run.tags.get(RANGE_START, "")), parsed(run.tags.get(RANGE_END, ""))
     return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
 
 
 def covered_ranges(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
-    """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
+    """Read the ranges that a run covers: one key, or everything between two keys in insertion order."""
     if RANGE_START not in run.tags or RANGE_END not in run.tags:
         offsets = parsed(run.tags.get("dagster/partition", ""))
         if offsets is not None:
@@ -299,7 +299,7 @@ def covered_ranges(run: DagsterRun, order: Order, places: Places) -> Iterator[Of
 
 
 def parsed(key: str) -> OffsetRange | None:
-    """Is the range of a key; none where somebody typed what is no range."""
+    """Return the range of a key; none where somebody typed what is no range."""
     try:
         return parse_key(key)
     except BadKey:

@@ -24,17 +24,17 @@ Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def single_key(keys: Sequence[str]) -> str | None:
-    """Is the partition key of a run over just one key; none where its tags say which it is over."""
+    """Return the partition key of a run over just one key; none where its tags say which it is over."""
     return keys[0] if len(keys) == 1 else None
 
 
 def range_tags(keys: Sequence[str]) -> dict[str, str]:
-    """Are the tags by which Dagster lets a run have all keys between two; none for a single one."""
+    """Return the tags by which Dagster lets a run have all keys between two; none for a single one."""
     return {RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}
 
 
 def selected_keys(context: dg.AssetExecutionContext) -> list[str]:
-    """Returns the partition keys of a run, none where Dagster selects none."""
+    """Return the partition keys of a run, none where Dagster selects none."""
     return list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
 
 
@@ -105,7 +105,7 @@ class StepSummary:
 
 
 def step_logger(context: Context) -> StepWatcher:
-    """Returns what writes each protocol step to the run's log, one line each."""
+    """Return what writes each protocol step to the run's log, one line each."""
 
     def log_step(step: str, **fields: object) -> None:
         context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))

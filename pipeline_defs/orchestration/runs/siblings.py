@@ -24,7 +24,7 @@ TRIED_BY_TAG = "offsetlake/tried_by"
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """Is a run of the same backfill that waits for its turn, and its ranges."""
+    """A run of the same backfill that waits for its turn, and its ranges."""
 
     run_id: str
     ranges: tuple[OffsetRange, ...]
@@ -37,7 +37,7 @@ def read_siblings(
     planned: Callable[[], Collection[OffsetRange]],
     room: int,
 ) -> list[Sibling]:
-    """Reads the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
+    """Read the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
 
     `planned` reads the topic's ranges, all of history, which is asked for in a backfill only. One that another run has tried
     in vain is left to itself.
@@ -67,7 +67,7 @@ def read_siblings(
 def end_siblings(
     instance: dg.DagsterInstance, run: DagsterRun, siblings: Iterable[Sibling], failed: AbstractSet[OffsetRange]
 ) -> None:
-    """Ends the waiting runs whose ranges this run has landed; one with a range that failed is left to try by itself."""
+    """End the waiting runs whose ranges this run has landed; one with a range that failed is left to try by itself."""
     for sibling in siblings:
         if not failed.isdisjoint(sibling.ranges):
             instance.add_run_tags(sibling.run_id, {TRIED_BY_TAG: run.run_id})
@@ -81,6 +81,6 @@ def end_siblings(
 
 
 def read_landed_by(instance: dg.DagsterInstance, run: DagsterRun) -> str | None:
-    """Reads which run has landed the ranges of this one while it waited for its turn; none where it is to land them."""
+    """Read which run has landed the ranges of this one while it waited for its turn; none where it is to land them."""
     now = instance.get_run_by_id(run.run_id) if BACKFILL_TAG in run.tags else None
     return now.tags.get(LANDED_BY_TAG) if now is not None else None

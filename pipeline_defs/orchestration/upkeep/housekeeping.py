@@ -177,7 +177,7 @@ _COMPACTION = Chore(
 
 
 def build_sweep() -> dg.Definitions:
-    """Builds the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
+    """Build the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
     description = (
         "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more, and files of "
         "tables that no version of the last week names. Published files are never touched."

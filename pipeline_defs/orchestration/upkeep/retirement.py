@@ -24,7 +24,7 @@ KEYS_AT_ONCE = 200  # before it looks again at what is held
 def find_retirable(
     topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, due: Collection[OffsetRange] = ()
 ) -> list[OffsetRange]:
-    """Finds the keys that Dagster has, need not show any more, and that nothing holds; `due` is still asked for by key."""
+    """Find the keys that Dagster has, need not show any more, and that nothing holds; `due` is still asked for by key."""
     away = retired(coverage, topic.max_keys)
     if not away or has_backfill(topic, instance):
         return []
@@ -48,7 +48,7 @@ def retire_keys(
     due: Collection[OffsetRange] = (),
     on_retired: Callable[[int], None] = lambda done: None,
 ) -> list[OffsetRange]:
-    """Deletes the keys that can go from Dagster, oldest first, and returns them; any number of runs may be at it.
+    """Delete the keys that can go from Dagster, oldest first, and return them; any number of runs may be at it.
 
     A crash in the middle leaves the rest for the next time. Events of these ranges stay in Dagster's log.
     """
@@ -64,7 +64,7 @@ def retire_keys(
 
 
 def has_backfill(topic: Topic, instance: dg.DagsterInstance) -> bool:
-    """Says whether a backfill of the topic is under way: which keys it has yet to ask for, only its daemon knows."""
+    """Return whether a backfill of the topic is under way: which keys it has yet to ask for, only its daemon knows."""
     active = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
     found = instance.get_backfills(filters=BulkActionsFilter(statuses=active))
     return any(topic.asset_key in (backfill.asset_selection or ()) for backfill in found)
