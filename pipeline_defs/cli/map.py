@@ -8,7 +8,7 @@ import click
 
 from ..core.advice import counted
 from ..core.errors import Refused
-from ..core.landing.picture import Look
+from ..core.landing.picture import LinkLook
 from ..operate.status import find_instance
 from ..orchestration.map.draw import read_picture, write_page
 from ..orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
@@ -53,7 +53,7 @@ def coverage_map(topic: str, out: Path | None) -> None:
                 (
                     name(line),
                     bar(picture, line),
-                    *(found[look] for look in (Look.LANDED, Look.PLANNED, Look.FAILED, Look.LOST)),
+                    *(found[look] for look in (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)),
                     *(decoded(picture, line) or ()),
                 )
             )

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.steps import StepWatcher, no_step
 from ..orchestration.runs.moments import pace_text
-from .terminal import ERRORS, Words
+from .terminal import ERRORS, TerminalWords
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
 EVERY_SECONDS = 10.0
@@ -91,7 +91,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
 
 def _draw(shown: Shown, ended: threading.Event) -> None:
     columns = (
-        Words(),
+        TerminalWords(),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),

@@ -59,7 +59,7 @@ class Terminal(Console):
         return super().status(styled(status) if isinstance(status, str) else status, **options)
 
 
-class Words(TextColumn):
+class TerminalWords(TextColumn):
     """A column of a progress bar with a task's description as it is."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ _AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedCount:
     """Ranges and rows of one topic."""
 
     ranges: int = 0
@@ -32,7 +32,7 @@ class LandedSince:
         self._instance = instance
         self._seen = self._newest()
 
-    def read(self) -> Mapping[str, Landed]:
+    def read(self) -> Mapping[str, LandedCount]:
         """Return what landed of each topic; topics of which nothing did are left out."""
         found = {}
         for key, newest in self._newest().items():
@@ -47,7 +47,7 @@ class LandedSince:
         entries = {record.asset_entry.asset_key: record.asset_entry for record in records}
         return {key: entry.last_materialization_storage_id or 0 for key, entry in entries.items()}
 
-    def _count(self, key: dg.AssetKey, after: int, newest: int) -> Landed:
+    def _count(self, key: dg.AssetKey, after: int, newest: int) -> LandedCount:
         ranges = rows = 0
         chosen = dg.AssetRecordsFilter(key, after_storage_id=after, before_storage_id=newest + 1)
         cursor: str | None = None
@@ -60,10 +60,10 @@ class LandedSince:
                 rows += int(value.value) if isinstance(value, dg.IntMetadataValue) and value.value else 0
             cursor = page.cursor
             if not page.has_more:
-                return Landed(ranges, rows)
+                return LandedCount(ranges, rows)
 
 
-def landed_text(landed: Mapping[str, Landed]) -> str:
+def landed_text(landed: Mapping[str, LandedCount]) -> str:
     """Return one line: ranges and rows in all, and the rows of each topic."""
     ranges, rows = sum(each.ranges for each in landed.values()), sum(each.rows for each in landed.values())
     topics = ", ".join(f"{name} {each.rows:,}" for name, each in sorted(landed.items()))

@@ -18,7 +18,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.spark.spark_latest import Inputs, Source, SparkLatest, table_schema
 from ..adapters.tables.columns_of_table import arrow_schema, holds
 from ..adapters.tables.decodings import Decodings
-from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestTable, Standing
+from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
 from ..core.command_lines import command
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.log.latency import waits_of
@@ -58,14 +58,14 @@ class Updated:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueUpdate:
     """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
 
     `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone. `placed` has
     what there is to be read.
     """
 
-    standing: Standing | None
+    standing: LatestSnapshot | None
     decoded: DecodedRanges
     placed: Ranges = field(default_factory=dict)
     change: Change = field(default_factory=lambda: Change((), ()))
@@ -89,41 +89,41 @@ class Due:
         return len(self.change.fresh) or len(self.change.changed)
 
 
-def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = False) -> Due:
+def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = False) -> DueUpdate:
     """Find what an update would do now."""
     standing = LatestTable(decodings.lake, topic).read()
     decoded = decodings.read_ranges(topic)
     if decoded.table.metadata is None:
-        return Due(standing, decoded)
+        return DueUpdate(standing, decoded)
     if not decoded.has_rows and (standing is None or standing.damage):  # no column says what a table would have
-        return Due(None, decoded)
+        return DueUpdate(None, decoded)
     why = "it was asked for" if full else _why_anew(config, standing, decoded)
     if standing is not None and not why:
         applied = standing.applied(decoded.table.metadata.id)
         assert applied is not None
         if applied == decoded.table.version:
-            return Due(standing, decoded)
+            return DueUpdate(standing, decoded)
         epoch_of, before = decodings.lake.recent(topic).log.epoch_of, decodings.read_version(topic, applied)
         if before is not None:
             with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
                 return _compare(standing, before, decoded, epoch_of)
         why = f"the decoded table has no version {applied} any more"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
-    return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
+    return DueUpdate(standing, decoded, placed, Change(tuple(placed), ()), why)
 
 
 def _compare(
-    standing: Standing, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
-) -> Due:
+    standing: LatestSnapshot, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
+) -> DueUpdate:
     """Find what has changed between two versions of the decoded table."""
     fresh = find_fresh(before, decoded, epoch_of)
     if fresh is not None:
-        return Due(standing, decoded, fresh, Change(tuple(fresh), ()))
+        return DueUpdate(standing, decoded, fresh, Change(tuple(fresh), ()))
     placed = place(decoded, epoch_of)
-    return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
+    return DueUpdate(standing, decoded, placed, compare(place(before, epoch_of), placed))
 
 
-def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges) -> str:
+def _why_anew(config: Latest, standing: LatestSnapshot | None, decoded: DecodedRanges) -> str:
     """Say why the table cannot be gone on from, if so."""
     assert decoded.table.metadata is not None
     if standing is None:
@@ -171,7 +171,7 @@ class _Update:
     topic: str
     config: Latest
     tools: LatestTools
-    due: Due
+    due: DueUpdate
     folder: Path
 
     def run(self) -> Updated | None:
@@ -208,7 +208,7 @@ class _Update:
         return Updated(ranges, why, has_committed=True) if has_committed else None
 
     @contextmanager
-    def _staged(self, due: Due, schema: pa.Schema, *, is_whole: bool) -> Iterator[pa.RecordBatchReader]:
+    def _staged(self, due: DueUpdate, schema: pa.Schema, *, is_whole: bool) -> Iterator[pa.RecordBatchReader]:
         """Have Spark find the winners, and give them as they are to be merged, or as the whole table."""
         assert due.standing is not None
         goes_on = not due.why_anew
@@ -260,6 +260,6 @@ def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
     )
 
 
-def open_files(standing: Standing, lake: Lake, opened: ExitStack) -> list[Path]:
+def open_files(standing: LatestSnapshot, lake: Lake, opened: ExitStack) -> list[Path]:
     """Return the files of a latest table in the same way."""
     return [opened.enter_context(lake.local_copy(path)) for path in sorted(standing.files)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.landing.picture import NOT_LANDED, UNDECODED, Line, Look, Picture
+from pipeline_defs.core.landing.picture import NOT_LANDED, UNDECODED, Line, LinkLook, Picture
 from pipeline_defs.orchestration.map.page import page
 
 if TYPE_CHECKING:
@@ -54,12 +54,14 @@ COUNT_DRAWN = """() => {
 NOT_OURS = "willReadFrequently"  # what the browser advises for reading pixels back, which only these tests do
 
 
-def add(picture: Picture, size: int, look: Look, note: str = "", holes: tuple[tuple[int, int, int], ...] = ()) -> None:
+def add(
+    picture: Picture, size: int, look: LinkLook, note: str = "", holes: tuple[tuple[int, int, int], ...] = ()
+) -> None:
     at = len(picture.lengths)
-    is_landed = look is Look.LANDED
+    is_landed = look is LinkLook.LANDED
     picture.lengths.append(size)
     picture.looks.append(look)
-    picture.runs.append(1 if look in {Look.LANDED, Look.FAILED} else 0)
+    picture.runs.append(1 if look in {LinkLook.LANDED, LinkLook.FAILED} else 0)
     picture.oldest_ms.append(NOON_MS + at * MINUTE_MS if is_landed else -1)
     picture.newest_ms.append(NOON_MS + (at + 1) * MINUTE_MS - 1000 if is_landed else -1)
     picture.landed_ms.append(NOON_MS + (at + 9) * MINUTE_MS if is_landed else -1)
@@ -79,15 +81,15 @@ def small() -> Picture:
     """Is two generations; in the open one `0-0-400` has holes, `1-400-800` has failed, 300 offsets of 1 are lost."""
     picture = Picture("orders")
     picture.run_ids.append(RUN)
-    add(picture, 50, Look.LOST, "50 offsets not landed when its generation was closed; not accepted")
+    add(picture, 50, LinkLook.LOST, "50 offsets not landed when its generation was closed; not accepted")
     end_line(picture, 0)
-    add(picture, 400, Look.LANDED, holes=((100, 40, 0), (200, 60, 2)))
-    add(picture, 400, Look.LANDED)
-    add(picture, 200, Look.PLANNED)
+    add(picture, 400, LinkLook.LANDED, holes=((100, 40, 0), (200, 60, 2)))
+    add(picture, 400, LinkLook.LANDED)
+    add(picture, 200, LinkLook.PLANNED)
     end_line(picture, 0, 1, end=1500)
-    add(picture, 400, Look.LANDED)
-    add(picture, 400, Look.FAILED, "failed 4 times in a row")
-    add(picture, 300, Look.LOST, "300 offsets deleted by the broker before it was planned; not accepted")
+    add(picture, 400, LinkLook.LANDED)
+    add(picture, 400, LinkLook.FAILED, "failed 4 times in a row")
+    add(picture, 300, LinkLook.LOST, "300 offsets deleted by the broker before it was planned; not accepted")
     end_line(picture, 1, 1, end=1100)
     return picture
 
@@ -99,14 +101,14 @@ def large(ranges: int, partitions: int) -> Picture:
     each = ranges // partitions
     for partition in range(partitions):
         picture.lengths.extend([1000] * each)
-        picture.looks.extend([Look.LANDED] * each)
+        picture.looks.extend([LinkLook.LANDED] * each)
         picture.lines.append(Line(0, partition, 0, partition * each, each, 0, each * 1000))
     total = len(picture.lengths)
     picture.runs.extend([1] * total)
     for column, shift in ((picture.oldest_ms, 0), (picture.newest_ms, 999), (picture.landed_ms, 5000)):
         column.extend(NOON_MS + (at % each) * 1000 + shift for at in range(total))
     bad = 3 * each + each // 2
-    picture.looks[bad] = Look.FAILED
+    picture.looks[bad] = LinkLook.FAILED
     picture.notes[bad] = "failed 3 times in a row"
     return picture
 

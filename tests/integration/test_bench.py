@@ -23,7 +23,7 @@ from pipeline_defs.lab.bench import (
     upsert,
 )
 from pipeline_defs.lab.bench.delta import DeltaState
-from pipeline_defs.lab.bench.engine import AIMS, Profile, run_engine_bench
+from pipeline_defs.lab.bench.engine import AIMS, EngineProfile, run_engine_bench
 from pipeline_defs.lab.bench.measurement import Bench, WrongCount
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.bench.run_cost import PARTS, RUN
@@ -67,7 +67,7 @@ def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_t
 def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
     """H: what arrives at all of them is seen, by runs of which no two wait, and each record's time counts."""
     policy = Policy(max_age_seconds=1)
-    profile = topics_cost.Profile(warm_up_seconds=3, seconds=3, policy=policy)
+    profile = topics_cost.TopicsProfile(warm_up_seconds=3, seconds=3, policy=policy)
     found = topics_cost.measure_topics(bench, 2, profile, told)
     assert found["records"] >= 2 * 20, "two topics of 20 records a second"
     assert found["p95_wait_seconds"] > 1 and found["queued_max"] <= 1 and found["cpu_share"] > 0
@@ -76,7 +76,15 @@ def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
 def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their_own(bench: Bench) -> None:
     """H: what is written at once is whole to the audit, and the run lands ten ranges behind it."""
     found = history.measure_history(bench, 60, told)
-    figures = ("open_seconds", "tick_seconds", "run_seconds", "status_seconds", "trace_seconds", "peak_mb")
+    figures = (
+        "open_seconds",
+        "planning_tick_seconds",
+        "tick_seconds",
+        "run_seconds",
+        "status_seconds",
+        "trace_seconds",
+        "peak_mb",
+    )
     assert list(found) == ["ranges", *figures]
     assert all(found[figure] > 0 for figure in figures if figure not in {"open_seconds", "tick_seconds"})
     coverage = bench.edges.lake.coverage(history.TOPIC)
@@ -84,7 +92,7 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
     assert tiling_violations(coverage) == []
 
 
-STATE = upsert.State(keys=500, rows=200)
+STATE = upsert.UpsertState(keys=500, rows=200)
 
 
 def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs(bench: Bench) -> None:
@@ -133,7 +141,7 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = derived.Profile(1, Load(1_000, 20, 5, 2), SMALL, STATE, STATE)
+    small = derived.DerivedProfile(1, Load(1_000, 20, 5, 2), SMALL, STATE, STATE)
     report = derived.run_derived_bench(settings, small, told)
     figures = {
         f"{section}.{name}": (report[section][name], figure["median"])
@@ -152,7 +160,7 @@ def test_the_whole_part_is_measured_and_leaves_nothing_behind(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Profile(
+    small = EngineProfile(
         rounds=1, idle_seconds=1.0, run=SMALL, client=SMALL, visible=SMALL, backlog_ranges=6, driver_bytes=SMALL
     )
     report = run_engine_bench(replace(settings, home=settings.home), small, told)

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, Look
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.checks import MAPPED
@@ -44,7 +44,7 @@ def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World
     assert [(line.partition, line.count, line.earliest, line.end) for line in picture.lines] == [
         *((0, 1, 0, 81), (1, 2, 110, 137))
     ]
-    assert [Look(look) for look in picture.looks] == [Look.LANDED, Look.FAILED, Look.PLANNED]
+    assert [LinkLook(look) for look in picture.looks] == [LinkLook.LANDED, LinkLook.FAILED, LinkLook.PLANNED]
     assert [picture.run_ids[run] for run in picture.runs] == [landed.run_id, failed.run_id, ""]
     gone = Counter({(at, CAUSES[cause].value): count for at, cause, count in picture.totals})
     assert gone == {(0, "transaction_marker"): 1, (1, "lost"): 100, (2, "lost"): 10}

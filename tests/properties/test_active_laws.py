@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, State, Turns
+from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, RunState, Turns
 
 runs = st.lists(
     st.builds(
         ActiveRun,
         st.uuids().map(str),
         st.just("land"),
-        st.sampled_from(State),
+        st.sampled_from(RunState),
         st.integers(1, 9),
         st.booleans(),
     ),
@@ -28,7 +28,7 @@ def test_what_blocks_is_named_unless_something_gets_on(
     own = [each for each in active if each.is_own]
     block = Turns(active, slots, silent).find_block(landed)
     if block is None:
-        started = [each for each in own if each.state in {State.STARTED, State.CANCELING}]
+        started = [each for each in own if each.state in {RunState.STARTED, RunState.CANCELING}]
         assert not own or (started and landed is not None and landed >= min(each.since_ms for each in started))
     else:
         assert block.run in own

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
-from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, Look, Picture, draw_picture
+from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, LinkLook, Picture, draw_picture
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import all_losses, find_losses
@@ -43,14 +43,14 @@ def coverages(draw: st.DrawFn) -> Coverage:
     return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
 
 
-def ranges_of(picture: Picture) -> dict[OffsetRange, Look]:
+def ranges_of(picture: Picture) -> dict[OffsetRange, LinkLook]:
     """Reads the links back from the columns, as the page does."""
     found = {}
     for line in picture.lines:
         span = slice(line.first, line.first + line.count)
         ends = [int(end) for end in accumulate(picture.lengths[span], initial=line.start)]
         for start, end, look in zip(ends, ends[1:], picture.looks[span], strict=False):
-            found[OffsetRange(line.generation, line.partition, start, end)] = Look(look)
+            found[OffsetRange(line.generation, line.partition, start, end)] = LinkLook(look)
     return found
 
 
@@ -60,12 +60,12 @@ def test_every_link_is_drawn_once_with_its_state(coverage: Coverage, chance: st.
     failed = chance.draw(st.sets(st.sampled_from(pending))) if pending else set()
     tried = {offsets: NEVER_TRIED.then_failed("run-1", EPOCH_MS) for offsets in failed}
     picture = draw_picture(coverage, tried, {}, find_losses(coverage))
-    expected = {o: Look.FAILED if o in failed else LOOKS[state] for o, state in coverage.states().items()}
+    expected = {o: LinkLook.FAILED if o in failed else LOOKS[state] for o, state in coverage.states().items()}
     assert ranges_of(picture) == expected
-    assert all(picture.runs[at] for at, look in enumerate(picture.looks) if look in {Look.LANDED, Look.FAILED})
+    assert all(picture.runs[at] for at, look in enumerate(picture.looks) if look in {LinkLook.LANDED, LinkLook.FAILED})
     drawn = sum(count for _, _, count in picture.totals)
     assert drawn == sum(len(o) - m.rows for o, m in coverage.manifests.items()), "each offset without a row, once"
-    assert all(picture.notes[at] for at, look in enumerate(picture.looks) if look in {Look.LOST, Look.FAILED})
+    assert all(picture.notes[at] for at, look in enumerate(picture.looks) if look in {LinkLook.LOST, LinkLook.FAILED})
 
 
 @given(coverages())
@@ -79,7 +79,7 @@ def test_a_budget_leaves_out_holes_and_no_count(coverage: Coverage) -> None:
 def test_what_the_broker_deleted_of_a_pending_range_is_drawn_inside_it() -> None:
     coverage, marks = Coverage(two_ranges(), {}, {}), {0: Watermarks(4, 20)}
     picture = draw_picture(coverage, {}, marks, all_losses(coverage, marks))
-    assert [Look(look) for look in picture.looks] == [Look.PLANNED, Look.PLANNED]
+    assert [LinkLook(look) for look in picture.looks] == [LinkLook.PLANNED, LinkLook.PLANNED]
     assert picture.intervals == [(0, 0, 4, CAUSES.index(Cause.LOST))]
     assert "4 offsets deleted by the broker after it was planned" in picture.notes[0]
     assert (picture.lines[0].earliest, picture.lines[0].end) == (4, 20)
@@ -119,19 +119,19 @@ def test_what_is_said_in_a_page_cannot_end_it_or_take_its_parts() -> None:
 def test_a_bar_shows_what_is_wrong_however_little_it_is(coverage: Coverage) -> None:
     picture = draw_picture(coverage, {}, {}, find_losses(coverage))
     for line in picture.lines:
-        looks = {Look(look) for look in picture.looks[line.first : line.first + line.count]}
+        looks = {LinkLook(look) for look in picture.looks[line.first : line.first + line.count]}
         drawn = bar(picture, line)
         assert len(drawn) == 50
-        assert ("▪" in drawn) == (Look.LOST in looks)
-        assert (drawn == "█" * 50) == (looks == {Look.LANDED})
+        assert ("▪" in drawn) == (LinkLook.LOST in looks)
+        assert (drawn == "█" * 50) == (looks == {LinkLook.LANDED})
     assert ("nothing is planned yet" in summary(picture)) == (not picture.lines)
 
 
 def test_one_failed_range_of_ten_thousand_is_in_the_bar() -> None:
     picture = Picture(TOPIC)
     picture.lengths.extend([100] * 10_000)
-    picture.looks.extend([Look.LANDED] * 10_000)
-    picture.looks[4_999] = Look.FAILED
+    picture.looks.extend([LinkLook.LANDED] * 10_000)
+    picture.looks[4_999] = LinkLook.FAILED
     line = Line(0, 0, 0, 0, 10_000, None, None)
     assert bar(picture, line) == "█" * 24 + "✕" + "█" * 25
 

@@ -38,7 +38,17 @@ from pipeline_defs.lab.bench.rounds import (
     spread,
     summary,
 )
-from pipeline_defs.lab.bench.run_cost import CODE_SERVER, DAEMON, ENGINE, PARTS, REST, RUN, Look, net_seconds, sum_up
+from pipeline_defs.lab.bench.run_cost import (
+    CODE_SERVER,
+    DAEMON,
+    ENGINE,
+    PARTS,
+    REST,
+    RUN,
+    UsageLook,
+    net_seconds,
+    sum_up,
+)
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
 from pipeline_defs.lab.cli.bench import bench
@@ -183,7 +193,7 @@ def test_each_process_is_of_one_part_and_all_below_a_code_server_is_of_a_run() -
 
 
 def test_what_is_used_while_nothing_happens_is_taken_off() -> None:
-    before, after = Look(10.0, dict.fromkeys(PARTS, 1.0)), Look(20.0, dict.fromkeys(PARTS, 3.0))
+    before, after = UsageLook(10.0, dict.fromkeys(PARTS, 1.0)), UsageLook(20.0, dict.fromkeys(PARTS, 3.0))
     found = net_seconds(before, after, dict.fromkeys(PARTS, 0.1) | {ENGINE: 0.0})
     assert found == dict.fromkeys(PARTS, 1.0) | {ENGINE: 2.0}
 
@@ -191,7 +201,7 @@ def test_what_is_used_while_nothing_happens_is_taken_off() -> None:
 def test_a_run_on_two_engines_has_no_cost() -> None:
     seconds = dict.fromkeys(PARTS, 0.0)
     with pytest.raises(EngineReplaced):
-        net_seconds(Look(0, seconds, Process(1, "a")), Look(1, seconds, Process(1, "b")), seconds)
+        net_seconds(UsageLook(0, seconds, Process(1, "a")), UsageLook(1, seconds, Process(1, "b")), seconds)
 
 
 def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
@@ -220,7 +230,7 @@ def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
-    traffic = topics_cost._Traffic(["t"], topics_cost.Profile(), counts_from=100.0)
+    traffic = topics_cost._Traffic(["t"], topics_cost.TopicsProfile(), counts_from=100.0)
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
     rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
@@ -305,7 +315,7 @@ def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
     for (module, name), answer in told.items():
         monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
     report = derived.run_derived_bench(
-        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.Profile(rounds=2), print
+        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.DerivedProfile(rounds=2), print
     )
     for aim, value in values.items():
         section, _, name = aim.partition(".")

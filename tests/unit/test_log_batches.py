@@ -9,7 +9,7 @@ import pytest
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from pipeline_defs.adapters.kafka.kafka_log import Batch, find_untellable, read_batches
+from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, find_untellable, read_batches
 from pipeline_defs.core.errors import Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 
@@ -46,7 +46,7 @@ def strange(compression: int, timestamp_ms: int = 1000) -> bytearray:
     return bytearray(builder.buffer())
 
 
-def read(data: bytes, end: int) -> list[Batch]:
+def read(data: bytes, end: int) -> list[RecordBatch]:
     answers = [data, b""]
 
     def fetch(_: int) -> Any:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SideOutcome:
     """What a key or value decodes to; `failure` and `value` are each right only where they are asked for.
 
     | column | of which rows | what |
@@ -38,7 +38,7 @@ class Decoded:
     """
 
     read: Column
-    judge: Callable[[Column], Outcome]
+    judge: Callable[[Column], SideOutcome]
     schemas: Mapping[str, str] = field(default_factory=dict)
 
 

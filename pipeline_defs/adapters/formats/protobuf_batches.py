@@ -49,7 +49,7 @@ class Ready(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Reader:
+class ProtobufReader:
     """A reader of one kind of message: one by Protobuf's runtime, many to columns by ptars."""
 
     message: Any
@@ -74,7 +74,7 @@ class Reader:
 
 
 @lru_cache(maxsize=100)
-def open_reader(descriptors: bytes, message: str) -> Reader:
+def open_reader(descriptors: bytes, message: str) -> ProtobufReader:
     """Return the reader of a message, the same one for the life of the process."""
     pool = DescriptorPool()
     files = FileDescriptorSet.FromString(descriptors).file
@@ -83,7 +83,7 @@ def open_reader(descriptors: bytes, message: str) -> Reader:
     found = pool.FindMessageTypeByName(message)
     config = PtarsConfig(timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string")
     handler = HandlerPool([pool.FindFileByName(file.name) for file in files], config).get_for_message(found)
-    return Reader(GetMessageClass(found)(), handler, any(_defines_date(file) for file in files))
+    return ProtobufReader(GetMessageClass(found)(), handler, any(_defines_date(file) for file in files))
 
 
 def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd.Series], pd.DataFrame]:
@@ -97,7 +97,7 @@ def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd
     return decode
 
 
-def decode_bodies(bodies: pa.Array, reader: Reader, wanted: pa.DataType) -> tuple[pa.Array, list[str | None]]:
+def decode_bodies(bodies: pa.Array, reader: ProtobufReader, wanted: pa.DataType) -> tuple[pa.Array, list[str | None]]:
     """Read a batch: values of the type wanted, null where the body is null or cannot be read, and then why."""
     texts = bodies.to_pylist()
     errors: list[str | None] = [None] * len(texts)

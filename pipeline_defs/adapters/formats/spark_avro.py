@@ -19,7 +19,7 @@ from ...core.decode.decoders import Side
 from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import Registered, connect
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
@@ -90,12 +90,12 @@ def _decoded(
 ) -> Decoded:
     read = f.struct(raw.isNull().alias("is_null"), datum.alias("datum"), written_with.alias("schema_id"))
 
-    def judge(read: Column) -> Outcome:
+    def judge(read: Column) -> SideOutcome:
         is_whole = f.equal_null(read["datum"][MARK], f.lit(END))
         value = read["datum"][VALUE]
         is_text = f.coalesce(_are_texts_utf8(value, kind), f.lit(True))  # noqa: FBT003
         wrong = f.when(is_whole, failed("avro_malformed", f.lit(NOT_UTF8))).otherwise(failed(*failure))
-        return Outcome(value, read["is_null"] | (is_whole & is_text), wrong, read["schema_id"])
+        return SideOutcome(value, read["is_null"] | (is_whole & is_text), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
 

@@ -17,7 +17,7 @@ from ...core.tables.decoded_table import IDENTITY
 from ..lake.remote_file import File
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 from .spark_avro import decode_avro
 from .spark_event_time import with_event_time
 from .spark_json import decode_json
@@ -46,7 +46,7 @@ Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 def decode_none(raw: Column) -> Decoded:
     """Leave bytes as they are."""
     nothing = f.lit(None).cast("string")
-    return Decoded(raw, lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
+    return Decoded(raw, lambda raw: SideOutcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
 
 
 def decode_string(raw: Column) -> Decoded:
@@ -54,7 +54,7 @@ def decode_string(raw: Column) -> Decoded:
     failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
     read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
     return Decoded(
-        read, lambda read: Outcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
+        read, lambda read: SideOutcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
     )
 
 
@@ -82,7 +82,7 @@ class Decision:
             f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()
         }
 
-    def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, Outcome]]:
+    def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, SideOutcome]]:
         """Decode rows: these with one column more, and what became of each side in terms of it."""
         # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
         # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
@@ -123,7 +123,7 @@ class SparkDecoder:
     def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:
         """Write the rows of landed files that can be decoded below `folder`."""
 
-        def good(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
+        def good(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
             columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
             rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
             return rows if self._event_time is None else with_event_time(rows, self._event_time)
@@ -138,7 +138,7 @@ class SparkDecoder:
         self,
         files: Sequence[File],
         decision: Decision,
-        choose: Callable[[DataFrame, Mapping[str, Outcome]], DataFrame],
+        choose: Callable[[DataFrame, Mapping[str, SideOutcome]], DataFrame],
         folder: str,
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
@@ -151,7 +151,7 @@ class SparkDecoder:
         return session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
 
 
-def _dead_letters(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
+def _dead_letters(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
     key, value = sides["key"], sides["value"]
     failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
     columns = [
@@ -165,5 +165,5 @@ def _dead_letters(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
     return read.where(~(key.is_right & value.is_right)).select(*columns, *_schema_ids(sides))
 
 
-def _schema_ids(sides: Mapping[str, Outcome]) -> list[Column]:
+def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
     return [side.schema_id.alias(f"{name}_schema_id") for name, side in sides.items()]

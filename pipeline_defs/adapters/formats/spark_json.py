@@ -15,7 +15,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ...core.errors import LONGEST_REASON, BadSetting
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
@@ -84,7 +84,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         (text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)).alias("is_halved"),
     )
 
-    def judge(read: Column) -> Outcome:
+    def judge(read: Column) -> SideOutcome:
         value = read["value"]
         is_read = read["is_one"] & read["is_utf8"] & ~read["is_halved"]
         settled = settle(value, schema)
@@ -101,7 +101,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
             .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
         )
         is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())
-        return Outcome(settled, is_right, failure, no_id())
+        return SideOutcome(settled, is_right, failure, no_id())
 
     return Decoded(read, judge)
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType
 from ...core.decode.decoders import Side
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import connect
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 from .json_batches import batch_checker
 from .json_checks import Checked, check_schema, read_columns
 from .spark_json import decode_json
@@ -65,7 +65,7 @@ def _join(
         written_with.alias("schema_id"),
     )
 
-    def judge(read: Column) -> Outcome:
+    def judge(read: Column) -> SideOutcome:
         inner, found = document.judge(read["document"]), read["violation"]
         is_json = inner.is_right | (inner.failure["error_class"] == "json_mismatch")
         failure = (
@@ -73,7 +73,9 @@ def _join(
             .when(found.isNotNull() & is_json, failed("schema_violated", found))
             .otherwise(inner.failure)
         )
-        return Outcome(inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"])
+        return SideOutcome(
+            inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"]
+        )
 
     return Decoded(read, judge, schemas)
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ...core.decode.decoders import Side
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import Registered, connect
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 from .spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
@@ -96,10 +96,10 @@ def _decoded(
     """Return what was read of messages; `failure` is what is wrong where there is no body to read."""
     read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
 
-    def judge(read: Column) -> Outcome:
+    def judge(read: Column) -> SideOutcome:
         value, error = read["message"]["value"], read["message"]["error"]
         wrong = f.when(read["is_unread"], failed(*failure)).otherwise(failed("protobuf_malformed", error))
-        return Outcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
+        return SideOutcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
 

@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Format, Side
-from .decoded import Decoded, Outcome, failed, no_id
+from .decoded import Decoded, SideOutcome, failed, no_id
 
 BYTES = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
 FRACTION_BITS = {Format.FLOAT: 23, Format.DOUBLE: 52}  # of IEEE 754; what is left, but for the sign, is the exponent
@@ -28,7 +28,7 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
     failure = failed(f"{side.format}_malformed", wrong)
     read = f.struct(raw.isNull().alias("is_null"), value.cast(SERIALIZED[side.format]).alias("value"))
     return Decoded(
-        read, lambda read: Outcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
+        read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
     )
 
 

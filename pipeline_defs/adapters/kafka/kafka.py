@@ -31,7 +31,7 @@ from ...core.log.plan_step import Tail, Watermarks
 from ...core.log.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
 from .kafka_glance import ISOLATION, Description, Glance, Observation, look_at, read_configs, read_ids_of_leaders
-from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
+from .kafka_log import FETCH_BYTES, Fetched, RecordBatch, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_transactions import OpenTransaction, find_open
 
 PATIENCE_SECONDS = 5.0  # a broker that has not answered by then is not asked for the other topics of its cluster
@@ -259,7 +259,7 @@ class Kafka(Connection):
 
     def _read_batches(
         self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = FETCH_BYTES
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RecordBatch]:
         def fetch(offset: int) -> Fetched:
             request = fetch_request(topic, partition, offset, ISOLATION[isolation_level], max_bytes)
             return self._ask(topic, lambda admin: send_fetch(admin, TopicPartition(topic, partition), request))

@@ -31,7 +31,7 @@ Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition,
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TopicGlance:
     """What was seen of one topic; `ends` is by isolation level, then by Kafka partition."""
 
     topic_id: str | None
@@ -54,7 +54,7 @@ class Glance:
     `known` are timestamps of records that the glance before has used; those that this one uses are in `timestamps`.
     """
 
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, TopicGlance] = field(default_factory=dict)
     sizes: Mapping[str, dict[int, int]] | None = None
     known: Mapping[Place, int] = field(default_factory=dict)
     timestamps: dict[Place, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Glance:
         return found
 
 
-def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Seen]:
+def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicGlance]:
     """Look at topics; those of which it is not certain what is so are left out."""
     before = _describe(admin, topics)
     partitions = [TopicPartition(topic, p) for topic, told in before.items() for p in told.leaders]
@@ -77,12 +77,12 @@ def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Seen]
     ends = {level: _list(admin, partitions, OffsetSpec.LATEST, level) for level in ISOLATION}
     configs = read_configs(admin, before)
     after = _describe(admin, before)
-    seen: dict[str, Seen] = {}
+    seen: dict[str, TopicGlance] = {}
     for topic, told in before.items():
         own = [TopicPartition(topic, p) for p in told.leaders]
         is_whole = all(ends[level][tp].offset >= firsts[tp].offset for level in ISOLATION for tp in own)
         if topic in after and after[topic].topic_id == told.topic_id and is_whole:
-            seen[topic] = Seen(
+            seen[topic] = TopicGlance(
                 told.topic_id,
                 told.leaders,
                 {tp.partition: firsts[tp].offset for tp in own},

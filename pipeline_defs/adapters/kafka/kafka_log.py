@@ -31,7 +31,7 @@ Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself."""
 
     span: BatchSpan
@@ -51,7 +51,7 @@ class Batch:
             return self.span
 
 
-def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[Batch]:
+def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[RecordBatch]:
     """Yield the batches that the log holds from `start` on, until `end` is reached or nothing is left.
 
     Those that were fetched although they lie behind `end` are yielded too: they may serve the next hole.
@@ -81,7 +81,7 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
                 kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
             if batch.next_offset > start:
                 span = BatchSpan(batch.base_offset, batch.next_offset, kind, batch.records_count)
-                yield Batch(span, _known_time(batch.first_timestamp), batch)
+                yield RecordBatch(span, _known_time(batch.first_timestamp), batch)
         if reached <= at:
             return
         at = reached
@@ -119,7 +119,7 @@ def _read_records(batch: Any) -> list[tuple[int, int]]:
     return found
 
 
-def _legacy(batch: Any) -> Batch:
+def _legacy(batch: Any) -> RecordBatch:
     """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
 
     Brokers take no such message any more from 4.0 on, and still send what lies on their disks (KIP-724).
@@ -134,14 +134,14 @@ def _legacy(batch: Any) -> Batch:
         ) from error
     offsets = tuple(record.offset for record in records)
     span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
-    return Batch(span, _known_time(records[0].timestamp), batch)
+    return RecordBatch(span, _known_time(records[0].timestamp), batch)
 
 
 def _known_time(timestamp_ms: int | None) -> int | None:
     return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
 
 
-def find_untellable(batches: Iterable[Batch], start: int, end: int) -> tuple[int, int] | None:
+def find_untellable(batches: Iterable[RecordBatch], start: int, end: int) -> tuple[int, int] | None:
     """Find the first record in `[start, end)` whose time no column can hold: its offset and timestamp (ms since 1970).
 
     None where there is no such record, or where its batch cannot be read here.

@@ -43,7 +43,7 @@ CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
-class Cut(threading.Event):
+class CutOff(threading.Event):
     """That the connection of a job was closed, as its server is silent; `error` is what went wrong as it was asked or ended."""
 
     error: Exception | None = None
@@ -200,13 +200,13 @@ class Engine:
         """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
 
     @contextmanager
-    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[Cut]:
+    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[CutOff]:
         """Have the server of a job asked now and then whether it still answers, while the job waits for it.
 
         Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
         So it is where the server cannot be asked, or not be ended: nobody would be left to notice.
         """
-        ended, was_cut, deadline = threading.Event(), Cut(), time.monotonic() + limit_seconds
+        ended, was_cut, deadline = threading.Event(), CutOff(), time.monotonic() + limit_seconds
 
         def is_over() -> bool:
             try:

@@ -57,7 +57,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LatestSnapshot:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
     `damage` says what a power cut or a person has broken; then nothing else is known, but the table where its log can be read.
@@ -99,7 +99,7 @@ class LatestTable:
         self.lake = lake
         self.folder = f"{TREE}/{topic}"
 
-    def read(self) -> Standing | None:
+    def read(self) -> LatestSnapshot | None:
         """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`.
 
         Raise `LakeUnavailable` where it cannot be read now.
@@ -113,16 +113,16 @@ class LatestTable:
         if not listed:
             return None
         if isinstance(found, str):
-            return Standing(damage=found)
+            return LatestSnapshot(damage=found)
         table, sizes = found
         files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
         for path, size in files.items():
             if listed.get(path) != size:
                 damage = f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}"
-                return Standing(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
+                return LatestSnapshot(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
         if torn := self._find_torn(listed):
-            return Standing(damage=torn)
-        return Standing(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
+            return LatestSnapshot(damage=torn)
+        return LatestSnapshot(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
 
     def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
         """Return the table and its files with their sizes, or why its log cannot be read."""
@@ -138,7 +138,7 @@ class LatestTable:
         except OSError as error:  # of the store or the disk, which says nothing of what is there
             raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from error
 
-    def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+    def merge(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
 
         With `_forced` a row takes the place of whatever stands, with `_gone` it takes the key away.
@@ -163,15 +163,15 @@ class LatestTable:
 
         return self._commit(standing, write)
 
-    def note(self, standing: Standing, applied: Applied) -> bool:
+    def note(self, standing: LatestSnapshot, applied: Applied) -> bool:
         """Say that a version of the decoded table changes no row; false where overtaken."""
         return self._commit(standing, partial(self._note, standing, applied))
 
-    def _note(self, standing: Standing, applied: Applied) -> None:
+    def _note(self, standing: LatestSnapshot, applied: Applied) -> None:
         schema, properties = standing.table.schema(), _properties(applied)
         standing.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
 
-    def overwrite(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+    def overwrite(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
         from deltalake import write_deltalake
 
@@ -179,7 +179,7 @@ class LatestTable:
         write = partial(write_deltalake, standing.table, source, mode="overwrite", schema_mode=schema_mode)
         return self._commit(standing, partial(write, commit_properties=_properties(applied)))
 
-    def start(self, schema: pa.Schema, *, anew: bool) -> Standing:
+    def start(self, schema: pa.Schema, *, anew: bool) -> LatestSnapshot:
         """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id.
 
         In a bucket no lock holds others off, and what is deleted might be what another one has just made anew: there a table
@@ -195,13 +195,13 @@ class LatestTable:
                 if self.lake.store.disk is None and there.table is not None:
                     return replace(there, damage="")
                 self.lake.store.delete_folder(self.folder)
-            self._commit(Standing(), create)
+            self._commit(LatestSnapshot(), create)
         standing = self.read()
         if standing is None or standing.damage:
             raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
         return standing
 
-    def count(self, standing: Standing | None) -> tuple[int, int]:
+    def count(self, standing: LatestSnapshot | None) -> tuple[int, int]:
         """Count the keys, and the tombstones that are kept beside them; none of a table that is not there or is broken."""
         from deltalake import QueryBuilder
 
@@ -213,7 +213,7 @@ class LatestTable:
         found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
-    def read_waits(self, standing: Standing | None, since_ms: int) -> list[Wait]:
+    def read_waits(self, standing: LatestSnapshot | None, since_ms: int) -> list[Wait]:
         """Read how long the records waited that versions since then were the first to have."""
         if standing is None or standing.damage:
             return []
@@ -236,7 +236,7 @@ class LatestTable:
         names = standing.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         return [f"{self.folder}/{name}" for name in names]
 
-    def _commit(self, standing: Standing, write: Callable[[], object]) -> bool:
+    def _commit(self, standing: LatestSnapshot, write: Callable[[], object]) -> bool:
         """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost.
 
         Who wrote the version before may have ended before it was on the disk, and an entry that is not the last is not looked

@@ -65,19 +65,19 @@ def parse_ddl(text: str) -> Column:
     if not tokens:
         raise NotDdl("it is empty")
     try:
-        return _Reader(tokens).whole()
+        return _DdlReader(tokens).whole()
     except NotDdl:
         alone = len(tokens) == 1 or tokens[1] in {"<", "("}
         is_type = tokens[0].upper() in {*KINDS, *NESTED, "STRUCT"}
         if not (alone and is_type):
             raise
-    reader = _Reader(tokens)
+    reader = _DdlReader(tokens)
     found = reader.type("the whole", 0)
     reader.end()
     return found
 
 
-class _Reader:
+class _DdlReader:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """The status of a run that has not ended, in Dagster's words."""
 
     NOT_STARTED = "NOT_STARTED"
@@ -18,7 +18,7 @@ class State(StrEnum):
     CANCELING = "CANCELING"
 
 
-WITH_SLOT = {State.STARTING, State.STARTED, State.CANCELING}
+WITH_SLOT = {RunState.STARTING, RunState.STARTED, RunState.CANCELING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ActiveRun:
 
     run_id: str
     job: str
-    state: State
+    state: RunState
     since_ms: int
     is_own: bool
 
@@ -64,12 +64,12 @@ class Turns:
         `last_done_ms` is when something of this work was last done.
         """
         own = [run for run in self.runs if run.is_own]
-        started = [run for run in own if run.state in {State.STARTED, State.CANCELING}]
+        started = [run for run in own if run.state in {RunState.STARTED, RunState.CANCELING}]
         if started:
             since_ms = min(run.since_ms for run in started)
             gets_on = last_done_ms is not None and last_done_ms >= since_ms
             return None if gets_on else Block(started[0], "nothing done")
-        starting = [run for run in own if run.state is State.STARTING]
+        starting = [run for run in own if run.state is RunState.STARTING]
         if starting:
             return Block(starting[0], "start")
         if not own:

@@ -26,7 +26,7 @@ CAUSES = tuple(Cause)
 UNDECODED, NOT_LANDED = -1, -2  # in the place of a count of dead letters
 
 
-class Look(IntEnum):
+class LinkLook(IntEnum):
     """How a link is drawn."""
 
     LANDED = 0
@@ -38,11 +38,11 @@ class Look(IntEnum):
 
 
 LOOKS = {
-    State.LANDED: Look.LANDED,
-    State.PENDING: Look.PLANNED,
-    State.LOST: Look.LOST,
-    State.SKIPPED: Look.SKIPPED,
-    State.CLAIMED: Look.CLAIMED,
+    State.LANDED: LinkLook.LANDED,
+    State.PENDING: LinkLook.PLANNED,
+    State.LOST: LinkLook.LOST,
+    State.SKIPPED: LinkLook.SKIPPED,
+    State.CLAIMED: LinkLook.CLAIMED,
 }
 
 
@@ -148,7 +148,7 @@ def _add(
     if state is State.LANDED and manifest is not None:
         run_id = manifest.provenance.run_id
     elif state is State.PENDING and tried is not None and tried.attempts:
-        look, run_id = Look.FAILED, tried.failed_run
+        look, run_id = LinkLook.FAILED, tried.failed_run
         notes.append(f"failed {tried.attempts} times in a row")
     for loss in losses:
         said = f"accepted by {loss.acceptance.accepted_by}" if loss.acceptance else "not accepted"
@@ -168,7 +168,7 @@ def _add(
     _add_times(picture, landed)
     if landed is not None:
         return landed.holes
-    if look in {Look.PLANNED, Look.FAILED}:
+    if look in {LinkLook.PLANNED, LinkLook.FAILED}:
         return tuple(Interval(loss.offsets.start, loss.offsets.end, Cause.LOST) for loss in losses)
     return ()
 

@@ -26,17 +26,17 @@ AIMS: Mapping[str, float] = {  # at most
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class DerivedProfile:
     """How much is measured: rounds after the warm-up, and the loads."""
 
     rounds: int
     decoding: Load = decode_cost.LOAD
     append: Load = append_cost.LOAD
-    updates: upsert.State = upsert.STATE
-    large: upsert.State = upsert.LARGE
+    updates: upsert.UpsertState = upsert.STATE
+    large: upsert.UpsertState = upsert.LARGE
 
 
-def run_derived_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
+def run_derived_bench(settings: Settings, profile: DerivedProfile, tell: Tell) -> dict[str, Any]:
     """Measure all of it in one world and return the document; what was started is stopped and deleted."""
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:

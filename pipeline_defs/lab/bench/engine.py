@@ -25,7 +25,7 @@ AIMS: Mapping[str, float] = {  # at most
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class EngineProfile:
     """How much is measured: rounds after the warm-up, and the loads."""
 
     rounds: int
@@ -37,7 +37,7 @@ class Profile:
     driver_bytes: Load = driver_bytes.LOAD
 
 
-def run_engine_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
+def run_engine_bench(settings: Settings, profile: EngineProfile, tell: Tell) -> dict[str, Any]:
     """Measure all of it in one world and return the document; what was started is stopped and deleted."""
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:

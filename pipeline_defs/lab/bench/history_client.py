@@ -1,7 +1,7 @@
-"""A process that opens a long history, ticks over it, or lands what is new of it; it prints the seconds that took.
+"""A process that opens a long history, ticks over it, or lands what is new of it; it prints the seconds that took, in order.
 
-`open` reads the topic's coverage. `tick` is one of a code server: the second one, nothing has happened since the first. `run`
-lands what is pending through Dagster, from the start of the process on.
+`open` reads the topic's coverage. `tick` is two of a code server: the first one plans, since the second one nothing
+has happened. `run` lands what is pending through Dagster, from the start of the process on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 STARTED = time.monotonic()
 
 
-def measure(what: str, name: str) -> float:
+def measure(what: str, name: str) -> list[float]:
     """Do it for a topic of the project in the current folder, by the environment's settings; return the seconds."""
     from ...cli.launching import choose_ranges, land_through_dagster
     from ...orchestration.home.dagster_home import open_instance
@@ -29,17 +30,18 @@ def measure(what: str, name: str) -> float:
     began = time.monotonic()
     if what == "open":
         edges.lake.recent(name)
-        return time.monotonic() - began
+        return [time.monotonic() - began]
     with open_instance(edges.settings.dagster_home) as instance:
         if what == "tick":
+            moments = [time.monotonic()]
             for _ in range(2):
-                began = time.monotonic()
                 run_tick(replace(topic, policy=replace(topic.policy, budget=10)), instance, edges)
-            return time.monotonic() - began
+                moments.append(time.monotonic())
+            return [end - start for start, end in pairwise(moments)]
         ranges = choose_ranges(topic, (), edges)
         assert ranges, "the tick has planned them"
         assert all(each.succeeded for each in land_through_dagster(topic, ranges, edges, instance, redo=False))
-    return time.monotonic() - STARTED
+    return [time.monotonic() - STARTED]
 
 
 if __name__ == "__main__":

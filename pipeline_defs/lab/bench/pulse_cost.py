@@ -23,7 +23,7 @@ HISTORY_AIMS: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class PulseProfile:
     """How much is measured: repeats after a warm-up, and numbers of landed ranges."""
 
     rounds: int = 10
@@ -31,7 +31,7 @@ class Profile:
     visible: Load = LOAD
 
 
-def run_pulse_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
+def run_pulse_bench(settings: Settings, profile: PulseProfile, tell: Tell) -> dict[str, Any]:
     """Measure both, each history in a world of its own, and return the document; what was started is stopped and deleted."""
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:

@@ -26,7 +26,7 @@ _HELPER = "multiprocessing.resource_tracker"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UsageLook:
     """CPU seconds used so far by each part, seen at a moment (seconds of a clock that only ever goes on).
 
     `server` is the engine that was seen, none where it is in the run's own process.
@@ -70,7 +70,7 @@ def measure_run_cost(
     }
 
 
-def net_seconds(before: Look, after: Look, idle: Mapping[str, float]) -> dict[str, float]:
+def net_seconds(before: UsageLook, after: UsageLook, idle: Mapping[str, float]) -> dict[str, float]:
     """Return what each part has used between two looks, less what it would have used while nothing happens.
 
     Raise `EngineReplaced` where the looks are at two engines: the second one's start would be counted, the first one not.
@@ -122,14 +122,14 @@ def _has_run(dagster: int) -> bool:
     return any(each.parent in servers and each.pid not in servers and _HELPER not in each.command for each in found)
 
 
-def _look(watched: Watched) -> Look:
+def _look(watched: Watched) -> UsageLook:
     dagster = read_tree(watched.pid)
     # an engine in the run's own process is below Dagster already
     server = read_server(watched.bench.edges.settings.engine_folder)
     engine = read_tree(server.process.pid) if server else []
-    return Look(time.monotonic(), sum_up(dagster, engine), server.process if server else None)
+    return UsageLook(time.monotonic(), sum_up(dagster, engine), server.process if server else None)
 
 
-def _rates(before: Look, after: Look) -> dict[str, float]:
+def _rates(before: UsageLook, after: UsageLook) -> dict[str, float]:
     seconds = net_seconds(before, after, dict.fromkeys(PARTS, 0.0))
     return {part: used / (after.at - before.at) for part, used in seconds.items()}

@@ -40,7 +40,7 @@ Place = tuple[str, int, int]  # topic, Kafka partition, offset
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class TopicsProfile:
     """How much is measured: numbers of topics, for how long each, and what arrives."""
 
     topics: Sequence[int] = (12, 60, 100)
@@ -56,7 +56,7 @@ class _Traffic:
     """What was acknowledged and not seen yet, by record; `waits` are of those that were seen, by topic."""
 
     names: Sequence[str]
-    profile: Profile
+    profile: TopicsProfile
     counts_from: float = math.inf
     acked: dict[Place, float] = field(default_factory=dict)
     waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -83,7 +83,7 @@ class _Traffic:
                         self.waits[place[0]].append(seen_at - acked_at)
 
 
-def run_topics_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
+def run_topics_bench(settings: Settings, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
     """Measure each number of topics and return the document; what was started is stopped and deleted."""
     load_before = os.getloadavg()
     found = []
@@ -99,7 +99,7 @@ def run_topics_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[s
     }
 
 
-def measure_topics(bench: Bench, count: int, profile: Profile, tell: Tell) -> dict[str, Any]:
+def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
     """Measure so many topics; return seconds, the longest queue, and the share of the machine's cores that was used."""
     names = [f"{TOPIC}-{number:03d}" for number in range(count)]
     settings, edges = bench.edges.settings, bench.edges

@@ -50,15 +50,15 @@ VALUE = pa.struct([("n", pa.int64()), ("state", pa.string()), ("trace", pa.strin
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class UpsertState:
     """A latest table: of how many keys, and how many rows an update of it has."""
 
     keys: int
     rows: int
 
 
-STATE = State(1_500_000, 700_000)  # of which delta-rs' merge takes two seconds on two cores
-LARGE = State(10_000_000, 100_000)
+STATE = UpsertState(1_500_000, 700_000)  # of which delta-rs' merge takes two seconds on two cores
+LARGE = UpsertState(10_000_000, 100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Taken:
 class _Decoded:
     """A topic of which nothing exists but what is decoded of it: every key once, then random ones for each update."""
 
-    def __init__(self, edges: Edges, state: State) -> None:
+    def __init__(self, edges: Edges, state: UpsertState) -> None:
         self._decodings = edges.decodings
         self._state = state
         self._chance = np.random.default_rng(SEED)
@@ -135,7 +135,7 @@ class _Decoded:
         return pa.table(columns)
 
 
-def measure_upsert(bench: Bench, rounds: int, tell: Tell, state: State = STATE) -> dict[str, Any]:
+def measure_upsert(bench: Bench, rounds: int, tell: Tell, state: UpsertState = STATE) -> dict[str, Any]:
     """Measure updates and delta-rs' merges of the same rows; return what ours take of theirs, round by round."""
     with _lake(bench, state, tell) as (decoded, tools, out):
         theirs = DeltaState(out / "delta")
@@ -167,7 +167,7 @@ def measure_upsert(bench: Bench, rounds: int, tell: Tell, state: State = STATE) 
     }
 
 
-def measure_large(bench: Bench, tell: Tell, state: State = LARGE) -> dict[str, Any]:
+def measure_large(bench: Bench, tell: Tell, state: UpsertState = LARGE) -> dict[str, Any]:
     """Measure updates of a table of very many keys: their time, and the peak memory of this process and of Spark's."""
     with _lake(bench, state, tell) as (decoded, tools, out):
         decoded.put_all()
@@ -186,7 +186,7 @@ def measure_large(bench: Bench, tell: Tell, state: State = LARGE) -> dict[str, A
 
 
 @contextmanager
-def _lake(bench: Bench, state: State, tell: Tell) -> Iterator[tuple[_Decoded, LatestTools, Path]]:
+def _lake(bench: Bench, state: UpsertState, tell: Tell) -> Iterator[tuple[_Decoded, LatestTools, Path]]:
     """Have a lake with one decoded topic while the context is open."""
     tell(f"{TOPIC}: making {state.keys:,} keys")
     out = bench.folder / "upsert"

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import ERRORS, OUT, Words
+from ...cli.terminal import ERRORS, OUT, TerminalWords
 from ...settings import read_settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS, require_packages
 
@@ -82,15 +82,15 @@ def bench(
         _check_of_part(ctx, part)
         with _telling() as tell:
             if part == ENGINE:
-                report = engine.run_engine_bench(settings, engine.Profile(rounds=rounds or PART_ROUNDS), tell)
+                report = engine.run_engine_bench(settings, engine.EngineProfile(rounds=rounds or PART_ROUNDS), tell)
             elif part == TOPICS:
-                report = topics_cost.run_topics_bench(settings, topics_cost.Profile(), tell)
+                report = topics_cost.run_topics_bench(settings, topics_cost.TopicsProfile(), tell)
             elif part == PULSE:
                 report = pulse_cost.run_pulse_bench(
-                    settings, pulse_cost.Profile(rounds) if rounds else pulse_cost.Profile(), tell
+                    settings, pulse_cost.PulseProfile(rounds) if rounds else pulse_cost.PulseProfile(), tell
                 )
             else:
-                report = derived.run_derived_bench(settings, derived.Profile(rounds=rounds or PART_ROUNDS), tell)
+                report = derived.run_derived_bench(settings, derived.DerivedProfile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:
             print_json(report)
         else:
@@ -125,7 +125,7 @@ def bench(
 
 @contextmanager
 def _telling() -> Iterator[Tell]:
-    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TerminalWords(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda text: bar.update(task, description=text)

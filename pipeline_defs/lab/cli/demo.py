@@ -24,7 +24,7 @@ from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...cli.engine import stopping_engine
 from ...cli.show import find_topic, open_edges, print_table, size_text
-from ...cli.terminal import OUT, Words, styled
+from ...cli.terminal import OUT, TerminalWords, styled
 from ...core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ...core.log.manifest import Manifest
 from ...operate.tables import read_tables, table_text
@@ -283,7 +283,7 @@ def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
 
 @contextmanager
 def _bar(text: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
-    columns = (Words(), BarColumn(), MofNCompleteColumn())
+    columns = (TerminalWords(), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
         yield bar, bar.add_task(text, total=total)
 

@@ -9,7 +9,7 @@ import click
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import ERRORS, OUT, Words
+from ...cli.terminal import ERRORS, OUT, TerminalWords
 from ...core.errors import RangesFailed
 from ...settings import read_settings
 
@@ -69,7 +69,7 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: s
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     chosen, settings = choose(names, schedules, seed, first, lake, engine), read_settings()
     chosen.check(settings)
-    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TerminalWords(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)
 

@@ -48,7 +48,7 @@ class EndedBefore(ChildFailed):
     kind = ChildFailed.kind
 
 
-class Work(Protocol):
+class ChildWork(Protocol):
     """Something that a child does; it passes named steps on the way."""
 
     def run(self, watch: Callable[..., None]) -> None:
@@ -87,7 +87,7 @@ class Child:
 
 
 @contextmanager
-def started(work: Work, step: str = "", nth: int = 1, *, log: Path) -> Iterator[Child]:
+def started(work: ChildWork, step: str = "", nth: int = 1, *, log: Path) -> Iterator[Child]:
     """Start a child that does the work, and have it stand still at the `nth` passing of `step`; kill it in the end."""
     ours, theirs = FORKS.Pipe()
     process = FORKS.Process(target=_main, args=(work, step, nth, theirs, log), daemon=True)
@@ -101,7 +101,7 @@ def started(work: Work, step: str = "", nth: int = 1, *, log: Path) -> Iterator[
 
 
 @contextmanager
-def stopped_at(work: Work, step: str, nth: int = 1, *, log: Path) -> Iterator[Child]:
+def stopped_at(work: ChildWork, step: str, nth: int = 1, *, log: Path) -> Iterator[Child]:
     """Run a child up to a step; raise `ChildFailed` where it never gets there."""
     with started(work, step, nth, log=log) as child:
         word, said = child.hear()
@@ -126,7 +126,7 @@ def become(out: Path, err: Path) -> None:
             os.dup2(file.fileno(), number)
 
 
-def _main(work: Work, step: str, nth: int, connection: Connection, log: Path) -> None:
+def _main(work: ChildWork, step: str, nth: int, connection: Connection, log: Path) -> None:
     become(log, log)
     os.environ.pop(CONNECT_MODE, None)  # whoever started it may be a client of Spark; it is none yet
     passed, stands = 0, threading.Lock()

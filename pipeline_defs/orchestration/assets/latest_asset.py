@@ -10,7 +10,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from dagster_pyspark import LazyPySparkResource
 
 from ...adapters.spark.spark_latest import MOST_TOLD, SHARES, Inputs
-from ...adapters.tables.latest_table import TREE, LatestTable, Standing
+from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
 from ...adapters.telemetry.openlineage import Derived, telling
 from ...core.command_lines import command
 from ...core.tables.decoded_table import TREE as DECODED
@@ -82,7 +82,7 @@ def update_and_tell(
     return latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
 
 
-def _lineage(topic: Topic, standing: Standing, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
+def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
     """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
     url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     return Derived(
@@ -101,7 +101,7 @@ def _lineage(topic: Topic, standing: Standing, keys: int, run_id: str, began_ms:
 
 
 def latest_metadata(
-    standing: Standing | None, keys: int, tombstones: int, done: Updated, seconds: float
+    standing: LatestSnapshot | None, keys: int, tombstones: int, done: Updated, seconds: float
 ) -> Mapping[str, Any]:
     """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
     files = standing.files if standing is not None else {}

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...core.landing.picture import CAUSES, Look, Picture
+from ...core.landing.picture import CAUSES, LinkLook, Picture
 from ..runs.moments import time_text
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def page(picture: Picture, now_ms: int, remark: str = "") -> str:
         "topic": picture.topic,
         "made": time_text(now_ms),
         "remark": remark,
-        "looks": [look.name.lower() for look in Look],
+        "looks": [look.name.lower() for look in LinkLook],
         "causes": [cause.value for cause in CAUSES],
         "lines": [asdict(line) for line in picture.lines],
         "runs": picture.run_ids,

@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
-from ...core.landing.picture import UNDECODED, Line, Look, Picture
+from ...core.landing.picture import UNDECODED, Line, LinkLook, Picture
 
-GLYPHS = {Look.LANDED: "█", Look.PLANNED: "░", Look.FAILED: "✕", Look.LOST: "▪", Look.SKIPPED: "·", Look.CLAIMED: "▫"}
-URGENCY = (Look.LANDED, Look.SKIPPED, Look.PLANNED, Look.CLAIMED, Look.LOST, Look.FAILED)  # the last one is shown
+GLYPHS = {
+    LinkLook.LANDED: "█",
+    LinkLook.PLANNED: "░",
+    LinkLook.FAILED: "✕",
+    LinkLook.LOST: "▪",
+    LinkLook.SKIPPED: "·",
+    LinkLook.CLAIMED: "▫",
+}
+URGENCY = (
+    LinkLook.LANDED,
+    LinkLook.SKIPPED,
+    LinkLook.PLANNED,
+    LinkLook.CLAIMED,
+    LinkLook.LOST,
+    LinkLook.FAILED,
+)  # the last one is shown
 BAR_WIDTH = 50
 DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
 
@@ -18,20 +32,20 @@ def bar(picture: Picture, line: Line) -> str:
     rank = {look: place for place, look in enumerate(URGENCY)}
     span = slice(line.first, line.first + line.count)
     ends = [int(end) for end in accumulate(picture.lengths[span])]
-    cells = [Look.LANDED] * BAR_WIDTH
+    cells = [LinkLook.LANDED] * BAR_WIDTH
     start = 0
     for end, number in zip(ends, picture.looks[span], strict=True):
-        look = Look(number)
-        if look is not Look.LANDED:
+        look = LinkLook(number)
+        if look is not LinkLook.LANDED:
             for cell in range(start * BAR_WIDTH // ends[-1], (end * BAR_WIDTH - 1) // ends[-1] + 1):
                 cells[cell] = max(cells[cell], look, key=lambda each: rank[each])
         start = end
     return "".join(GLYPHS[cell] for cell in cells)
 
 
-def counts(picture: Picture, line: Line) -> Counter[Look]:
+def counts(picture: Picture, line: Line) -> Counter[LinkLook]:
     """Return how many links of a line have each look."""
-    return Counter(Look(number) for number in picture.looks[line.first : line.first + line.count])
+    return Counter(LinkLook(number) for number in picture.looks[line.first : line.first + line.count])
 
 
 def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
@@ -66,11 +80,12 @@ def summary(picture: Picture) -> str:
     rows = [
         f"| {each} | "
         + " | ".join(
-            f"{count:,}" for count in (*(counts(picture, line)[look] for look in Look), *(decoded(picture, line) or ()))
+            f"{count:,}"
+            for count in (*(counts(picture, line)[look] for look in LinkLook), *(decoded(picture, line) or ()))
         )
         + " |"
         for each, line in zip(names, picture.lines, strict=True)
     ]
-    heads = [*(look.name.lower() for look in Look), *(DECODED_COLUMNS if picture.dead_letters else ())]
+    heads = [*(look.name.lower() for look in LinkLook), *(DECODED_COLUMNS if picture.dead_letters else ())]
     table = "\n".join([f"| ranges of | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads), *rows])
     return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ...adapters.tables.latest_table import LatestTable, Standing
+from ...adapters.tables.latest_table import LatestSnapshot, LatestTable
 from ...core.errors import LakeUnavailable, OffsetlakeError
 from ...core.landing.dispatch import choose_due
 from ...core.landing.lag import find_lag
@@ -322,7 +322,9 @@ def run_latest_tick(
     return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
 
 
-def _tell_latest(topic: Topic, standing: Standing, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
+def _tell_latest(
+    topic: Topic, standing: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> None:
     """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
     event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import DagsterRun, RunRecord, RunsFilter
 
-from ...core.landing.active import ActiveRun, State, Turns
+from ...core.landing.active import ActiveRun, RunState, Turns
 from ...topics import LAND_PENDING, STANDING, Duty, Topic
 from ..home.daemons import is_silent, read_silence
 from ..home.run_locks import is_code_server_gone
@@ -38,7 +38,7 @@ class ActiveRuns:
             ActiveRun(
                 record.dagster_run.run_id,
                 record.dagster_run.job_name,
-                State(record.dagster_run.status.value),
+                RunState(record.dagster_run.status.value),
                 int((record.start_time or record.update_timestamp.timestamp()) * 1000),
                 is_own=_does(record.dagster_run, duty),
             )

@@ -9,17 +9,17 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ...core.landing.active import ActiveRun, Block, State, Turns
+from ...core.landing.active import ActiveRun, Block, RunState, Turns
 from ...core.landing.dispatch import NEVER_TRIED, Tried
 from .moments import duration_text, time_text
 
 SHOWN_RUNS = 4
 _SINCE = {
-    State.NOT_STARTED: "created",
-    State.QUEUED: "queued",
-    State.STARTING: "starting",
-    State.STARTED: "started",
-    State.CANCELING: "being cancelled",
+    RunState.NOT_STARTED: "created",
+    RunState.QUEUED: "queued",
+    RunState.STARTING: "starting",
+    RunState.STARTED: "started",
+    RunState.CANCELING: "being cancelled",
 }
 
 
@@ -62,7 +62,9 @@ def pending_text(
 
 def block_text(block: Block, slots: int, words: Words) -> str:
     """Return what blocks pending work, and since when."""
-    state = {State.STARTED: "at work", State.CANCELING: "being cancelled"}.get(block.run.state, _SINCE[block.run.state])
+    state = {RunState.STARTED: "at work", RunState.CANCELING: "being cancelled"}.get(
+        block.run.state, _SINCE[block.run.state]
+    )
     text = f"run {block.run.run_id[:8]} of {block.run.job} is {state} since {time_text(block.run.since_ms)}"
     others = _runs_text(block.others)
     return (
