@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -239,6 +240,17 @@ def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
         charter = ast.get_docstring(syntax(file)) or ""
         prose = [line for line in charter.splitlines() if line.strip() and not line.startswith("    ")]
         assert 1 <= len(prose) <= 6, file
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One word, one meaning: of a name in an error or a log there is one place to look."""
+    names = Counter(
+        node.name
+        for file in OURS
+        for node in ast.walk(syntax(file))
+        if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_the_walk_sees_what_it_must_see() -> None:
