@@ -59,7 +59,7 @@ _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
 
 MOST_LANES = 8
 
-# name -> (default, what it is); README shows this table, a test holds them together
+# name -> (default, what it is); docs/settings.md shows this table, a test holds them together
 VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_BOOTSTRAP_SERVERS": (
         "the embedded broker if it runs, else localhost:9092",

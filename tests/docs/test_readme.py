@@ -81,7 +81,8 @@ def test_every_make_target_that_a_document_names_exists() -> None:
 def test_the_table_of_variables_is_the_one_that_the_settings_know() -> None:
     """Every variable with its default and its meaning, in the settings' own words and order."""
     expected = [(name, *(text.replace("`", "") for text in known)) for name, known in VARIABLES.items()]
-    assert read_table(README, "| variable | default |") == expected
+    settings = (PROJECT / "docs" / "settings.md").read_text()
+    assert read_table(settings, "| variable | default |") == expected
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_traceback_names_the_command() -> None:
 
 
 def test_no_text_of_a_program_names_a_file_that_a_user_lacks() -> None:
-    """A user's project has `<package>/defs/<topic>/defs.yaml` and no `docs/` and `assets/`; README's table is ours."""
+    """A user's project has `<package>/defs/<topic>/defs.yaml` and no `docs/` and `assets/`; the table of settings is ours."""
     table = {text for pair in VARIABLES.values() for text in pair}
     named = [(where, text) for where, text in texts() if LACKED.search(text) and text not in table]
     assert named == []
