@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from ..adapters.telemetry.prometheus import Family, HistogramFamily
+from ..adapters.telemetry.prometheus import Metric, family, histogram
 from ..core.log.coverage import Coverage, State
 from ..core.log.latency import Histogram
 from ..core.log.losses import find_losses
@@ -97,7 +97,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 def read_metrics(
     topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
-) -> list[Family | HistogramFamily]:
+) -> list[Metric]:
     """Read the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
@@ -115,13 +115,10 @@ def read_metrics(
     for each in broken:
         found["offsetlake_up"].setdefault((each.name,), 0)
         found["offsetlake_topic_error"][each.name, each.error.kind] = 1
-    families: list[Family | HistogramFamily] = []
-    for name, (labels, text) in HELP.items():
-        if name == _HISTOGRAM:
-            families.append(HistogramFamily(name, text, labels, latencies))
-        else:
-            families.append(Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge"))
-    return families
+    return [
+        histogram(name, text, labels, latencies) if name == _HISTOGRAM else family(name, text, labels, found[name])
+        for name, (labels, text) in HELP.items()
+    ]
 
 
 def _count_latencies(

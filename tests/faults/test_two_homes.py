@@ -19,7 +19,7 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from tests.support.power import Power
 from tests.support.world import World
 
-LOOKS = 3  # of sensors that find something to plan, while a person plans beside both
+LOOKS = 2  # of sensors that find something to plan, while a person plans beside both
 
 
 class Home:

@@ -67,7 +67,7 @@ def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_t
 def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
     """H: what arrives at all of them is seen, by runs of which no two wait, and each record's time counts."""
     policy = Policy(max_age_seconds=1)
-    profile = topics_cost.TopicsProfile(warm_up_seconds=3, seconds=3, policy=policy)
+    profile = topics_cost.TopicsProfile(warm_up_seconds=1, seconds=2, policy=policy)
     found = topics_cost.measure_topics(bench, 2, profile, told)
     assert found["records"] >= 2 * 20, "two topics of 20 records a second"
     assert found["p95_wait_seconds"] > 1 and found["queued_max"] <= 1 and found["cpu_share"] > 0

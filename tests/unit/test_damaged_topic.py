@@ -33,6 +33,7 @@ from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
+from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World
 
 MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away, and `offsetlake decode orders` makes it again"
@@ -89,7 +90,7 @@ def test_two_processes_that_register_a_key_at_once_both_go_on(
 
 
 def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instance: dg.DagsterInstance) -> None:
-    families = {family.name: family.samples for family in read_metrics([DAMAGED, GOOD], edges, instance)}
+    families = samples_of(read_metrics([DAMAGED, GOOD], edges, instance))
     assert families["offsetlake_topic_error"] == {
         ("damaged", "broken_plan_log"): 1,
         ("orders", "broker_unavailable"): 1,

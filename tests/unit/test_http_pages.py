@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from pipeline_defs.adapters.system.http_pages import CONNECTIONS, HTML, Page, serve_pages
-from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, Family, metrics_text
+from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, family, metrics_text
 from pipeline_defs.core.errors import BrokenPlanLog
 
 Ask = Callable[..., tuple[int, str]]
@@ -24,7 +24,7 @@ def damaged() -> str:
 
 
 PAGES: dict[str, Page] = {
-    "/metrics": (CONTENT_TYPE, lambda: metrics_text([Family("up", "is it", (), {(): 1})])),
+    "/metrics": (CONTENT_TYPE, lambda: metrics_text([family("up", "is it", (), {(): 1})])),
     "/map/orders": (HTML, lambda: "<title>orders</title>"),
     "/map/damaged": (HTML, damaged),
     "/map/large": (HTML, lambda: "x" * 50_000_000),

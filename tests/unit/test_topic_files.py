@@ -25,6 +25,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES, load_topics
 from tests.support.fuzz import draws, mutate
+from tests.support.metrics import samples_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 
@@ -280,7 +281,7 @@ def test_metrics_count_a_wrong_file_as_a_topic_that_is_not_up(project: Path, fil
     write(file, "")
     edges = Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, project))
     with dg.DagsterInstance.ephemeral() as instance:
-        families = {each.name: each.samples for each in read_metrics([], edges, instance, load_topics(project).broken)}
+        families = samples_of(read_metrics([], edges, instance, load_topics(project).broken))
     assert families["offsetlake_up"] == {("bad",): 0}
     assert families["offsetlake_topic_error"] == {("bad", "bad_setting"): 1}
 
