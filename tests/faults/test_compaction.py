@@ -37,7 +37,6 @@ from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
-from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 PER_RANGE = 50
@@ -191,63 +190,6 @@ def test_compaction_killed_at_any_step_leaves_each_row_once(placed: World, step:
     vacuum(world.edges.lake, world.edges.now_ms(), ALL_SECONDS)
     assert table_names(world) == {path.name for path in compacted_files(world)}
     assert view(world) == sent(world) and snapshot(world) == [*range(300)]
-    assert_all_is_well(world)
-
-
-class Reader(LoopingReader):
-    """Reads a view and a snapshot, and keeps rows and distinct offsets of each."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-        self.seen: list[tuple[int, int, int, int]] = []
-        self.versions: set[int] = set()
-
-    def wait_for_another(self) -> None:
-        count = len(self.seen)
-        self._world.wait_until(lambda: len(self.seen) > count + 1 or bool(self.errors))
-
-    def read(self) -> None:
-        try:
-            sql = f'SELECT count(*), count(DISTINCT "offset") FROM "{self._world.name}"'
-            ((rows, distinct),) = duck(self._world).query(sql)[1]
-            table = DeltaTable(str(table_folder(self._world)))
-            offsets = table.to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
-            self.errors.append(repr(error))
-            self._stop.set()
-            return
-        self.seen.append((rows, distinct, len(offsets), len(set(offsets))))
-        self.versions.add(table.version())
-
-
-def test_a_reader_in_a_loop_sees_each_row_once(world: World) -> None:
-    """[R-62] [R-63] While files are compacted, compactors die, ranges are replaced and land, and the vacuum runs."""
-    with_an_aborted_record(world)
-    total, reader = len(world.sent), Reader(world)
-    with reader.reading():
-        reader.wait_for_another()
-        with stopped_at(world, "compact", "compaction_named"):
-            reader.wait_for_another()
-        run_compact(world)
-        reader.wait_for_another()
-        (verdict, *_) = world.land(["0-0-50"], redo=True, on_change="replace")
-        assert verdict.outcome is Outcome.REPLACED
-        reader.wait_for_another()
-        assert view(world) == sent(world), "what was replaced is read no more"
-        run_compact(world)
-        vacuum(world.edges.lake, world.edges.now_ms() + 60_000)
-        world.send({"partition": 0, "key": b"k", "value": NOISE(500)} for _ in range(5 * PER_RANGE))
-        world.plan()
-        world.land()
-        run_compact(world)
-        reader.wait_for_another()
-    assert not reader.errors, reader.errors
-    assert all(rows == distinct and found == offsets for rows, distinct, found, offsets in reader.seen)
-    assert {rows for rows, *_ in reader.seen} >= {total + 1, total}
-    assert min(found for *_, found, _ in reader.seen) >= total
-    assert len(reader.versions) > 3, "the control: it read different versions as time went by"
-    assert view(world) == sent(world) and len(world.rows()) == len(world.sent)
     assert_all_is_well(world)
 
 

@@ -1,6 +1,6 @@
 """SIGKILL at every step: a real child dies there, the half-done state is proven, and a restart lands every offset once.
 
-Ground truth is what the producer sent. The control is `test_the_child_lands_everything_when_nobody_kills_it`.
+Ground truth is what the producer sent. The control is the step `report`: killed when all is done.
 """
 
 from __future__ import annotations
@@ -155,11 +155,3 @@ def test_a_landing_killed_again_and_again_ends_well(world: World) -> None:
         world.tick()
     world.launch()
     world.assert_all_landed_once()
-
-
-def test_the_child_lands_everything_when_nobody_kills_it(world: World) -> None:
-    """[R-18] The control: the same child, killed only after it has reported."""
-    fill(world)
-    world.tick()
-    with stopped_at(world, "land", "report"):
-        world.assert_all_landed_once()

@@ -7,23 +7,16 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaConsumer
 
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import find_java
-from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.steps import StepWatcher
-from pipeline_defs.settings import Settings
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Steps = list[tuple[str, str]]
 
@@ -142,50 +135,6 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: Wo
     world.plan()
     assert reasons(land(world)) == [], "the control: nobody consumes with it any more"
     assert group(world) == {0: 150, 1: 30}
-
-
-@pytest.fixture
-def mortal(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """Is a world on a broker of its own, which the test may stop."""
-    del spark
-    broker = start_broker(tmp_path / "broker", jars=resolve_jars("broker", settings.jars), heap="384m")
-    own = dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers)
-    with World(own, tmp_path, "mortal") as fresh:
-        yield fresh
-    stop_broker(tmp_path / "broker")
-
-
-def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: World) -> None:
-    """[R-59] It stops when everything is published: the ranges are landed and it is said; the next run moves the group."""
-    mortal.create_topic()
-    mortal.send_numbered(100)
-    mortal.plan()
-    where, jars = mortal.folder / "broker", resolve_jars("broker", mortal.settings.jars)
-    stopped: list[bool] = []
-    steps: Steps = []
-    kafka = mortal.edges.kafka(mortal.topic)
-    patience_ms = kafka._timeout_ms
-
-    def stop(step: str) -> None:
-        if step == "publish":
-            stopped.append(stop_broker(where))
-            kafka._timeout_ms = 2_000  # nobody will answer: this is only how long the test takes
-
-    mortal.edges.watch_step = watcher(steps, stop)
-    (verdict,) = mortal.land()
-    assert stopped == [True]
-    (reason,) = reasons(steps)
-    assert f"the Kafka broker at {mortal.settings.bootstrap_servers} does not answer" in reason, "the fault"
-    assert (verdict.outcome, steps[-1][0]) == (Outcome.LANDED, "report")
-    mortal.assert_all_landed_once()
-
-    start_broker(where, jars=jars, heap="384m")
-    kafka._timeout_ms = patience_ms
-    assert group(mortal) == {}, "the fault: it was not moved"
-    mortal.send_numbered(10)
-    mortal.plan()
-    assert reasons(land(mortal)) == [], "the control: the broker is there"
-    assert group(mortal) == {0: 110}
 
 
 def test_an_idle_topic_whose_group_could_not_be_moved_is_repaired_by_the_tick(world: World) -> None:
