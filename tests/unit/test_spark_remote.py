@@ -89,7 +89,7 @@ KNOCKING = """
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.core.errors import EngineUnavailable
 import sys
-from pipeline_defs.adapters import remote_engine
+from pipeline_defs.adapters.spark import remote_engine
 remote_engine.REFUSED_SECONDS = 0.0
 try:
     RemoteEngine(sys.argv[1]).session({})
