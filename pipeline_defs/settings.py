@@ -67,16 +67,16 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     ),
     "OFFSETLAKE_KAFKA_PROPERTIES": (
         "none",
-        "for brokers with TLS or a login: a properties file as Kafka's commands take it ([docs/security.md](docs/security.md))",
+        "for brokers with TLS or a login: a properties file as Kafka's commands take it ([security.md](security.md))",
     ),
     "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
     "OFFSETLAKE_RAW_TABLE": (
         "on for a lake at a path, off on an object store",
-        "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([docs/reading.md](docs/reading.md))",
+        "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([reading.md](reading.md))",
     ),
     "OFFSETLAKE_LANES": (
         "1",
-        "how many runs of `land_pending` land at once, 1 to 8, each its own topics ([docs/keeping-up.md](docs/keeping-up.md))",
+        "how many runs of `land_pending` land at once, 1 to 8, each its own topics ([keeping-up.md](keeping-up.md))",
     ),
     "OFFSETLAKE_RUN_RETENTION_DAYS": (
         "30",
@@ -90,7 +90,7 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     ),
     "OFFSETLAKE_SPARK_REMOTE": (
         "none",
-        "a Spark Connect server, of a cluster, instead: `sc://host:port/;use_ssl=true` ([docs/cluster.md](docs/cluster.md))",
+        "a Spark Connect server, of a cluster, instead: `sc://host:port/;use_ssl=true` ([cluster.md](cluster.md))",
     ),
     "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
     "OFFSETLAKE_ALERT_URLS": (

@@ -52,23 +52,31 @@ def pytest_configure() -> None:
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
 LONGEST = [
-    "test_up.py",
-    "test_tutorial.py",
-    "test_demo.py",
-    "test_clicks.py",
-    "test_power_cut.py",
-    "test_commands.py",
-    "test_readme.py",
-    "test_derived.py",
-    "test_termination.py",
-    "test_reading.py",
+    "orchestration/test_up.py",
+    "docs/test_tutorial.py",
+    "orchestration/test_demo.py",
+    "faults/test_engine.py",
+    "integration/test_latest.py",
+    "faults/test_power_cut.py",
+    "faults/test_pulse_kills.py",
+    "integration/test_bench.py",
+    "browser/test_clicks.py",
+    "faults/test_two_homes.py",
+    "orchestration/test_topic_discovery.py",
+    "integration/test_commands.py",
+    "browser/test_derived.py",
+    "model/test_latest_interleavings.py",
+    "faults/test_compaction.py",
+    "docs/test_readme.py",
+    "docs/test_reading.py",
+    "faults/test_termination.py",
 ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first."""
+    """Put the longest files first."""
     order = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
 
 
 def shared_engine(factory: pytest.TempPathFactory) -> Path:
