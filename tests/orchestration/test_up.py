@@ -17,19 +17,17 @@ import pytest
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, is_code_server_gone
-from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.settings import PROJECT, Settings, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal
 from tests.support.environment import plain_environment
 
-NOBODY = "127.0.0.1:1"  # nothing is landed here
-
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """Return a project as `init` writes it."""
+def project(settings: Settings, tmp_path: Path) -> Path:
+    """Return a project as `init` writes it, of a topic that is not there: nothing is landed."""
     folder = tmp_path / "my_lake"
-    write_project(plan_project(folder, ["orders"], NOBODY))
+    write_project(plan_project(folder, ["nowhere"], settings.bootstrap_servers))
     write_env(folder, read_settings({}, folder).dagster_home)
     (folder / ".offsetlake" / "jars").symlink_to(JARS)
     return folder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
@@ -64,6 +65,7 @@ class Connection:
         self._timeout_ms = int(timeout_seconds * 1000)
         self._admin: KafkaAdminClient | None = None
         self._lock = threading.Lock()
+        self._failed: tuple[float, Exception] | None = None  # when the last connection failed, and why
 
     def __enter__(self) -> Self:
         return self
@@ -136,16 +138,30 @@ class Connection:
                 raise KafkaConnectionError("another thread has closed the connection") from error
             raise
 
+    def check_answers(self) -> None:
+        """Raise `BrokerUnavailable` where no broker lets us in in time, `BrokerRefuses` where one says why not."""
+        self._ask("", lambda _: None, attempts=1)
+
     def _connected(self) -> KafkaAdminClient:
+        asked_at = time.monotonic()
         with self._lock:
             if self._admin is None:
-                if self.access.path is not None:  # whoever logs in is told at once why not
-                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
-                self._admin = KafkaAdminClient(
-                    bootstrap_servers=self.bootstrap_servers,
-                    client_id="offsetlake",
-                    request_timeout_ms=self._timeout_ms,
-                    bootstrap_timeout_ms=self._timeout_ms,
-                    **self.access.kafka_python(),
-                )
+                if self._failed is not None and self._failed[0] > asked_at:  # while this thread waited for the same
+                    raise KafkaConnectionError(str(self._failed[1])) from self._failed[1]
+                try:
+                    self._admin = self._connect()
+                except (KafkaError, OSError) as error:
+                    self._failed = time.monotonic(), error
+                    raise
             return self._admin
+
+    def _connect(self) -> KafkaAdminClient:
+        if self.access.path is not None:  # whoever logs in is told at once why not
+            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+        return KafkaAdminClient(
+            bootstrap_servers=self.bootstrap_servers,
+            client_id="offsetlake",
+            request_timeout_ms=self._timeout_ms,
+            bootstrap_timeout_ms=self._timeout_ms,
+            **self.access.kafka_python(),
+        )

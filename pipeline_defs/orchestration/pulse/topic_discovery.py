@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import OffsetlakeError
+from ...core.errors import BrokerUnavailable, OffsetlakeError
 from ...landing.planner import commit_next_step
 from ...resources import Edges
 from ...topic_files import PatternFile, TopicFiles
 from ...topics import Topic
-from ..runs.visiting import failure_text
+from ..runs.visiting import failure_text, note_silence, refuse_silent
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
@@ -84,8 +84,14 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
 
 def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
     known = {*files.names, *edges.lake.planned_topics()}
+    refuse_silent(file.template, edges)
     with closing(edges.open_kafka(file.template)) as kafka:  # the other one is at work in the tick
-        for name in kafka.list_topics():
+        try:
+            listed = kafka.list_topics()
+        except BrokerUnavailable as unavailable:
+            note_silence(file.template, unavailable, edges)
+            raise
+        for name in listed:
             if name in known or not file.pattern.matches(name):
                 continue
             try:

@@ -1,22 +1,73 @@
-"""Many topics looked at one after the other: clusters side by side, each seen at a glance, a silent one asked once.
+"""Many topics looked at one after the other: clusters side by side, each seen at a glance.
 
-Invariant: whatever is wrong with one topic, file or broker, each other topic is visited.
+A cluster that is silent keeps others waiting once; then a thread asks it until it answers. Invariant: whatever is wrong with
+one topic, file or broker, each other topic is visited.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TypeVar
 
 from ...adapters.kafka.kafka import PATIENCE_SECONDS
-from ...core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, as_ours
+from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, TopicsFailed, as_ours
 from ...resources import Edges
 from ...topics import Topic
 
 T = TypeVar("T")
+
+
+class Silence:
+    """A cluster that does not answer: its last `error`, and a thread that asks it, so that nobody else has to wait for it."""
+
+    def __init__(self, error: BrokerUnavailable, ask: Callable[[], None]) -> None:
+        self.error = error
+        self._ask = ask
+        self._thread: threading.Thread | None = None
+        self._has_answered = False
+
+    def is_over(self) -> bool:
+        """Return whether the cluster has answered since; else have it asked, where that is not done already."""
+        if not self._has_answered and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._listen, name="offsetlake-silent-cluster", daemon=True)
+            self._thread.start()
+        return self._has_answered
+
+    def _listen(self) -> None:
+        try:
+            self._ask()
+        except BrokerUnavailable as error:
+            if not isinstance(error, BrokerRefuses):
+                self.error = error
+                return
+        except OffsetlakeError:  # it answers, and each topic says what
+            pass
+        self._has_answered = True
+
+
+def refuse_silent(topic: Topic, edges: Edges) -> None:
+    """Raise `BrokerUnavailable` at once where the topic's cluster was silent, and has not answered since."""
+    servers = edges.bootstrap_servers(topic)
+    silence: Silence | None = edges.silences.get(servers)
+    if silence is None:
+        return
+    if not silence.is_over():
+        raise silence.error
+    edges.silences.pop(servers, None)
+
+
+def note_silence(topic: Topic, error: BrokerUnavailable, edges: Edges) -> None:
+    """Note that the topic's cluster has not answered in time."""
+
+    def ask() -> None:
+        with closing(edges.open_kafka(topic)) as kafka:
+            kafka.check_answers()
+
+    edges.silences.setdefault(edges.bootstrap_servers(topic), Silence(error, ask))
 
 
 def visit_topics(
@@ -70,9 +121,11 @@ def _visit_cluster(
     with ExitStack() as opened:
         silent: OffsetlakeError | None = None
         try:
+            refuse_silent(topics[0], edges)
             opened.enter_context(edges.kafka(topics[0]).glancing([topic.name for topic in topics]))
         except BrokerUnavailable as unavailable:
             silent = unavailable
+            note_silence(topics[0], unavailable, edges)
         except OffsetlakeError:  # of the address, which each topic says of itself
             pass
         for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
