@@ -72,7 +72,9 @@ class Edges:
     pools: dict[str, DagsterInstance] = field(default_factory=dict, init=False)  # that this process has made known
     mirrored: dict[str, Coverage] = field(default_factory=dict, init=False)  # by topic: what its group was moved by
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
-    silences: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
+    silent_clusters: dict[str, Any] = field(
+        default_factory=dict, init=False
+    )  # by its servers, of clusters that do not answer
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 

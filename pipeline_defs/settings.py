@@ -368,7 +368,8 @@ def code_version() -> str:
     """Return the package's version and a digest of its sources, so that lineage names the code that really ran."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+        if path.parent.name != DISTRIBUTION:  # which lies beside the package once it is installed
+            digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
     try:
         number = version("offsetlake")
     except PackageNotFoundError:

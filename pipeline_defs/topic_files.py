@@ -40,7 +40,7 @@ from .adapters.kafka.topic_pattern import TopicPattern
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
-from .core.errors import BadSetting, OffsetlakeError
+from .core.errors import BadSetting, OffsetlakeError, Refused
 from .core.near import meant
 from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
@@ -145,6 +145,11 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
 
     `planned` says which topics the lake has a plan log of, where a file has a pattern: of these the matching ones are found.
     """
+    if not any((project / name).is_file() for name in ("pyproject.toml", "dg.toml")):
+        raise Refused(
+            f"there is no project in {project} or above it, expected a folder with pyproject.toml and topics; nothing was read "
+            "or written; go into one, or make one: `offsetlake init NAME --bootstrap-servers HOST:PORT`"
+        )
     tree = dg.ComponentTree.for_project(project)
     broken: dict[Path, Broken] = {}
     _declare_all(tree, broken)

@@ -16,6 +16,11 @@ __all__ = ["KafkaTopic", "OffsetlakeError", "build_defs", "read"]
 _OF = {"build_defs": "pipeline_defs.definitions", "read": "pipeline_defs.operate.reader"}
 
 
+def __dir__() -> list[str]:
+    """Name what there is for users."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import what a command that reads a defs.yaml has no use for, once somebody asks for it."""
     if name not in _OF:

@@ -31,7 +31,7 @@ from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
-from pipeline_defs.core.tables.raw_table import SCHEMA, name_of
+from pipeline_defs.core.tables.raw_table import KEY, REVISION, REVISIONS, SCHEMA, name_of, offsets_of, revision_in
 from pipeline_defs.landing import raw_table
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.raw_table import append_landed
@@ -425,29 +425,95 @@ def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
 def test_old_commits_are_deleted_once_their_checkpoint_is_durable_and_reads_back(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch, *, is_torn: bool
 ) -> None:
-    """[R-81] Else the table would be in no object any more."""
+    """[R-81] Else the table would be in no object any more; delta-rs does not wait for the disk."""
     grow(world)
-    log, durable = raw_table_log(TOPIC, world.lake.store), Mock(wraps=world.lake.store.make_durable)
-    monkeypatch.setattr(world.lake.store, "make_durable", durable)
+    log, durable = raw_table_log(TOPIC, world.lake.store), world.lake.store.make_durable
     folder, whole = world.folder / log.folder / "_delta_log", log.read()
     for commit in folder.glob("*.json"):
         os.utime(commit, (0, 0))
-    log.write_checkpoint()
-    assert len([*folder.glob("*.json")]) == 2 and not durable.called, "delta-rs does not wait for the disk"
+    made_durable = list[str]()
+
+    def make_durable(path: str) -> None:
+        made_durable.append(path)
+        assert len([*folder.glob("*.json")]) == 2, "before any is deleted"
+        durable(path)
+        if is_torn:
+            zero(world.folder / path, "txn.appId")  # which delta-rs does not read
+
+    monkeypatch.setattr(world.lake.store, "make_durable", make_durable)
     if is_torn:
-        (path,) = folder.glob("*.checkpoint.parquet")
-        group, data = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
-        chunks = (group.column(number) for number in range(group.num_columns))
-        (torn,) = (chunk for chunk in chunks if chunk.path_in_schema == "txn.appId")  # which delta-rs does not read
-        start = torn.dictionary_page_offset or torn.data_page_offset
-        data[start : start + torn.total_compressed_size] = bytes(torn.total_compressed_size)
-        path.write_bytes(data)
-    log.write_checkpoint()
+        with pytest.raises(LakeUnavailable, match="is not what the commits say, and was deleted"):
+            log.write_checkpoint()
+    else:
+        log.write_checkpoint()
+    assert made_durable == [f"{log.folder}/_delta_log/{1:020d}.checkpoint.parquet"]
     assert len([*folder.glob("*.json")]) == (2 if is_torn else 1)
-    assert [call.args[0].rsplit("/", 1)[-1] for call in durable.call_args_list] == (
-        [] if is_torn else [f"{1:020d}.checkpoint.parquet"]
-    )
     assert log.read() == whole
+
+
+def zero(path: Path, column: str) -> None:
+    """Have a disk lose the bytes of a column, as a power cut does that comes before they are written."""
+    group, data = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
+    chunks = (group.column(number) for number in range(group.num_columns))
+    (torn,) = (chunk for chunk in chunks if chunk.path_in_schema == column)
+    start = torn.dictionary_page_offset or torn.data_page_offset
+    data[start : start + torn.total_compressed_size] = bytes(torn.total_compressed_size)
+    path.write_bytes(data)
+
+
+def test_a_checkpoint_that_lost_any_of_its_blocks_is_replaced_by_the_next(world: SmallWorld) -> None:
+    """[R-81] Also one that reads as something else: nothing is deleted on its word."""
+    grow(world)
+    log = raw_table_log(TOPIC, world.lake.store)
+    log.write_checkpoint()
+    grow(world)
+    folder, whole = world.folder / log.folder / "_delta_log", log.read()
+    (path,) = folder.glob("*.checkpoint.parquet")
+    before, seen = {each: each.read_bytes() for each in folder.iterdir()}, dict[bool, list[int]]()
+    for start in range(0, len(before[path]), BLOCK):
+        path.write_bytes(without_block(before[path], start))
+        seen.setdefault(log.read() == whole, []).append(start)
+    assert seen.keys() == {True, False}, (
+        "the control: some read as something else, others are seen to be torn, or harmless"
+    )
+    for start in (*seen[False][:4], *seen[True][:: len(seen[True]) // 4]):
+        for each in folder.iterdir():
+            each.unlink()
+        for each, content in before.items():
+            each.write_bytes(content)
+            os.utime(each, (0, 0))
+        path.write_bytes(without_block(before[path], start))
+        log.write_checkpoint()
+        assert log.read() == whole
+        assert len(DeltaTable(str(folder.parent)).file_uris()) == len(whole.files)
+
+
+BLOCK = 16  # bytes: a small checkpoint has no more to lose at once
+
+
+def without_block(data: bytes, start: int) -> bytes:
+    return data[:start] + bytes(len(data[start : start + BLOCK])) + data[start + BLOCK :]
+
+
+def test_a_process_that_writes_a_checkpoint_and_hangs_is_ended(
+    world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] A run, or a tick, waits for it: what it was to land comes first."""
+    grow(world)
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr("pipeline_defs.adapters.tables.delta_log._WRITER", hanging)
+    monkeypatch.setattr("pipeline_defs.adapters.tables.delta_log.CHECKPOINT_SECONDS", 0.5)
+    with pytest.raises(LakeUnavailable, match=r"timed out after 0.5 seconds"):
+        raw_table_log(TOPIC, world.lake.store).write_checkpoint()
+
+
+def test_a_log_whose_tags_are_not_ours_is_a_broken_table(world: SmallWorld) -> None:
+    """[R-85] It is told as that, and takes no view of another topic along."""
+    file = next(iter(raw_table_log(TOPIC, world.lake.store).read().files.values()))
+    for tags in ({**file.tags, KEY: "\0"}, {**file.tags, REVISION: "x"}, {}, {**file.tags, REVISIONS: "[1"}):
+        with pytest.raises(BrokenTable, match="no version of Offsetlake writes"):
+            revision_in(replace(file, tags=tags), offsets_of(replace(file, tags=tags)))
 
 
 def test_a_checkpoint_that_cannot_be_written_says_why(world: SmallWorld) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import MessageSizeTooLargeError
 from kafka.future import Future
 
 from pipeline_defs.adapters.kafka import producer
@@ -99,6 +101,8 @@ BAD_LINES = {
     "Infinity": b'{"id": 1, "at": -Infinity}',
     "digits": b'{"id": ' + b"9" * 5000 + b', "at": 1}',
     "NUL": b"\x00",
+    "a byte order mark": b"\xef\xbb\xbf" + GOOD,
+    "UTF-16": '{"id": 1, "at": 1}'.encode("utf-16"),
 }
 
 
@@ -115,6 +119,35 @@ def test_a_line_that_is_no_record_is_one_error_with_its_number_and_what_was_sent
     assert "2 records before it were sent, 2 of them are acknowledged; nothing behind it was sent" in str(caught.value)
     assert SENT == [(b"1", GOOD)] * 2
     assert "HUSH" not in str(caught.value) and len(str(caught.value)) < 500
+    assert not re.search(r"codec|set_int_max|recursion", str(caught.value)), "no advice on Python"
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "LONGEST_LINE", len(GOOD) + 1)
+    file = tmp_path / "records.jsonl"
+    file.write_bytes(GOOD + b"\n" + GOOD + GOOD)
+    with pytest.raises(Refused, match=rf"behind line 1: the next one has more than {len(GOOD) + 1} bytes"):
+        producer.produce("nowhere", "t", producer.read_jsonl(file, "id"))
+    assert len(SENT) == 1
+
+
+def test_a_record_that_no_request_takes_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small(FakeProducer):
+        config: ClassVar = {"max_request_size": 10}
+
+        def send(self, *_: object, **record: Any) -> Future:
+            if len(record["value"]) > 10:
+                raise MessageSizeTooLargeError("with what it holds: HUSH")
+            return super().send(**record)
+
+    monkeypatch.setattr(producer, "KafkaProducer", Small)
+    with pytest.raises(
+        Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 records before it were sent"
+    ) as caught:
+        producer.produce("nowhere", "t", [producer.Record(None, b"x"), producer.Record(None, b"HUSH" + b"x" * 7)])
+    assert "HUSH" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])

@@ -26,6 +26,17 @@ def test_a_login_in_the_address_is_refused_and_not_shown(tmp_path: Path, scheme:
     assert without.as_side("value", tmp_path).registry == f"{scheme}://registry.example:8081", "the control"
 
 
+@pytest.mark.parametrize("sign", ["?", "#"])
+def test_a_token_behind_the_address_is_refused_and_not_shown(tmp_path: Path, sign: str) -> None:
+    """I12: no registry is asked with it, and it would stand in errors."""
+    config = SideConfig(format="avro", registry=f"http://registry.example:8081/{sign}token={SECRET}")
+    with pytest.raises(
+        BadSetting, match=r"`registry` address 1: it has \? or # in it \(what follows is not shown\)"
+    ) as caught:
+        config.as_side("value", tmp_path)
+    assert SECRET not in str(caught.value) + repr(caught.value.fields)
+
+
 @pytest.mark.parametrize(
     "url", ["http://registry.example:8081", "http://10.0.0.7", "https://a,http://registry.example"]
 )

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
-from pipeline_defs.core.errors import OffsetlakeError
+from pipeline_defs.core.errors import OffsetlakeError, Refused
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.topic_files import MOST_BYTES, load_topics
+from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files
 from tests.support.fuzz import draws, mutate
 from tests.support.metrics import samples_of
 
@@ -172,6 +172,14 @@ def assert_clear(text: str, file: Path) -> None:
         r"errors\.pydantic\.dev|input_value|input_type|Traceback|set_int_max_str|Explained|\n", text
     ), text
     assert len(text) < 1_500
+
+
+def test_where_there_is_no_project_one_error_says_so(tmp_path: Path) -> None:
+    """As an installed package finds it in any folder."""
+    with pytest.raises(
+        Refused, match=rf"there is no project in {tmp_path} or above it, expected .*offsetlake init NAME"
+    ):
+        read_topic_files(tmp_path)
 
 
 @pytest.mark.parametrize("name", WRONG)

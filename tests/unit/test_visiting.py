@@ -25,7 +25,7 @@ class Clusters:
     def __init__(self) -> None:
         self.answers: SimpleQueue[OffsetlakeError | None] = SimpleQueue()
         self.waited, self.asked, self.is_silent = 0, 0, True
-        self.silences: dict[str, Any] = {}
+        self.silent_clusters: dict[str, Any] = {}
         self.slow_topics: set[str] = set()
 
     def bootstrap_servers(self, topic: Topic) -> str:
@@ -64,7 +64,7 @@ class Clusters:
     def end_question(self, answer: OffsetlakeError | None) -> None:
         """Have the question that is put to the silent cluster end."""
         self.answers.put(answer)
-        self.silences["silent:9092"]._thread.join()
+        self.silent_clusters["silent:9092"]._thread.join()
 
 
 @pytest.mark.parametrize("answer", [None, BrokerRefuses("no login")], ids=["lets us in", "says why not"])
@@ -81,7 +81,7 @@ def test_a_silent_cluster_keeps_others_waiting_once(answer: OffsetlakeError | No
     clusters.is_silent = False
     clusters.end_question(answer)
     assert clusters.visit() == {"silent": "visited", "healthy": "visited"}
-    assert clusters.waited == 2 and clusters.silences == {}
+    assert clusters.waited == 2 and clusters.silent_clusters == {}
     clusters.is_silent = True
     assert clusters.visit()["silent"] == "nobody there" and clusters.waited == 3, "the control: it is believed again"
 

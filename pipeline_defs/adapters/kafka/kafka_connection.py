@@ -15,6 +15,7 @@ import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import (
     AuthorizationError,
+    BrokerResponseError,
     KafkaConnectionError,
     KafkaError,
     NoError,
@@ -118,6 +119,12 @@ class Connection:
                 bootstrap_servers=self.bootstrap_servers,
             ) from error
         except (KafkaError, OSError) as error:
+            if isinstance(error, BrokerResponseError) and not is_retriable(error):
+                raise BrokerRefuses(
+                    f"the Kafka broker at {self.bootstrap_servers} answers {type(error).__name__} to what was asked; nothing "
+                    "was written and nothing is lost; look what its settings and its log say of it",
+                    bootstrap_servers=self.bootstrap_servers,
+                ) from error
             self._let_go(admin)
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from ...core.errors import BadSetting, BrokerUnavailable, Refused
 from .access import OPEN, Access
 from .kafka_knock import knock
 
 PROGRESS_EVERY = 5_000
+LONGEST_LINE = 64 * 1024 * 1024  # bytes; no request to a broker is nearly as large
 RECORDS_PER_TRANSACTION = 1_000
 BOOTSTRAP_SECONDS = 20.0
 ABORT_SECONDS = 30.0  # for a broker that does not answer; it then aborts by itself, after the transaction's time-out
@@ -96,18 +97,32 @@ def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = 
         if not value:
             continue
         try:
-            document = json.loads(value, parse_constant=_refuse_constant)
+            document = json.loads(value.decode(), parse_constant=_refuse_constant)
             if not isinstance(document, dict):
                 raise ValueError("not a JSON object")
             key = document[key_field] if key_field else None
             timestamp_ms = _timestamp(document[timestamp_field]) if timestamp_field else None
         except (ValueError, KeyError, RecursionError) as error:
-            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise Refused(
-                f"{path}:{number} is not a record to produce: {reason}; expected one JSON object per line{fields}"
+                f"{path}:{number} is not a record to produce: {_reason(error)}; expected one JSON object per line{fields}"
             ) from error
         text = key if isinstance(key, str) else json.dumps(key)
         yield Record(None if key is None else text.encode(errors="surrogatepass"), value, timestamp_ms)
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a line, without its contents and without advice on Python."""
+    match error:
+        case KeyError():
+            return f"no field {error}"
+        case UnicodeDecodeError():
+            return "not UTF-8"
+        case RecursionError():
+            return "nested too deep"
+    text = str(error)
+    if "BOM" in text:
+        return "it begins with a byte order mark"
+    return "a number of too many digits" if "set_int_max_str_digits" in text else text
 
 
 def read_raw(path: Path, separator: bytes = b"\t") -> Iterator[Record]:
@@ -123,7 +138,13 @@ def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with opener(path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
+            while line := lines.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise Refused(
+                        f"{path} cannot be read behind line {number}: the next one has more than {LONGEST_LINE:,} bytes, "
+                        "expected one record per line"
+                    )
+                number += 1
                 yield number, line.removesuffix(b"\n")
     except (OSError, EOFError, zlib.error) as error:
         raise Refused(
@@ -156,14 +177,21 @@ class _Tally:
         self._progress = progress
 
     def send(self, producer: KafkaProducer, record: Record) -> None:
-        """Hand one record to the producer."""
-        future = producer.send(
-            self._topic,
-            key=record.key,
-            value=record.value,
-            partition=record.partition,
-            timestamp_ms=record.timestamp_ms,
-        )
+        """Hand one record to the producer; raise `Refused` where it is larger than a request may be."""
+        try:
+            future = producer.send(
+                self._topic,
+                key=record.key,
+                value=record.value,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+            )
+        except MessageSizeTooLargeError as error:
+            size = len(record.key or b"") + len(record.value or b"")
+            raise Refused(
+                f"record {self.sent + 1:,} has {size:,} bytes, expected at most {producer.config['max_request_size']:,} with "
+                "what Kafka puts around it"
+            ) from error
         self.sent += 1
         future.add_callback(self._acknowledge)
         future.add_errback(self._fail)

@@ -37,6 +37,7 @@ from ..lake.parquet import read_rows
 from ..lake.store import Answer, Store
 
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
+CHECKPOINT_SECONDS = 60.0  # after which a process that writes one is ended: an object store may be silent
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
 _NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
@@ -73,12 +74,7 @@ class DeltaLog:
 
     def read_version(self, version: int) -> Snapshot | None:
         """Return the snapshot of a version, none where commits that it needs are cleaned up."""
-        versions = self._list(None)
-        base = _newest((each for each in versions if each[0] <= version), (_CHECKPOINT,))
-        needed = range(base + 1, version + 1)
-        if not {*needed} <= {number for number, kind in versions if kind == _JSON}:
-            return None
-        return replay((self._read(number) for number in needed), self._read_base(base))
+        return self._replay(version, version + 1)
 
     def _has(self, known: Snapshot, newest: int) -> bool:
         """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
@@ -129,36 +125,72 @@ class DeltaLog:
         return answer is Answer.COMMITTED
 
     def write_checkpoint(self) -> None:
-        """Have delta-rs write what the table has now into one file, and delete old commits that the one before has.
+        """Have delta-rs write what the table has now into one file; once that is on the disk and right, delete old commits.
 
         Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
         """
         try:
-            self._make_newest_whole()
-            command = [sys.executable, "-P", str(_WRITER), delta_url(self._store, self.folder)]
-            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            if ended.returncode:
-                raise OSError(ended.stderr or f"its process ended with {ended.returncode}")
-        except (OSError, BrokenTable, Refused) as error:
+            while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY and not self._is_right(newest):
+                self._delete_checkpoint(newest)
+            version = self._create_checkpoint()
+            self._store.make_durable(self._path(version, _CHECKPOINT))  # for which delta-rs does not wait
+            if not self._is_right(version):
+                self._delete_checkpoint(version)
+                raise OSError(f"version {version} of it is not what the commits say, and was deleted")
+            self._run("delete")
+        except (OSError, subprocess.TimeoutExpired, BrokenTable, Refused) as error:
             raise LakeUnavailable(
                 f"cannot write a checkpoint of table {self._store.url(self.folder)}: {first_line(error)}; nothing is lost, and "
                 f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
                 path=self.folder,
             ) from error
 
-    def _make_newest_whole(self) -> None:
-        """Wait until the newest checkpoint is on the disk, for which delta-rs does not: commits before it are deleted.
+    def _create_checkpoint(self) -> int:
+        """Write a checkpoint and return its version; where the one before is in the way and not needed, write without it."""
+        try:
+            return int(self._run("create"))
+        except OSError:
+            newest = _newest(self._list(None), (_CHECKPOINT,))
+            if newest == EMPTY or self._replay(newest, newest) is None:
+                raise
+            self._delete_checkpoint(newest)
+            return int(self._run("create"))
 
-        One that a power cut has torn is deleted: delta-rs cannot read past it, and no commit before it is missed.
-        """
-        while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY:
-            try:
-                self._read_checkpoint(newest)
-                self._store.make_durable(self._path(newest, _CHECKPOINT))
-                return
-            except DamagedFile:
-                for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(newest, _CHECKPOINT)):
-                    self._store.delete_folder(path)
+    def _run(self, what: str) -> str:
+        command = [sys.executable, "-P", str(_WRITER), what, delta_url(self._store, self.folder)]
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=CHECKPOINT_SECONDS
+        )
+        if ended.returncode:
+            raise OSError(ended.stderr or f"its process ended with {ended.returncode}")
+        return ended.stdout
+
+    def _is_right(self, version: int) -> bool:
+        """Return whether a checkpoint says what the commits before it say, as far as they are there."""
+        try:
+            found = self._read_checkpoint(version)
+        except (DamagedFile, BrokenTable):  # a power cut has torn it
+            return False
+        whole = self._replay(version, version)
+        return whole is None or (
+            found.files == whole.files
+            and found.transactions == whole.transactions
+            and found.metadata == whole.metadata
+            and found.removed.items() <= whole.removed.items()  # delta-rs leaves out what was removed long ago
+        )
+
+    def _replay(self, version: int, below: int) -> Snapshot | None:
+        """Return a snapshot as a checkpoint below a version says it, and the commits since; none where these are cleaned up."""
+        versions = self._list(None)
+        before = self._read_base(_newest((each for each in versions if each[0] < below), (_CHECKPOINT,)))
+        needed = range(before.version + 1, version + 1)
+        if not {*needed} <= {number for number, kind in versions if kind == _JSON}:
+            return None
+        return replay((self._read(number) for number in needed), before)
+
+    def _delete_checkpoint(self, version: int) -> None:
+        for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(version, _CHECKPOINT)):
+            self._store.delete_folder(path)
 
     def _read(self, version: int) -> Commit:
         path = self._path(version, _JSON)
@@ -175,7 +207,7 @@ class DeltaLog:
             return Snapshot()
         try:
             return self._read_checkpoint(newest)
-        except DamagedFile:
+        except (DamagedFile, BrokenTable):
             return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
 
     def _read_checkpoint(self, version: int) -> Snapshot:

@@ -79,6 +79,8 @@ class Side:
         for number, address in enumerate((self.registry or "").split(",") if self.registry else (), 1):
             try:
                 check_web_address(address.strip())
+                if "?" in address or "#" in address:
+                    raise ValueError("it has ? or # in it (what follows is not shown), expected the address alone")
             except ValueError as error:
                 raise ValueError(f"`registry` address {number}: {error}") from None
 

@@ -16,14 +16,16 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange, parse_key
-from .delta import EMPTY, File, Snapshot
+from .delta import EMPTY, MEND, File, Snapshot
 
 
 def _struct(columns: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
@@ -159,18 +161,34 @@ def is_compacted(file: File) -> bool:
 
 
 def offsets_of(file: File) -> OffsetRange:
-    """Return the offsets that a file has the rows of: those of a range, or of several that tile."""
-    return parse_key(file.tags[KEY])
+    """Return the offsets that a file has the rows of: those of a range, or of several that tile; raise `BrokenTable`."""
+    with _reading_tags(file):
+        return parse_key(file.tags[KEY])
 
 
 def revision_in(file: File, offsets: OffsetRange) -> int:
-    """Return the revision of a range whose rows a file has."""
-    return revisions_of(file).get(offsets.start, 0) if is_compacted(file) else int(file.tags[REVISION])
+    """Return the revision of a range whose rows a file has; raise `BrokenTable`."""
+    if is_compacted(file):
+        return revisions_of(file).get(offsets.start, 0)
+    with _reading_tags(file):
+        return int(file.tags[REVISION])
 
 
 def revisions_of(file: File) -> Mapping[int, int]:
-    """Return the revisions of a compacted file's ranges by their first offsets, where they are not 0."""
-    return {int(start): revision for start, revision in json.loads(file.tags[REVISIONS]).items()}
+    """Return the revisions of a compacted file's ranges by their first offsets, where they are not 0; raise `BrokenTable`."""
+    with _reading_tags(file):
+        return {int(start): revision for start, revision in json.loads(file.tags[REVISIONS]).items()}
+
+
+@contextmanager
+def _reading_tags(file: File) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, BadKey) as error:
+        raise BrokenTable(
+            f"the log of the raw table says of its file {file.path} what no version of Offsetlake writes; nothing was written; "
+            f"{MEND}"
+        ) from error
 
 
 def name_of(manifest: Manifest, number: int = 0) -> str:

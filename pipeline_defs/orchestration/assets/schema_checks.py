@@ -12,6 +12,8 @@ from ...core.decode.ddl import NotDdl, parse_ddl
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import BadSetting
 
+UNFIT = {"variant", "void", "interval"}  # kinds of columns that Spark has and a decoded table has not
+
 
 def row_of_decode(decode: Decode) -> Column:
     """Return the columns of decoded rows, as far as they are known; raise `BadSetting` or `UnusableSchema`."""
@@ -47,7 +49,10 @@ def read_side(side: Side, name: str) -> Column:
 
 def _read_ddl(text: str, name: str) -> Column:
     try:
-        return parse_ddl(text)
+        found = parse_ddl(text)
+        if unfit := next((each.kind for each in found.walk() if each.kind in UNFIT), None):
+            raise NotDdl(f"it has {unfit.upper()}, which no JSON becomes and other readers of the table do not know")
+        return found
     except NotDdl as error:
         raise BadSetting(
             f"the schema of `decode.{name}` is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {error}; nothing "

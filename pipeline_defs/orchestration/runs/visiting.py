@@ -21,7 +21,7 @@ from ...topics import Topic
 T = TypeVar("T")
 
 
-class Silence:
+class SilentCluster:
     """A cluster that does not answer: its last `error`, and a thread that asks it, so that nobody else has to wait for it."""
 
     def __init__(self, error: BrokerUnavailable, ask: Callable[[], None]) -> None:
@@ -52,12 +52,12 @@ class Silence:
 def refuse_silent(topic: Topic, edges: Edges) -> None:
     """Raise `BrokerUnavailable` at once where the topic's cluster was silent, and has not answered since."""
     servers = edges.bootstrap_servers(topic)
-    silence: Silence | None = edges.silences.get(servers)
-    if silence is None:
+    cluster: SilentCluster | None = edges.silent_clusters.get(servers)
+    if cluster is None:
         return
-    if not silence.is_over():
-        raise silence.error
-    edges.silences.pop(servers, None)
+    if not cluster.is_over():
+        raise cluster.error
+    edges.silent_clusters.pop(servers, None)
 
 
 def note_silence(topic: Topic, error: BrokerUnavailable, edges: Edges) -> None:
@@ -67,7 +67,7 @@ def note_silence(topic: Topic, error: BrokerUnavailable, edges: Edges) -> None:
         with closing(edges.open_kafka(topic)) as kafka:
             kafka.check_answers()
 
-    edges.silences.setdefault(edges.bootstrap_servers(topic), Silence(error, ask))
+    edges.silent_clusters.setdefault(edges.bootstrap_servers(topic), SilentCluster(error, ask))
 
 
 def visit_topics(
