@@ -204,5 +204,7 @@ def _environment(bench: Bench) -> Mapping[str, str]:
         "OFFSETLAKE_HOME": str(settings.home),
         "DAGSTER_HOME": str(settings.dagster_home),
         "OFFSETLAKE_LAKE": settings.lake,
+        "OFFSETLAKE_SPARK_MASTER": settings.spark_master,  # with the next, the warm Spark that is there, and not another one
+        "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
     }
