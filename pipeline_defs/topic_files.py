@@ -1,7 +1,8 @@
 """The defs.yaml of a project: each is read by itself, so that one that is wrong takes no other topic along.
 
-Dagster's own loader ends at the first wrong file; here it is given the right ones only. Invariant: a file that is left out
-is in `broken`, with one error that names it; commands show it, and `build_defs` has Dagster show it.
+Dagster's own loader ends at the first wrong file; here it is given the right ones only. Where one has a pattern, the lake
+says which topics it has. Invariant: a file that is left out is in `broken`, with one error that names it; commands show it, and
+`build_defs` has Dagster show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Landing from the command line, through Dagster, so that events and lineage are recorded as by any other run."""
+"""Work from the command line, through Dagster, so that events and lineage are recorded as by any other run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the e
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
+    """One run that has ended: its id, its ranges where it has any, and whether all of it succeeded, checks included."""
 
     run_id: str
     ranges: tuple[OffsetRange, ...]
@@ -154,18 +154,9 @@ def reason_of(result: dg.ExecuteInProcessResult) -> str:
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedUpdate:
-    """One run that has ended."""
-
-    run_id: str
-    succeeded: bool
-    reason: str = ""
-
-
 def update_latest_through_dagster(
     topic: Topic, edges: Edges, instance: dg.DagsterInstance, *, full: bool, topics: dg.Definitions | None = None
-) -> LaunchedUpdate:
+) -> Launched:
     """Run the topic's job of its latest state in this process.
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
@@ -174,4 +165,4 @@ def update_latest_through_dagster(
     job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
     config = {"ops": {op_name(topic.latest_key): {"config": {"full": full}}}}
     result = execute(job, instance, topic.upserting.tags, run_config=config)
-    return LaunchedUpdate(result.run_id, result.success, reason_of(result))
+    return Launched(result.run_id, (), result.success, reason_of(result))

@@ -1,6 +1,7 @@
 """Where Spark stages, and how that is looked at and brought into the lake: on this machine, or in the lake's own object store.
 
 Invariant: nothing here is visible to a reader, and nothing becomes so. What is remote never comes to this machine as a whole.
+What follows where Spark and this machine share no folder is at the end; everything else asks a staging place, which knows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +22,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.footer import canonicalize
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.remote_file import File, RemoteFile
+from ..adapters.spark.spark_files import Digest, read_digests
 from ..adapters.system.locks import scratch
 from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
 from ..core.hadoop_urls import hadoop_url
@@ -29,16 +31,6 @@ from ..core.offsets import OffsetRange
 from .standing import LandedFile, landed_files
 
 if TYPE_CHECKING:
-    from ..adapters.spark.spark_files import Digest
-
-
-from functools import partial
-from typing import TYPE_CHECKING
-
-from ..adapters.spark.spark_files import read_digests
-
-if TYPE_CHECKING:
-    from ..adapters.lake.lake import Lake
     from ..adapters.spark.engine import Engine
 
 WATCH_SECONDS = 0.05

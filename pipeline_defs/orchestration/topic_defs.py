@@ -19,6 +19,8 @@ from .assets.raw_asset import build_raw_asset
 from .backfill.backfill_job import build_backfill
 from .home.run_locks import hold_code_server, hold_launched_run
 
+Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
+
 
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
@@ -89,11 +91,12 @@ def _define(
     )
 
 
-Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
-
-
 def with_own_op_name(definition: Defined) -> Defined:
-    """Return the asset, or the check, with an op whose name no other topic has."""
+    """Return the asset, or the check, with an op whose name no other topic has.
+
+    Dagster derives it from the asset's key with `-` and `.` made into `_`, so the ops of topics `a-b` and `a_b` would share
+    one name, and the code location would not load.
+    """
     if definition.keys:
         name = op_name(definition.key)
     else:

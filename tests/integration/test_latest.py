@@ -29,7 +29,7 @@ from pipeline_defs.adapters.lake.store import Store
 from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli.launching import LaunchedUpdate, update_latest_through_dagster
+from pipeline_defs.cli.launching import Launched, update_latest_through_dagster
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.core.log.plan_step import Watermarks
@@ -517,7 +517,7 @@ def upserted(world: World) -> DecodedTopic:
     return DecodedTopic(world.edges.lake, world.name, pa.string())
 
 
-def launch(world: World) -> LaunchedUpdate:
+def launch(world: World) -> Launched:
     edges = Edges(world.settings)
     return update_latest_through_dagster(world.topic, edges, world.instance, full=False, topics=world.definitions)
 

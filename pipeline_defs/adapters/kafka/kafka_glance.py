@@ -1,7 +1,9 @@
 """Many topics of a cluster seen at once: ids, watermarks and configurations, in a few requests to each broker.
 
 Kafka answers of a thousand Kafka partitions as soon as of one. Invariant: a topic of which the look tells nothing certain
-(no leader, created again meanwhile, not allowed) is not among what was seen.
+(no leader, created again meanwhile, not allowed) is not among what was seen. Any broker tells metadata, and one that lags
+tells those of a topic that is gone, so ids are asked of who leads a Kafka partition: kafka-python's admin client asks whom it
+likes, and its connection manager is used for that (docs/design/0003).
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ CONFIGS = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
+NO_LEADER = -1
+_NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # for which a leader that moves is waited for
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
 
@@ -118,10 +122,6 @@ def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, 
     wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGS)) for topic in topics]
     found = admin.describe_configs(wanted, config_filter="all")["topic"] if wanted else {}
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
-
-
-_NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
-NO_LEADER = -1
 
 
 @dataclass(frozen=True, slots=True)

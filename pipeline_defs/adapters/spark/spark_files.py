@@ -1,9 +1,14 @@
-"""Spark on the files of a table: merges many into one, or reads them. Nothing here decides what a table has."""
+"""Spark on the files of a table: merges many into one, reads them, or takes their digests where they lie.
+
+Nothing here decides what a table has. Of a file whose digest is taken no byte comes here; it is one value of a row there, so
+it fits into an executor's memory, and is below 2 GB.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +22,6 @@ from .spark import SCAN_CONF, paths_of, write_parquet
 if TYPE_CHECKING:
     from pyarrow import Schema
     from pyspark.sql import DataFrame, SparkSession
-
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 
 class SparkFiles:

@@ -1,4 +1,7 @@
-"""What defs.yaml says of decoding, as Dagster's component model reads it; wrong keys and values are refused with their line."""
+"""What defs.yaml says of decoding, of event days and of latest records, as Dagster's component model reads it.
+
+Wrong keys and values are refused with their line.
+"""
 
 from __future__ import annotations
 

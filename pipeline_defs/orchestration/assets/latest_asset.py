@@ -1,4 +1,7 @@
-"""The asset of the latest record of each key: Dagster's face of `latest.update`; one event per run, with its facts."""
+"""The asset of the latest record of each key: Dagster's face of `latest.update`; one event per run, with its facts.
+
+Its check compares a share of the keys, another one for each run, with a recomputation.
+"""
 
 import zlib
 from collections.abc import Mapping

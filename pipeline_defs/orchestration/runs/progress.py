@@ -1,7 +1,8 @@
 """Whether a topic lands what arrives: ranges that fail again and again, silence, transactions that do not end.
 
 Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
-Invariant: a topic on which nothing waits has nothing to say.
+Invariants: a topic on which nothing waits has nothing to say; one that is read without regard to transactions is held back by
+none.
 """
 
 from __future__ import annotations
