@@ -495,6 +495,21 @@ def without_block(data: bytes, start: int) -> bytes:
     return data[:start] + bytes(len(data[start : start + BLOCK])) + data[start + BLOCK :]
 
 
+def test_a_rotten_checkpoint_that_no_commit_replaces_is_left_to_be_restored(world: SmallWorld) -> None:
+    """[R-81] It is all that there is; the control is the test above, where the commits are there."""
+    grow(world)
+    log = raw_table_log(TOPIC, world.lake.store)
+    log.write_checkpoint()
+    folder = world.folder / log.folder / "_delta_log"
+    (path,) = folder.glob("*.checkpoint.parquet")
+    (folder / f"{0:020d}.json").unlink()
+    path.write_bytes(path.read_bytes()[:-9])
+    before = {each: each.read_bytes() for each in folder.iterdir()}
+    with pytest.raises(LakeUnavailable, match="the commits before it are cleaned up; nothing was deleted"):
+        log.write_checkpoint()
+    assert {each: each.read_bytes() for each in folder.iterdir()} == before
+
+
 def test_a_process_that_writes_a_checkpoint_and_hangs_is_ended(
     world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ class DeltaLog:
             return int(self._run("create"))
         except OSError:
             newest = _newest(self._list(None), (_CHECKPOINT,))
-            if newest == EMPTY or self._replay(newest, newest) is None:
+            if newest == EMPTY:
                 raise
             self._delete_checkpoint(newest)
             return int(self._run("create"))
@@ -189,6 +189,12 @@ class DeltaLog:
         return replay((self._read(number) for number in needed), before)
 
     def _delete_checkpoint(self, version: int) -> None:
+        """Delete a checkpoint that commits can replace; raise `BrokenTable` where they are gone: it may be all there is."""
+        if self._replay(version, version) is None:
+            url = self._store.url(self._path(version, _CHECKPOINT))
+            raise BrokenTable(
+                f"{url} cannot be used, and the commits before it are cleaned up; nothing was deleted; {self._mend}"
+            )
         for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(version, _CHECKPOINT)):
             self._store.delete_folder(path)
 
