@@ -23,6 +23,7 @@ from typing import Any
 from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
+from .adapters.system.extras import require
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.telemetry.alerting import check_alert_urls
 from .core.errors import BadSetting
@@ -342,6 +343,8 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
             "of the two; nothing was started; unset the other"
         )
     _check_s3(env)
+    if lineage := _has_lineage(env):
+        require("openlineage", "lineage, which OPENLINEAGE_URL or openlineage.yml asks for,")
     home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(
@@ -352,7 +355,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
         dagster_home=_folder("DAGSTER_HOME", env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
-        lineage=_has_lineage(env),
+        lineage=lineage,
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
         has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",

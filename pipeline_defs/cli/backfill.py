@@ -63,11 +63,11 @@ GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; i
 @click.option("--outdated", is_flag=True, help="Ranges that an older decoder has decoded.")
 @click.option("--decoded", is_flag=True, help="Decode what is chosen (again), instead of landing it.")
 @on_change_option
-@click.option("--launch", is_flag=True, help="Launch it; without this it is only shown.")
-@click.option("--no-wait", is_flag=True, help="With --launch: do not wait for its end.")
+@click.option("--apply", "launch", is_flag=True, help="Launch it (default: dry run).")
+@click.option("--no-wait", is_flag=True, help="With --apply: do not wait for its end.")
 @json_option
 def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: bool, **chosen: Any) -> None:
-    """Land any selection of ranges (again) as a Dagster backfill; shown first, launched with --launch.
+    """Land any selection of ranges (again) as a Dagster backfill; shown first, launched with --apply.
 
     Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now. A time always means
     the same landed ranges; what is not landed is among them unless all its records are older. With --decoded, and by --schema,
@@ -75,13 +75,13 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
 
     \b
     Examples:
-      offsetlake backfill flights --missing --launch
+      offsetlake backfill flights --missing --apply
       offsetlake backfill flights --offsets 0:20000-60000
       offsetlake backfill flights --last-minutes 60
       offsetlake backfill flights --from-time 2026-11-17T10:00+01:00 --to-time 2026-11-17T11:00+01:00
       offsetlake backfill flights --from-time 2026-11-17T10:00 --to-time 2026-11-17T11:00 --time-zone Europe/Zurich
-      offsetlake backfill flights --schema 7 --launch
-      offsetlake backfill flights --key 0-0-20000 --on-change replace --launch
+      offsetlake backfill flights --schema 7 --apply
+      offsetlake backfill flights --key 0-0-20000 --on-change replace --apply
     """
     choice = Choice(**chosen)
     way = choice.way
@@ -160,7 +160,7 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
             f"{unknown} of them are not landed: of what time their records are is known once they are", soft_wrap=True
         )
     if not launch:
-        OUT.print("nothing was launched; add --launch")
+        OUT.print("nothing was launched; add --apply")
 
 
 def _check_alive(

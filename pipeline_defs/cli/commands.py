@@ -126,7 +126,7 @@ def cli() -> None:
     \b
     Examples:
       offsetlake doctor
-      offsetlake plan flights --commit
+      offsetlake plan flights --apply
       offsetlake land flights --pending
       offsetlake status flights
       offsetlake sql "SELECT count(*) FROM flights"

@@ -50,9 +50,9 @@ class _Age(click.ParamType[float]):
     help="Delete range files from data/ that were landed so long ago, e.g. 30d, and that a compacted file has the rows of; "
     "0d: however lately.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done; nothing is written.")
+@click.option("--apply", is_flag=True, help="Compact, and drop range files (default: dry run).")
 @json_option
-def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as_json: bool) -> None:
+def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_json: bool) -> None:
     """Compact the raw and the decoded table of TOPIC: many small files become few of about target_file_bytes.
 
     A job does it too.
@@ -62,9 +62,9 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
 
     \b
     Examples:
-      offsetlake compact flights --dry-run
-      offsetlake compact flights --all
-      offsetlake compact flights --drop-range-files-after 30d
+      offsetlake compact flights
+      offsetlake compact flights --all --apply
+      offsetlake compact flights --drop-range-files-after 30d --apply
     """
     with progress(f"looking for what of {topic} can be compacted"):
         configured, edges = find_topic(topic), open_edges()
@@ -73,7 +73,7 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
         groups = [group for table in plan_compaction(configured, edges, every=every).values() for group in table]
     verdicts = list[CompactionVerdict]()
     dropped = list[DropVerdict]()
-    if not dry_run:
+    if apply:
         edges.check_lake(topic)
         with progress(f"compacting {topic}", len(groups)) as shown:
             edges.watch_step = shown.watching(edges.watch_step)
@@ -83,19 +83,19 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
                 shown.advance()
     plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
     if plans:
-        dropped = _drop(topic, plans, edges, dry_run=dry_run)
+        dropped = _drop(topic, plans, edges, dry_run=not apply)
     kept = [each for each in dropped if each.reason]
     plans = [plan.without({each.offsets for each in kept}) for plan in plans]
-    rows = [_row(group, None) for group in groups] if dry_run else [_row(each.group, each) for each in verdicts]
+    rows = [_row(each.group, each) for each in verdicts] if apply else [_row(group, None) for group in groups]
     if as_json:
         drops = [{"key": each.offsets.key, "reason": each.reason} for each in dropped]
-        print_json({"topic": topic, "done": not dry_run, "files": rows, "droppable": _count(plans), "dropped": drops})
+        print_json({"topic": topic, "done": apply, "files": rows, "droppable": _count(plans), "dropped": drops})
     else:
-        _show(topic, rows, plans, drop_after, edges, dry_run=dry_run)
+        _show(topic, rows, plans, drop_after, edges, dry_run=not apply)
     check_compaction(topic, verdicts)
     if kept:
         raise RangeFilesKept(
-            f"{len(kept)} of {len(dropped)} range files of topic {topic} {'would ' if dry_run else ''}stay where they are",
+            f"{len(kept)} of {len(dropped)} range files of topic {topic} {'' if apply else 'would '}stay where they are",
             [f"range {each.offsets.text(topic)}: {each.reason}" for each in kept],
         )
 
@@ -155,7 +155,7 @@ def _show(
                 f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True
             )
     if dry_run:
-        OUT.print("nothing was written; leave --dry-run out to do it")
+        OUT.print("nothing was written; add --apply to do it")
 
 
 @click.command()
@@ -167,30 +167,30 @@ def _show(
     metavar="HOURS",
     help="Leave what was written later: a run may be at work on it.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go; nothing is deleted.")
-def sweep(older_than: float, dry_run: bool) -> None:
+@click.option("--apply", is_flag=True, help="Delete them (default: dry run).")
+def sweep(older_than: float, apply: bool) -> None:
     """Delete what attempts that died left unpublished; published files are never touched. A nightly job does it too.
 
     \b
     Examples:
-      offsetlake sweep --dry-run
-      offsetlake sweep --older-than 12
+      offsetlake sweep
+      offsetlake sweep --older-than 12 --apply
     """
     if not math.isfinite(older_than):
         raise click.BadParameter(f"expected a number of hours, found {older_than}", param_hint="--older-than")
     edges = open_edges()
     with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
         now_ms, seconds = edges.now_ms(), older_than * 3600
-        if dry_run:
-            orphans = find_orphans(edges.lake, now_ms, seconds)
-        else:
+        if apply:
             orphans = sweep_orphans(edges.lake, now_ms, seconds, shown.count)
+        else:
+            orphans = find_orphans(edges.lake, now_ms, seconds)
     rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
-    verb = "would sweep" if dry_run else "swept"
+    verb = "swept" if apply else "would sweep"
     print_table(
         f"{verb} {counted(len(orphans), 'orphan')} of {edges.lake.store.url('staging')}",
         ["staged by", "size", "last written"],
         rows,
     )
-    if dry_run and orphans:
-        OUT.print("nothing was deleted; leave --dry-run out to delete them")
+    if orphans and not apply:
+        OUT.print("nothing was deleted; add --apply to delete them")

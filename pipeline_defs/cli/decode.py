@@ -32,7 +32,7 @@ LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
 @click.command()
 @topic_argument
 @click.option("--due", "missing", is_flag=True, help="What is landed and not decoded as it is landed now; the default.")
-@click.option("--partition", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
 @click.option("--dead", is_flag=True, help="Ranges with dead letters, again.")
 @click.option("--outdated", is_flag=True, help="Ranges that another decoder than that of defs.yaml has decoded, again.")
 @click.option("--schema", "schema_id", metavar="ID", help="Ranges with rows of this registry id, again: 7, or value:7.")
@@ -43,7 +43,7 @@ def decode(topic: str, **chosen: Any) -> None:
     Examples:
       offsetlake decode flights
       offsetlake decode flights --dead
-      offsetlake decode flights --partition 0-0-20000
+      offsetlake decode flights --key 0-0-20000
     """
     configured, edges = find_topic(topic), open_edges()
     check_decodes(configured)
@@ -108,14 +108,14 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
 
 @click.command()
 @topic_argument
-@click.option("--full", is_flag=True, help="Make the table anew from all decoded ranges, whatever stands.")
+@click.option("--rebuild", "full", is_flag=True, help="Make the table anew from all decoded ranges, whatever stands.")
 def latest(topic: str, full: bool) -> None:
     """Bring the latest record of each key up to date with the decoded ranges.
 
     \b
     Examples:
       offsetlake latest flights
-      offsetlake latest flights --full
+      offsetlake latest flights --rebuild
     """
     configured, edges = find_topic(topic), open_edges()
     if configured.latest is None:

@@ -44,7 +44,7 @@ from .terminal import OUT
 
 @click.command()
 @topic_argument
-@click.option("--commit", is_flag=True, help="Write the boundaries to the plan log; without it nothing is written.")
+@click.option("--apply", "commit", is_flag=True, help="Write the boundaries to the plan log (default: dry run).")
 @click.option("--through-end", is_flag=True, help="Cut the tail now, however young its records are.")
 @json_option
 def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     \b
     Examples:
       offsetlake plan flights
-      offsetlake plan flights --commit --through-end
+      offsetlake plan flights --apply --through-end
     """
     steps: list[PlanStep] = []
     with progress(f"planning ranges of {topic}") as shown:
@@ -100,12 +100,12 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     if waiting is not None:
         OUT.print(_waiting_text(configured, waiting), soft_wrap=True)
     if not commit and ranges:
-        OUT.print("nothing was written; add --commit to fix these boundaries")
+        OUT.print("nothing was written; add --apply to fix these boundaries")
 
 
 def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
     """Return in words what is in no range yet: a tail is cut when its oldest record is old enough, or by hand."""
-    now = command("plan", topic.name, "--commit --through-end")
+    now = command("plan", topic.name, "--apply --through-end")
     age = "" if waiting.age_seconds is None else f", the oldest for {duration_text(waiting.age_seconds)}"
     return (
         f"{waiting.offsets:,} offsets of {topic.name} wait{age}; they are cut when a range is full, or its oldest record "
@@ -138,7 +138,7 @@ def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]
 @click.command()
 @topic_argument
 @click.option("--pending", is_flag=True, help="Land every planned range that is not landed.")
-@click.option("--partition", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
 @on_change_option
 def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> None:
     """Land ranges through Dagster, in this process; events and lineage are recorded as by any other run.
@@ -146,17 +146,17 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
     \b
     Examples:
       offsetlake land flights --pending
-      offsetlake land flights --partition 0-0-20000 --partition 1-0-20000
-      offsetlake land flights --partition 0-0-20000 --on-change replace
+      offsetlake land flights --key 0-0-20000 --key 1-0-20000
+      offsetlake land flights --key 0-0-20000 --on-change replace
     """
     if pending and keys:
         raise Refused(
-            f"--pending is every range of {topic} that is not landed, --partition KEY is one range, landed or not: give one of "
+            f"--pending is every range of {topic} that is not landed, --key KEY is one range, landed or not: give one of "
             "the two; nothing was read or written"
         )
     if not pending and not keys:
         raise EmptySelection(
-            f"nothing of topic {topic} is selected; nothing was read or written; say either --pending or --partition KEY"
+            f"nothing of topic {topic} is selected; nothing was read or written; say either --pending or --key KEY"
         )
     with progress(f"looking for what of {topic} is to be landed"):
         configured, edges = find_topic(topic), open_edges()

@@ -131,7 +131,7 @@ def _skip_standing(topic: Topic, skip: Skip) -> str:
     offsets = skip.offsets
     wanted = f"--offsets {offsets.partition}:{offsets.start}-{offsets.end}"
     generation = f" --generation {offsets.generation}" if offsets.generation else ""
-    return f"landed by `{command('backfill', topic.name, wanted + generation, '--launch')}`, while Kafka has it"
+    return f"landed by `{command('backfill', topic.name, wanted + generation, '--apply')}`, while Kafka has it"
 
 
 @click.command()
@@ -140,7 +140,7 @@ def _skip_standing(topic: Topic, skip: Skip) -> str:
     "--to", required=True, metavar="latest|TIME", help="Up to the end, or to this time, ISO 8601 with its zone."
 )
 @click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
-@click.option("--apply", is_flag=True, help="Skip; without this it is only shown.")
+@click.option("--apply", is_flag=True, help="Skip them (default: dry run).")
 @json_option
 def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
     """Leave out what waits before an offset, so that what comes now is landed at once; shown first, done with --apply.

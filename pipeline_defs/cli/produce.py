@@ -19,12 +19,12 @@ from .terminal import ERRORS, OUT
 @click.command()
 @topic_argument
 @click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
+@click.option("--key-field", help="Field of each JSON line that becomes the record's key.")
 @click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
 @click.option(
     "--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys."
 )
-@click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
+@click.option("--timestamp-field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
 @click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition that is created. [default: 1]")
 @click.option(
@@ -65,17 +65,17 @@ def produce(
 
     \b
     Examples:
-      offsetlake produce orders --file orders.jsonl --key order_id
-      offsetlake produce orders --file orders.jsonl.gz --key order_id --partitions 4
+      offsetlake produce orders --file orders.jsonl --key-field order_id
+      offsetlake produce orders --file orders.jsonl.gz --key-field order_id --partitions 4
       offsetlake produce orders --file poison.txt --raw --key-separator ,
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
     if raw and (key_field or timestamp_field):
         raise BadSetting(
-            "--raw takes lines as they are and has no fields; nothing was produced; leave --key and --timestamp out"
+            "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and --timestamp-field out"
         )
     if key_separator is not None and not raw:
-        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key")
+        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
     if replicas is not None and partitions is None:
         raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
     separator = "\t" if key_separator is None else key_separator

@@ -24,4 +24,4 @@ def command(verb: str, topic: str, *rest: str) -> str:
 
 def replace_command(topic: str, key: str) -> str:
     """Return the command that puts what Kafka has now in the place of what is landed of the range with this partition key."""
-    return command("land", topic, "--partition", key, "--on-change replace")
+    return command("land", topic, "--key", key, "--on-change replace")

@@ -100,6 +100,7 @@ def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, stagi
     ranges = find_ranges(topic, keys, coverage)
     if attempt.redo and (attempt.on_change == "replace" or not all(map(coverage.is_landed, ranges))):
         reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}")
+    tools.lake.begin(topic, map(coverage.log.ranges.__getitem__, ranges))
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges
 

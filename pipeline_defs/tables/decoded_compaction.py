@@ -54,7 +54,7 @@ class DecodedTable:
     def how_to_mend(self, file: TableFile) -> str:
         """Say what to do about a file that is not as it was."""
         key = first_range(file).key
-        return f"`{command('decode', self.topic, '--partition', key)}` has all ranges of the file decoded again"
+        return f"`{command('decode', self.topic, '--key', key)}` has all ranges of the file decoded again"
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""

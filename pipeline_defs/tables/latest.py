@@ -255,7 +255,7 @@ def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
     key = next(offsets.key for offsets, each in placed.items() if each.path == path)
     return LakeUnavailable(
         f"{lake.store.url(path)}, a file of the decoded table, is gone; the latest table of topic {topic} stays as it is; "
-        f"`{command('decode', topic, '--partition', key)}` makes the file again, and the next update goes on",
+        f"`{command('decode', topic, '--key', key)}` makes the file again, and the next update goes on",
         path=path,
     )
 

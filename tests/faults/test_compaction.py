@@ -256,11 +256,11 @@ def drop(world: World) -> list[str | None]:
 def test_the_command_and_the_job_compact(world: World, commands: Callable[..., Any]) -> None:
     """[R-61] [R-65] [R-72] `offsetlake compact` shows first, then does; `compact_tables` runs by itself where it is due."""
     fill(world, 8, landed=5)
-    assert "would compact 4 files" in commands("--dry-run").stdout and not compacted_files(world)
-    (file,) = json.loads(commands("--json").stdout)["files"]
+    assert "would compact 4 files" in commands().stdout and not compacted_files(world)
+    (file,) = json.loads(commands("--json", "--apply").stdout)["files"]
     assert (file["key"], file["outcome"], file["files"], file["rows"]) == ("0-0-200", "compacted", 4, 200)
     assert file["bytes_after"] < file["bytes_before"]
-    assert "compacted 0 files" in commands().stdout
+    assert "compacted 0 files" in commands("--apply").stdout
 
     world.land()
     definitions = build_defs(world.edges, topics=world.definitions)
@@ -272,10 +272,10 @@ def test_the_command_and_the_job_compact(world: World, commands: Callable[..., A
         assert result.success and len(compacted_files(world)) == 2
         assert schedule.evaluate_tick(context).run_requests == []
     assert "is no age" in commands("--drop-range-files-after", "soon").output
-    assert "would drop 0 range files" in commands("--drop-range-files-after", "30d", "--dry-run").stdout
-    assert "would drop 8 range files" in commands("--drop-range-files-after", "0d", "--dry-run").stdout
+    assert "would drop 0 range files" in commands("--drop-range-files-after", "30d").stdout
+    assert "would drop 8 range files" in commands("--drop-range-files-after", "0d").stdout
     assert len(data_tree(world)) == 8
-    assert "shows their rows no more" in commands("--drop-range-files-after", "0d").stdout.replace("\n", " ")
+    assert "shows their rows no more" in commands("--drop-range-files-after", "0d", "--apply").stdout.replace("\n", " ")
     assert data_tree(world) == {} and view(world) == sent(world)
 
 
@@ -284,7 +284,7 @@ def test_what_cannot_be_compacted_is_said(world: World, commands: Callable[..., 
     fill(world, 4)
     damaged = next(table_folder(world).glob("*.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" + damaged.read_bytes()[-8:])
-    done = commands()
+    done = commands("--apply")
     assert isinstance(done.exception, CompactionFailed) and damaged.name in str(done.exception)
     object.__setattr__(world.edges.settings, "has_raw_table", False)
     done = commands()

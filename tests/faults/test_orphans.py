@@ -125,20 +125,20 @@ def test_a_sweep_waits_for_longer_than_any_run_may_last() -> None:
 
 
 def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-58] `offsetlake sweep --dry-run`, then without."""
+    """[R-58] `offsetlake sweep`, then with --apply."""
     orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(10))
     command = importlib.import_module("pipeline_defs.cli.compact")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.sweep, arguments).stdout  # noqa: E731
-    run()
+    run("--apply")
     assert orphan.exists(), "the control: it was written just now"
     moment = later(world)
     world.edges.now_ms = lambda: moment
-    assert "would sweep 1 orphan of" in run("--dry-run")
+    assert "would sweep 1 orphan of" in run()
     assert orphan.exists()
-    run("--older-than", "24")
+    run("--older-than", "24", "--apply")
     assert orphan.exists()
-    assert "swept 1 orphan of" in run()
+    assert "swept 1 orphan of" in run("--apply")
     assert not orphan.parent.exists()

@@ -38,13 +38,13 @@ def run(quiet: World, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_a_plan_says_that_a_tail_waits_for_its_age_and_how_to_cut_it(quiet: World, run: Run) -> None:
     """Before the log is opened and after; once the tail is cut nothing waits: the control."""
-    for arguments in ([], ["--commit"], []):
+    for arguments in ([], ["--apply"], []):
         said = run("plan", *arguments).stdout
         assert f"40 offsets of {quiet.name} wait, the oldest for " in said
-        assert f"10 min old; to cut now: offsetlake plan {quiet.name} --commit --through-end" in said
+        assert f"10 min old; to cut now: offsetlake plan {quiet.name} --apply --through-end" in said
     waiting = json.loads(run("plan", "--json").stdout)["waiting"]
     assert waiting["offsets"] == 40 and 0 <= waiting["age_seconds"] < 600
-    cut = run("plan", "--commit", "--through-end").stdout
+    cut = run("plan", "--apply", "--through-end").stdout
     assert "planned 1 range" in cut and "1 ranges" not in cut and "wait" not in cut
     assert json.loads(run("plan", "--json").stdout)["waiting"] is None
 
@@ -52,15 +52,15 @@ def test_a_plan_says_that_a_tail_waits_for_its_age_and_how_to_cut_it(quiet: Worl
 def test_a_key_that_is_nearly_there_is_answered_with_the_one_that_is(quiet: World, run: Run) -> None:
     """Also where all is planned, so that `plan` has no key to show."""
     quiet.plan()
-    refused = run("land", "--partition", "0-0-41")
+    refused = run("land", "--key", "0-0-41")
     assert isinstance(refused.exception, BadKey)
     assert "0-0-41 (the nearest there is: 0-0-40)" in str(refused.exception)
     assert f"`offsetlake backfill {quiet.name} --all` lists those there are" in str(refused.exception)
-    nowhere = run("land", "--partition", "7-0-41")
+    nowhere = run("land", "--key", "7-0-41")
     assert isinstance(nowhere.exception, BadKey) and "nearest" not in str(nowhere.exception)
 
 
 def test_pending_and_a_partition_together_are_refused_with_what_each_means(run: Run) -> None:
-    refused = run("land", "--pending", "--partition", "0-0-40")
+    refused = run("land", "--pending", "--key", "0-0-40")
     assert isinstance(refused.exception, Refused)
     assert "--pending is every range" in str(refused.exception) and "is one range" in str(refused.exception)

@@ -63,9 +63,7 @@ def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: Worl
         assert found["backfill"] is None
     assert (found["offsets"], found["rows"], found["ranges_by_state"]) == (50, 40, {"landed": 4, "pending": 1})
     shown = backfill("--all").stdout
-    assert (
-        "4 landed, 1 pending; 50 offsets, of which 40 rows" in shown and "nothing was launched; add --launch" in shown
-    )
+    assert "4 landed, 1 pending; 50 offsets, of which 40 rows" in shown and "nothing was launched; add --apply" in shown
     assert not world.instance.get_backfills()
 
 
@@ -111,7 +109,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--offsets", "0-45-60"), "are not P:S-E"),
     (("--key", "0-0-11"), "are not in the plan log"),
     (("--failed",), "has no failed range"),
-    (("--all", "--launch"), "no Dagster daemon executes backfills"),
+    (("--all", "--apply"), "no Dagster daemon executes backfills"),
 ]
 
 

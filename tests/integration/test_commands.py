@@ -52,10 +52,10 @@ def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) ->
     """Has 500 flights produced, planned and landed by commands alone."""
     file = tmp_path_factory.mktemp("flights") / "flights.jsonl"
     file.write_text("".join(json.dumps({"tailnum": f"N{n % 7}", "n": n}) + "\n" for n in range(500)))
-    produced = offsetlake("produce", "flights", "--file", str(file), "--key", "tailnum", "--partitions", "2")
+    produced = offsetlake("produce", "flights", "--file", str(file), "--key-field", "tailnum", "--partitions", "2")
     assert produced.returncode == 0, produced.stderr
     assert "500 records acknowledged by flights" in produced.stdout
-    planned = offsetlake("plan", "flights", "--commit", "--through-end", "--json")
+    planned = offsetlake("plan", "flights", "--apply", "--through-end", "--json")
     assert planned.returncode == 0, planned.stderr
     landed = offsetlake("land", "flights", "--pending")
     assert landed.returncode == 0, landed.stderr
@@ -182,7 +182,7 @@ def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environ
 
 def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake, environment: dict[str, str]) -> None:
     key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
-    again = flights("land", "flights", "--partition", key)
+    again = flights("land", "flights", "--key", key)
     assert again.returncode == 0, again.stderr
     assert "landed 1 range in run" in again.stdout
     log = Path(environment["OFFSETLAKE_HOME"], "engine", "server.log").read_text()
@@ -241,8 +241,8 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("land", "flights", "--partition", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
-        (("land", "flights", "--partition", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
+        (("land", "flights", "--key", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
+        (("land", "flights", "--key", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
         (
             ("status", "nope"),
             2,
@@ -264,7 +264,7 @@ def test_bad_requests_are_one_clear_error(
 
 
 def test_a_broker_that_is_down_is_one_clear_error(flights: Offsetlake) -> None:
-    run = flights("plan", "flights", "--commit", OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1")
+    run = flights("plan", "flights", "--apply", OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert run.returncode == 1
     assert "the Kafka broker at 127.0.0.1:1 does not answer" in run.stderr
     assert "OFFSETLAKE_BOOTSTRAP_SERVERS" in run.stderr and "Traceback" not in run.stderr
@@ -272,7 +272,7 @@ def test_a_broker_that_is_down_is_one_clear_error(flights: Offsetlake) -> None:
 
 def test_a_lake_that_is_gone_is_one_clear_error_of_a_command(flights: Offsetlake, tmp_path: Path) -> None:
     """[R-76] What was planned and landed by commands is known to Dagster's home; the command makes no other lake."""
-    run = flights("plan", "flights", "--commit", OFFSETLAKE_LAKE=str(tmp_path / "lake"))
+    run = flights("plan", "flights", "--apply", OFFSETLAKE_LAKE=str(tmp_path / "lake"))
     assert run.returncode == 1
     assert "lake_unavailable" in run.stderr and "has nothing of topic flights" in run.stderr
     assert "Traceback" not in run.stderr and not (tmp_path / "lake").exists()
@@ -280,8 +280,8 @@ def test_a_lake_that_is_gone_is_one_clear_error_of_a_command(flights: Offsetlake
 
 def test_a_wrong_java_makes_the_run_red_and_loses_nothing(flights: Offsetlake, old_java: Path) -> None:
     key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
-    assert flights("land", "flights", "--partition", key, JAVA_HOME=str(old_java)).returncode == 0, "Spark runs already"
-    run = flights("land", "flights", "--partition", key, JAVA_HOME=str(old_java), OFFSETLAKE_ENGINE="in-process")
+    assert flights("land", "flights", "--key", key, JAVA_HOME=str(old_java)).returncode == 0, "Spark runs already"
+    run = flights("land", "flights", "--key", key, JAVA_HOME=str(old_java), OFFSETLAKE_ENGINE="in-process")
     assert run.returncode == 1
     assert "ranges_failed" in run.stderr and "17" in run.stderr
     assert "Traceback" not in run.stderr

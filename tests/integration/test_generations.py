@@ -57,7 +57,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     world.send({"partition": 0, "value": b"new %d" % n} for n in range(count))
     ((document, _),) = read_statuses([world.topic], world.edges, world.instance)
     assert (document["kind"], document["lag"], document["landed_ranges"]) == ("topic_recreated", None, 1)
-    with pytest.raises(TopicRecreated, match=f"offsetlake plan {world.name} --commit"):
+    with pytest.raises(TopicRecreated, match=f"offsetlake plan {world.name} --apply"):
         rebuild_topic(world.topic, world.edges, world.instance)
     world.plan_and_land()
     assert identities(world) == old + take_sent(world, 1)

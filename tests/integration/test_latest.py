@@ -116,7 +116,7 @@ def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path, engine: Engine) 
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
     found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
     told = [text for each in found for text in each.violations]
-    assert told and all("--full" in text for text in told)
+    assert told and all("--rebuild" in text for text in told)
     state.update(full=True)
     state.assert_right()
 

@@ -266,10 +266,10 @@ def test_commands_work_over_tls_and_print_no_secret(secured: Secured, settings: 
         "OFFSETLAKE_BOOTSTRAP_SERVERS": secured.at("SSL"),
         "OFFSETLAKE_KAFKA_PROPERTIES": str(secured.properties("certificate")),
     }
-    load = ("produce", "flights", "--file", str(file), "--key", "tailnum", "--partitions", "2")
+    load = ("produce", "flights", "--file", str(file), "--key-field", "tailnum", "--partitions", "2")
     produced = offsetlake(*load, **by_certificate)
     assert "500 records acknowledged by flights" in produced.stdout, produced.stderr
-    for arguments in (("plan", "flights", "--commit", "--through-end"), ("land", "flights", "--pending"), ("status",)):
+    for arguments in (("plan", "flights", "--apply", "--through-end"), ("land", "flights", "--pending"), ("status",)):
         assert offsetlake(*arguments).returncode == 0, printed[-1]
     counted = offsetlake("sql", "SELECT sum(rows) AS n FROM ranges", "--json")
     assert json.loads(counted.stdout) == [{"n": 500}]
@@ -279,7 +279,7 @@ def test_commands_work_over_tls_and_print_no_secret(secured: Secured, settings: 
         {"OFFSETLAKE_KAFKA_PROPERTIES": str(secured.properties("PLAIN", password="wrong-PW"))},
         {"OFFSETLAKE_KAFKA_PROPERTIES": ""},
     ):
-        for arguments in (("doctor",), ("plan", "flights", "--commit")):
+        for arguments in (("doctor",), ("plan", "flights", "--apply")):
             failed = offsetlake(*arguments, **harm)
             assert failed.returncode == 1 and "does not let us in" in " ".join(printed[-1].split())
             assert "Traceback" not in printed[-1]

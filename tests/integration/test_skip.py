@@ -188,5 +188,5 @@ def test_a_command_shows_it_first_and_says_how_to_land_what_it_has_left_out(
     assert f"nothing of {name} waits before latest" in offsetlake("skip", name, "--to", "latest", "--apply")
     (left_out,) = json.loads(offsetlake("losses", name, "--json"))
     assert (left_out["kind"], left_out["offsets"], left_out["cause"]) == ("skipped", 350, "by ada: skip --to latest")
-    assert f"offsetlake backfill {name} --offsets 0:0-350 --launch" in left_out["standing"]
+    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in left_out["standing"]
     assert "left out on purpose" in offsetlake("losses", name)

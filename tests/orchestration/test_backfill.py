@@ -97,7 +97,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, com
         first = launch(world, missing)
         world.send_numbered(50, 1)
         keys = [word for offsets in scattered for word in ("--key", offsets.key)]
-        said = command(*keys, "--on-change", "replace", "--launch")
+        said = command(*keys, "--on-change", "replace", "--apply")
         assert "has ended: 5 ranges in 5 runs" in said
         second = said.partition("launched backfill ")[2].split()[0]
         state = ended(world, first, missing)

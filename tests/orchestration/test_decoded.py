@@ -181,9 +181,9 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
     def run(*options: str) -> Result:
         return CliRunner().invoke(module.decode, [decoded.name, *options])
 
-    refused = run("--due", "--partition", "0-0-100").exception
+    refused = run("--due", "--key", "0-0-100").exception
     assert isinstance(refused, Refused)
-    expected = "chosen by due and partition, expected exactly one of --due, --partition, --dead, --outdated or"
+    expected = "chosen by due and partition, expected exactly one of --due, --key, --dead, --outdated or"
     assert expected in str(refused)
     for options in ("--dead",), ("--outdated",), ("--schema", "7"):
         nothing = run(*options)

@@ -82,7 +82,7 @@ def fill(world: World, ranges: int, max_keys: int) -> list[str]:
 
 
 def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
-    """The lake keeps them: audit and trace see them. No tick brings one back, `land --partition` does, at the end."""
+    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end."""
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
     assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []

@@ -252,18 +252,18 @@ class SmallWorld:
     def compact(
         self, lake: Lake | None = None, *, target_bytes: int = 2**30, on_step: StepWatcher = no_step
     ) -> list[CompactionVerdict]:
-        """Compact the raw table as `offsetlake compact --all` does."""
+        """Compact the raw table as `offsetlake compact --all --apply` does."""
         self.attempts += 1
         attempt = Attempt(f"compact-{self.attempts}", "run", "test")
         return list(compact(TOPIC, attempt, self.tools(lake or self.lake, on_step), target_bytes, every=True))
 
     def drop(self, lake: Lake | None = None, on_step: StepWatcher = no_step) -> list[DropVerdict]:
-        """Drop range files as `offsetlake compact --drop-range-files-after 0d` does."""
+        """Drop range files as `offsetlake compact --drop-range-files-after 0d --apply` does."""
         lake = lake or self.lake
         return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
 
     def sweep(self, lake: Lake | None = None) -> None:
-        """Sweep staging as `offsetlake sweep --older-than 0` does, at a time when all in it is old."""
+        """Sweep staging as `offsetlake sweep --older-than 0 --apply` does, at a time when all in it is old."""
         sweep_orphans(lake or self.lake, 2**53, 0)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, DECODERS, Decision
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 
@@ -67,7 +67,7 @@ def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> 
     """Decodes the column `value`; returns offset, value, failure, schema_id of each row, and the schemas that decided."""
     from pyspark.sql import functions as f
 
-    decision = Decision({"value": DECODERS[side.format](rows, "value", side, login)})
+    decision = Decision({"value": find_decoder(side.format)(rows, "value", side, login)})
     read, outcomes = decision.read(rows)
     of = outcomes["value"]
     return read.select(

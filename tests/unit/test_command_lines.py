@@ -105,10 +105,10 @@ def test_a_topic_that_nobody_has_configured_is_refused_with_those_there_are(proj
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["land", "orders", "--pending", "--partition", "0-0-1"], "give one of the two"),
-        (["land", "orders"], "say either --pending or --partition"),
+        (["land", "orders", "--pending", "--key", "0-0-1"], "give one of the two"),
+        (["land", "orders"], "say either --pending or --key"),
         (["produce", "orders", "--file", "records.jsonl", "--replicas", "2"], "say --partitions as well"),
-        (["produce", "orders", "--file", "records.jsonl", "--raw", "--key", "k"], "leave --key"),
+        (["produce", "orders", "--file", "records.jsonl", "--raw", "--key-field", "k"], "leave --key"),
         (["produce", "orders", "--file", "records.jsonl", "--acks", "0", "--idempotence"], "contradict each other"),
         (["backfill", "orders", "--all", "--missing"], "expected exactly one of"),
         (["backfill", "orders"], "expected exactly one of"),
@@ -132,17 +132,17 @@ def test_a_command_that_is_told_works_as_it_stands(topic: str) -> None:
             flags = {
                 opt for each in context.command.params for opt in each.opts if context.params[str(each.name)] is True
             }
-            assert given <= flags | {"--partition"}, words
+            assert given <= flags | {"--key"}, words
 
 
 TOLD = [
     ("plan", ()),
-    ("plan", ("--commit --through-end",)),
+    ("plan", ("--apply --through-end",)),
     ("land", ("--pending",)),
     ("losses", ()),
     ("accept-loss", ("0-0-1",)),
-    ("land", ("--partition", "0-0-1")),
-    ("latest", ("--full",)),
+    ("land", ("--key", "0-0-1")),
+    ("latest", ("--rebuild",)),
 ]
 
 
@@ -151,4 +151,4 @@ def test_no_message_puts_a_topic_behind_a_command_by_itself() -> None:
     by_hand = re.compile(r"offsetlake (?!explain\b)[a-z-]+ \{")
     found = {where.partition(":")[0] for where, text in texts() if by_hand.search(text)}
     assert found <= {"demo.py"}
-    assert by_hand.search("offsetlake plan {} --commit"), "the control"
+    assert by_hand.search("offsetlake plan {} --apply"), "the control"

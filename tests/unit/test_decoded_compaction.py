@@ -235,9 +235,9 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     ):
         duck.query(f"SELECT * FROM decoded.{TOPIC}")
     (said,) = check_decoded(Topic(TOPIC, Policy()), topic.edges).violations
-    assert gone.name in said and "offsetlake decode orders --partition 0-0-10" in said
+    assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said
     placed = place(decoded, lambda offsets: 0)
-    with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --partition 0-0-10"):
+    with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --key 0-0-10"):
         open_sources(placed, placed, lake, opened)
     gone.write_bytes(b"PAR1")
     with pytest.raises(BrokenTable, match="a file of the decoded table of topic orders cannot be read: "):
@@ -287,9 +287,7 @@ def test_a_damaged_file_is_not_compacted(topic: LandedTopic) -> None:
     path.write_bytes(bytes(100) + content[100:])
     failed, compacted = compact_decoded(topic.lake, TOPIC)
     assert failed.outcome is CompactionOutcome.FAILED and compacted.outcome is CompactionOutcome.COMPACTED
-    assert (
-        "has sha256" in failed.violations[0] and "offsetlake decode orders --partition 0-10-20" in failed.violations[0]
-    )
+    assert "has sha256" in failed.violations[0] and "offsetlake decode orders --key 0-10-20" in failed.violations[0]
     path.write_bytes(content)
     (verdict,) = compact_decoded(topic.lake, TOPIC)
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"

@@ -78,6 +78,7 @@ def step(lake: Lake, seq: int) -> None:
 def land(lake: Lake, offsets: OffsetRange) -> None:
     manifest = manifest_of(offsets)
     assert manifest.file is not None
+    lake.begin(TOPIC, [lake.recent(TOPIC).log.ranges[offsets]])
     lake.commit_manifest(manifest)
     lake.store.put_new(data_path(TOPIC, offsets), b"x" * manifest.file.bytes, "staging/x")
 
@@ -86,9 +87,11 @@ def test_nothing_that_grows_is_listed(
     lake: Lake, tmp_path: Path, bucket: MemoryStore | None, watched: list[str]
 ) -> None:
     """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
-    lake.recent(TOPIC)
-    again(tmp_path, bucket).recent(TOPIC)
-    assert [path for path in watched if path.split("/")[0] in {"plan", "manifests", "data", "claims"}] == []
+    fresh = again(tmp_path, bucket)
+    for each in (lake, fresh):
+        assert each.goes_on(each.recent(TOPIC).log)
+    assert {path for path in watched if not path.startswith("frontier/")} == {f"begun/{TOPIC}", f"accepted/{TOPIC}"}
+    assert len(lake.store.list(f"begun/{TOPIC}")) == 1
     lake.coverage(TOPIC)
     assert {f"plan/{TOPIC}", f"manifests/{TOPIC}", f"data/{TOPIC}"} <= {*watched}
 
@@ -169,9 +172,10 @@ def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(
 
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])
 def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> None:
-    """[R-96] Later steps are there, of which nothing was landed yet."""
+    """[R-96] Later steps are there; they are far away, so one of their ranges is landed."""
     for seq in range(STEPS, STEPS + lost + 2):
         step(lake, seq)
+    land(lake, ranges_of(seq)[0])
     for seq in range(STEPS, STEPS + lost):
         lake.store.delete_folder(step_path(TOPIC, seq))
     if lost > STEPS_AHEAD:
@@ -194,9 +198,12 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(
     assert reader.goes_on(reader.recent(TOPIC).log)
 
 
-def test_what_is_nobodys_keeps_nobody_from_planning(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
-    """[R-96] A name behind the head that is of no range: the log has lost nothing, and the audit names it."""
-    lake.store.put_new(f"data/{TOPIC}/g0/p0000/z.parquet", b"?", "staging/x")
+@pytest.mark.parametrize("name", ["z", "99999999999999999999"])
+def test_what_is_nobodys_keeps_nobody_from_planning(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, name: str
+) -> None:
+    """[R-96] What is no step's name, or of a step that was lost and all that it planned moved away."""
+    lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
     reader = again(tmp_path, bucket)
     log = reader.recent(TOPIC).log
     assert log.base is not None

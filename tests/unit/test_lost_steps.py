@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import dagster as dg
@@ -11,7 +12,9 @@ import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
+from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
+from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.operate.status import read_statuses
@@ -21,6 +24,7 @@ from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
 
@@ -113,6 +117,47 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
     world.land()
     assert check_tiling(TOPIC, world.lake).passed or world.coverage.doubles
     assert set(world.coverage.log.ranges) > set(world.coverage.pending())
+
+
+@pytest.mark.parametrize("leave_evidence", EVIDENCE[:-1])
+def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
+    world: SmallWorld, leave_evidence: Callable[[SmallWorld], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    for _ in range(2):
+        world.grow(2)
+        world.land()
+    assert world.lake.move_frontier(world.coverage, EPOCH_MS, 0)
+    stale = world.open(Writer())
+    log = stale.recent(TOPIC).log
+    assert log.base is not None and stale.goes_on(log)
+    world.grow(2)
+    leave_evidence(world)
+    assert not stale.goes_on(log), "it is not the newest step any more"
+    lose_steps(world, 1)
+    with pytest.raises(BrokenPlanLog, match="steps are lost"):
+        stale.goes_on(log)
+
+
+def test_of_two_who_begin_the_newest_step_stands(world: SmallWorld) -> None:
+    """[R-96] Whichever call of the store one is overtaken at by the other."""
+    world.grow(2)
+    first, second = world.coverage.log.steps
+    overtaken = []
+    for older, newer, number in product((first, second), (first, second), range(8)):
+
+        def overtake(call: int, number: int = number, newer: PlanStep = newer) -> None:
+            if call == number:
+                world.open(Writer()).begin(TOPIC, [newer])
+                overtaken.append(number)
+
+        world.lake.store.delete_folder(f"begun/{TOPIC}")
+        before = len(overtaken)
+        world.open(Writer(before=overtake)).begin(TOPIC, [older])
+        newest = max(older.seq, newer.seq) if len(overtaken) > before else older.seq
+        assert max(world.lake.store.list(f"begun/{TOPIC}")) == f"begun/{TOPIC}/{newest:020d}"
+    assert len(overtaken) >= 8, "the control: there are that many calls"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

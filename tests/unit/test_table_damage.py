@@ -332,7 +332,7 @@ def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: 
 
 
 def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-72] With --dry-run: and it ends as the real one would."""
+    """[R-72] Without --apply, and it ends as the real one would."""
     _, path = compacted(lake)
     for offsets in R[4:]:
         land(lake, offsets)
@@ -348,12 +348,12 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     )
     monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy, decode=None))
     monkeypatch.setattr(command, "open_edges", lambda: edges)
-    found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d", "--dry-run"])
+    found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d"])
     assert "would drop 2 range files" in found.stdout and "would show their rows no more" in found.stdout
     assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
     assert shown(lake) == ["0", "10", "20", "40", "50"] and not another(lake).coverage(TOPIC).dropped()
     edges.now_ms = lambda: EPOCH_MS
-    nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d", "--dry-run"])
+    nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d"])
     assert "would drop 0 range files" in nothing.stdout and "rows no more" not in nothing.stdout
 
 

@@ -13,8 +13,6 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from jsonschema_rs import validator_for
-
 from ...core.decode.json_schema import columns_of, find_clashes, refuse_bomb, refuse_loop
 from ...core.errors import unusable_schema
 from ...core.json_text import parse_json
@@ -51,6 +49,8 @@ def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Checker:
 
     checks = refuse_bomb(schema, known)
     try:
+        from jsonschema_rs import validator_for  # of an extra, which JSON without a schema does without
+
         return Checker(validator_for(schema, retriever=find), checks <= MOST_TOLD)
     except BaseException as error:
         if is_panic(error):

@@ -18,11 +18,10 @@ from ..lake.remote_file import File
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
 from .decoded import Decoded, SideOutcome, failed, no_id
+from .own_formats import decode_own
 from .spark_avro import decode_avro
 from .spark_event_time import with_event_time
 from .spark_json import decode_json
-from .spark_json_schema import decode_json_schema
-from .spark_protobuf import decode_protobuf
 from .spark_serialized import decode_serialized
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
@@ -38,7 +37,7 @@ RAW_SCHEMA = (
 )
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
-BY_WORKERS = (Format.JSON, Format.JSON_SCHEMA, Format.PROTOBUF)  # by Python of ours, all of it or what goes wrong
+BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
 READ = "_"  # the column of what is read of keys and values
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
@@ -58,15 +57,32 @@ def decode_string(raw: Column) -> Decoded:
     )
 
 
-DECODERS: Mapping[Format, Decoder] = {
+def _json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
+    from .spark_json_schema import decode_json_schema  # of an extra
+
+    return decode_json_schema(rows, column, side, login)
+
+
+def _protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
+    from .spark_protobuf import decode_protobuf  # of an extra
+
+    return decode_protobuf(rows, column, side, login)
+
+
+DECODERS: Mapping[str, Decoder] = {
     Format.NONE: lambda _rows, column, _side, _login: decode_none(f.col(column)),
     Format.STRING: lambda _rows, column, _side, _login: decode_string(f.col(column)),
     Format.JSON: lambda _rows, column, side, _login: decode_json(f.col(column), side.schema or ""),
-    Format.JSON_SCHEMA: decode_json_schema,
+    Format.JSON_SCHEMA: _json_schema,
     Format.AVRO: decode_avro,
-    Format.PROTOBUF: decode_protobuf,
+    Format.PROTOBUF: _protobuf,
     **dict.fromkeys(SERIALIZED, lambda _rows, column, side, _login: decode_serialized(f.col(column), side)),
 }
+
+
+def find_decoder(name: str) -> Decoder:
+    """Return the decoder of a format: ours, or a user's own."""
+    return DECODERS.get(name) or (lambda _rows, column, _side, _login: decode_own(f.col(column), name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +129,11 @@ class SparkDecoder:
         """
         consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
-            if any(side.format in BY_WORKERS for side in self._sides.values()):
+            if any(side.format not in BY_SPARK for side in self._sides.values()):
                 self._engine.ready_workers(session)
             rows = self._read(session, files)
             return Decision(
-                {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
+                {name: find_decoder(side.format)(rows, name, side, self._login) for name, side in self._sides.items()}
             )
 
     def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:

@@ -5,20 +5,25 @@ Every value comes back as it was written, -0.0, NaN, infinities and the least th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Format, Side
 from .decoded import Decoded, SideOutcome, failed, no_id
 
-BYTES = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
-FRACTION_BITS = {Format.FLOAT: 23, Format.DOUBLE: 52}  # of IEEE 754; what is left, but for the sign, is the exponent
+BYTES: Mapping[str, int] = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
+FRACTION_BITS: Mapping[str, int] = {
+    Format.FLOAT: 23,
+    Format.DOUBLE: 52,
+}  # of IEEE 754; what is left, but for the sign, is the exponent
 UUID = r"(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"
 
 
 def decode_serialized(raw: Column, side: Side) -> Decoded:
     """Decode what a serializer of Kafka's wrote; anything of another length, or that is no UUID, is an error."""
-    if side.format is Format.UUID:
+    if side.format == Format.UUID:
         text = raw.cast("string")
         value, wrong = f.when(text.rlike(UUID), f.lower(text)), f.lit("expected the 36 characters of a UUID")
     else:
@@ -32,7 +37,7 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
     )
 
 
-def _number(digits: Column, kind: Format) -> Column:
+def _number(digits: Column, kind: str) -> Column:
     """Return the number that hexadecimal digits are the bits of."""
     width = 8 * BYTES[kind]
     # never more than 64 bits, also of keys that are too long, of which Spark may work this out and not use it

@@ -28,7 +28,7 @@ def errno_in(text: str) -> int | None:
 def mend(number: int | None) -> str | None:
     """Return what to do about a disk that takes nothing; none where the error is another one."""
     if number in _FULL:
-        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
+        return "make room on that disk, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
     return "mount it writable, and the next run goes on" if number == errno.EROFS else None
 
 
@@ -88,13 +88,6 @@ class Disk:
                 each = os.stat(f"{root}/{path}")  # noqa: PTH116 (a tick asks for many)
                 found[path] = f"{each.st_size} {each.st_ino:x}-{each.st_mtime_ns:x}"
         return found
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a folder; none where there is none."""
-        try:
-            return os.listdir(self.root / path)  # noqa: PTH208 (of a million, as names)
-        except FileNotFoundError:
-            return []
 
     def _make_folder(self, path: str) -> None:
         folder = (self.root / path).parent

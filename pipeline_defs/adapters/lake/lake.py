@@ -6,6 +6,7 @@
     frontier/<topic>/<seq20>.<time13>.json                    what the steps before one come to; anybody may delete them
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
+    begun/<topic>/<seq20>                                     the newest step of which anything above may be there
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what is landed after a drop is
@@ -130,9 +131,25 @@ class Lake:
         if not all(map(self.has_step, log.steps[-1:])):
             self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
             return False
-        if log.base is not None and self._is_behind(log.topic, log.steps[-1]):
+        if log.base is not None and any(seq > log.steps[-1].seq for seq in self._list_begun(log.topic)):
             return self.coverage(log.topic).log.steps[-1] == log.steps[-1]  # else somebody has planned meanwhile
         return True
+
+    def begin(self, topic: str, steps: Iterable[PlanStep]) -> None:
+        """Say that something of these steps is about to be in the lake, before it is.
+
+        Whoever plans finds it by one name, however long the history is, should those steps be lost.
+        """
+        newest, begun = max(step.seq for step in steps), self._list_begun(topic)
+        if newest > max(begun, default=-1):
+            self.store.put_new(_begun_path(topic, newest), b"", "staging/begun")
+        for seq in begun:
+            if seq < newest:
+                self.store.delete_folder(_begun_path(topic, seq))
+
+    def _list_begun(self, topic: str) -> list[int]:
+        names = (path.rpartition("/")[2] for path in self.store.list(f"begun/{topic}"))
+        return [int(name) for name in names if name.isascii() and name.isdecimal()]
 
     def has_step(self, step: PlanStep) -> bool:
         """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
@@ -470,21 +487,6 @@ class Lake:
         fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
         return steps if is_whole and (fits or _goes_with(frontier, steps)) else None
 
-    def _is_behind(self, topic: str, last: PlanStep) -> bool:
-        """Return whether the lake has something of ranges behind those of a step, or a later step."""
-        if self.store.names_from(f"plan/{topic}", f"{last.seq + 1:0{OFFSET_DIGITS}d}"):
-            return True
-        for tree in ("manifests", "data", "claims", "accepted"):
-            generations = self.store.folders(f"{tree}/{topic}")
-            if any(int(name[1:]) > last.generation for name in generations if name[1:].isdecimal()):
-                return True
-            folder = f"{tree}/{topic}/g{last.generation}"
-            for name in self.store.folders(folder):
-                head = last.heads.get(int(name[1:])) if name[1:].isdecimal() else None
-                if head is None or self.store.names_from(f"{folder}/{name}", f"{head.offset:0{OFFSET_DIGITS}d}"):
-                    return True
-        return False
-
     def _find(self, topic: str, tree: str, newer: Iterable[OffsetRange], kept: Iterable[OffsetRange]) -> dict[str, str]:
         """Find the published files, or the claims, of ranges by their names."""
         ending = "parquet" if tree == "data" else "json"
@@ -586,6 +588,10 @@ def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 def step_path(topic: str, seq: int) -> str:
     """Return where a step of a plan log lies, below the lake's root."""
     return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
+
+
+def _begun_path(topic: str, seq: int) -> str:
+    return f"begun/{topic}/{seq:0{OFFSET_DIGITS}d}"
 
 
 def _seq_of(path: str) -> int:

@@ -69,7 +69,7 @@ def told_if_damaged(what: str) -> Iterator[None]:
             raise
         raise DamagedFile(
             f"{what} cannot be read: {first_line(error)}; it was cut short or changed; nothing was written; "
-            "restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY "
+            "restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --key KEY "
             "--on-change replace`"
         ) from error
 

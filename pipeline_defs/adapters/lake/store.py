@@ -181,15 +181,6 @@ class Store:
                         break
         return found
 
-    def names_from(self, folder: str, name: str) -> Sequence[str]:
-        """Return the names in a folder that are not before one, sorted."""
-        with self.explained("list", folder):
-            if self.disk is not None:
-                return sorted(each for each in self.disk.names(folder) if each >= name)
-            pages = obstore.list(self.objects, folder, offset=f"{folder}/{name}"[:-1])
-            found = [meta["path"].rpartition("/")[2] for page in pages for meta in page]
-        return sorted(each for each in found if each >= name)
-
     def _head(self, path: str) -> ObjectMeta | None:
         try:
             return obstore.head(self.objects, path)

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..system.extras import require
+
 if TYPE_CHECKING:
     import apprise
 
@@ -20,6 +22,8 @@ logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)  # below that
 def check_alert_urls(text: str) -> str:
     """Return alert URLs, with spaces between; raise `ValueError` where Apprise does not know each of them."""
     urls = text.split()
+    if urls:
+        require("alerts", "OFFSETLAKE_ALERT_URLS")
     unknown = [str(number) for number, (_, target) in enumerate(_read_targets(urls), 1) if target is None]
     if unknown:
         raise ValueError(

@@ -33,7 +33,7 @@ class Format(StrEnum):
     UUID = "uuid"
 
 
-SERIALIZED: Mapping[Format, str] = {
+SERIALIZED: Mapping[str, str] = {
     Format.SHORT: "SMALLINT",
     Format.INTEGER: "INT",
     Format.LONG: "BIGINT",
@@ -44,27 +44,30 @@ SERIALIZED: Mapping[Format, str] = {
 """What serializers of Kafka's own write, with no schema beside: the column's type, as Spark's DDL has it."""
 
 
+WITH_SCHEMA = frozenset({Format.JSON, Format.JSON_SCHEMA, Format.AVRO, Format.PROTOBUF})
+"""Formats that need a schema; those of a user's own take none."""
+
 BY_RECORD = frozenset({"record_name", "topic_record_name"})
 """Subjects, as `name_subject` has them, for which a record's name is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How keys, or values, are decoded.
+    """How keys, or values, are decoded: by a `Format`, or by the name of a user's own.
 
     `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
     With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
     readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several.
     """
 
-    format: Format = Format.NONE
+    format: str = Format.NONE
     schema: str | None = None
     registry: str | None = None
     subject: str | None = None
     message: str | None = None
 
     def __post_init__(self) -> None:
-        needs_schema = self.format not in {Format.NONE, Format.STRING, *SERIALIZED}
+        needs_schema = self.format in WITH_SCHEMA
         if needs_schema and not (self.schema or self.registry):
             raise ValueError(
                 f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"

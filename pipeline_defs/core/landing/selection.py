@@ -47,7 +47,7 @@ def parse_offsets(text: str, generation: int) -> OffsetRange:
 
 def choose_all(coverage: Coverage) -> Selection:
     """Choose every range that is landed or is to be; what a person has skipped is neither."""
-    return _choose(coverage, coverage.log.ranges, "has no range in its plan log yet: `offsetlake plan TOPIC --commit`")
+    return _choose(coverage, coverage.log.ranges, "has no range in its plan log yet: `offsetlake plan TOPIC --apply`")
 
 
 def choose_missing(coverage: Coverage) -> Selection:
@@ -125,7 +125,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
         raise BadKey(
             f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
             f"{', '.join(_with_nearest(each, coverage.log.ranges) for each in unknown[:5])}; nothing was read or written; "
-            f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--commit')}` plans more",
+            f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--apply')}` plans more",
             keys=[offsets.key for offsets in unknown],
         )
     return sorted(set(ranges))

@@ -185,7 +185,7 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
     if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
         raise Refused(
             f"topic {state.topic} was deleted and created again, or truncated, and not planned since; nothing was written; "
-            f"`{command('plan', state.topic, '--commit')}`, or the next tick, opens its generation: then look again",
+            f"`{command('plan', state.topic, '--apply')}`, or the next tick, opens its generation: then look again",
             topic=state.topic,
         )
     for partition, offset in sorted(skip.to.items()):
@@ -296,7 +296,7 @@ def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
         raise TopicRecreated(
             f"topic {topic} was deleted and created again: it was planned with id {tail.topic_id}, the broker has {topic_id}; "
             "of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans it as "
-            f"the next generation, or `{command('plan', topic, '--commit')}`"
+            f"the next generation, or `{command('plan', topic, '--apply')}`"
         )
 
 

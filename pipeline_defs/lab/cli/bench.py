@@ -13,10 +13,11 @@ import click
 from click.core import ParameterSource
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
+from ...adapters.system.extras import require
 from ...cli.show import json_option, print_json, print_table
 from ...cli.terminal import ERRORS, OUT, TerminalWords
 from ...settings import read_settings
-from ..bench import DERIVED, ENGINE, PULSE, TOPICS, require_packages
+from ..bench import DERIVED, ENGINE, PULSE, TOPICS
 
 if TYPE_CHECKING:
     from ..bench.measurement import Tell
@@ -69,7 +70,7 @@ def bench(
       offsetlake bench --part pulse --json > pulse.json
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
-    require_packages(part)
+    require("bench", "the benchmark")
     from ..bench import derived, engine, pulse_cost, topics_cost
     from ..bench.measurement import require_own_spark
     from ..bench.report import choose_loads, choose_systems, run_bench

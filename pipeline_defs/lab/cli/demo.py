@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
@@ -88,6 +89,7 @@ def demo(once: bool, days: int) -> None:
             f"the demo's topic {TOPIC} is in Offsetlake's own checkout, and {project} is another project; nothing was started; "
             "run `make demo` in the checkout; `offsetlake up` starts Dagster for the project here"
         )
+    require("demo", "the demo")
     edges = open_edges()
     topic = find_topic(TOPIC)
     with stopping_engine(edges.settings), _starting_spark(edges) as spark, _broker(edges):

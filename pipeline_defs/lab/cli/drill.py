@@ -8,6 +8,7 @@ import sys
 import click
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
+from ...adapters.system.extras import require
 from ...cli.show import json_option, print_json, print_table
 from ...cli.terminal import ERRORS, OUT, TerminalWords
 from ...core.errors import RangesFailed
@@ -64,6 +65,7 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: s
       offsetlake drill --schedules 1 --seed 7 --first 42
       offsetlake drill --lake s3 --engine cluster
     """
+    require("bench", "a drill")
     from ..drills.report import choose, is_right, run_drills
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too

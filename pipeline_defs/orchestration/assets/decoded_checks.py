@@ -43,12 +43,12 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
     violations = completeness_of(topic.name, coverage.manifests, looked_at)
     violations += [
         f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
-        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes one"
+        f"`{command('decode', topic.name, '--key', offsets.key)}` makes one"
         for offsets, what in _find_without_file(decoded, looked_at)
     ]
     violations += [
         f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
-        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes it again"
+        f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again"
         for offsets, path in edges.decodings.find_lacking(decoded)
     ]
     current = topic.decode.fingerprint if topic.decode else ""

@@ -6,11 +6,13 @@ Wrong keys and values are refused with their line.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from ...adapters.system.extras import require
 from ...adapters.system.text_files import MIB, UnreadableText, read_text_file
 from ...adapters.system.yaml_text import shown
 from ...core.decode.columns import check_event_time, check_sequence
@@ -21,7 +23,7 @@ from ...core.tables.days import Days, EventTime
 from ...core.tables.decoding import Budget
 from ...core.tables.latest import Latest
 from .schema_checks import read_side, row_of_decode
-from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
+from .yaml_model import LITERAL, WRITTEN, YamlModel, number, one_of
 
 
 def _as_text(value: object) -> object:
@@ -30,15 +32,25 @@ def _as_text(value: object) -> object:
 
 
 MOST_BYTES_OF_A_SCHEMA = 16 * MIB
+EXTRA_OF: Mapping[str, str] = {Format.JSON_SCHEMA: "json-schema", Format.PROTOBUF: "protobuf"}
+
+
+def _format(value: str) -> str:
+    """Return the name of a format; one of a user's own is looked for only where it is none of ours: that imports Spark."""
+    if value in {*Format}:
+        return value
+    from ...adapters.formats.own_formats import own_formats
+
+    return one_of(value, [*Format, *own_formats()])
 
 
 class SideConfig(YamlModel):
     """How keys, or values, are decoded."""
 
-    format: Annotated[str, WRITTEN, word(*Format)] = Field(
+    format: Annotated[str, WRITTEN, AfterValidator(_format)] = Field(
         default="none",
         description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf; or what Kafka's own serializers write: "
-        "short, integer, long, float, double, uuid",
+        "short, integer, long, float, double, uuid; or a format of your own, by the name of its entry point",
     )
     inline_schema: Annotated[str | None, LITERAL, BeforeValidator(_as_text)] = Field(
         default=None, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
@@ -61,6 +73,10 @@ class SideConfig(YamlModel):
     def as_side(self, name: str, project: Path) -> Side:
         """Return the side as the pipeline sees it; raise `BadSetting`."""
         where = f"`decode.{name}`"
+        if self.format in EXTRA_OF:
+            require(EXTRA_OF[self.format], f"format {self.format} of {where}")
+        if self.registry is not None:
+            require("registry", f"`registry` of {where}")
         schema = self.inline_schema
         if self.schema_file is not None:
             if schema is not None:
@@ -78,7 +94,7 @@ class SideConfig(YamlModel):
                     "name a file below the project's folder"
                 ) from None
         try:
-            return Side(Format(self.format), schema, self.registry, self.subject, self.message)
+            return Side(self.format, schema, self.registry, self.subject, self.message)
         except ValueError as error:
             raise BadSetting(f"{where} in defs.yaml: {error}; nothing was decoded; correct it") from error
 

@@ -179,7 +179,7 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
     number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"
     text = (
         f"{what}: {number} are not as a recomputation has them; first (generation, partition, offset): {first}; "
-        f"`{command('latest', topic, '--full')}`"
+        f"`{command('latest', topic, '--rebuild')}`"
     )
     violations = (text,) if wrong else ()
     return Finding(

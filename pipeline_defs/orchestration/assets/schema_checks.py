@@ -24,15 +24,15 @@ def row_of_decode(decode: Decode) -> Column:
 def read_side(side: Side, name: str) -> Column:
     """Return the column of keys, or values, as far as it is known; raise `BadSetting` or `UnusableSchema`."""
     what = f"the {side.format} schema of `decode.{name}`"
-    if side.format is Format.STRING:
+    if side.format == Format.STRING:
         return Column("text")
-    if side.format is Format.NONE:
+    if side.format == Format.NONE:
         return Column("binary")
     if side.format in SERIALIZED:
         return parse_ddl(SERIALIZED[side.format])
-    if side.schema is None:  # a registry's, which is asked when something is decoded
+    if side.schema is None:  # a registry's, which is asked when something is decoded, or of a format of a user's own
         return ANY
-    match side.format:
+    match Format(side.format):
         case Format.JSON:
             return _read_ddl(side.schema, name)
         case Format.AVRO:

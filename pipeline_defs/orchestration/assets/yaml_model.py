@@ -7,7 +7,7 @@ changed here but a text with a template, and none is let through that Dagster wo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, get_args
 
@@ -153,13 +153,14 @@ def number(low: float, high: float, *words: str) -> WrapValidator:
 
 def word(*words: str) -> AfterValidator:
     """Accept one of the words."""
+    return AfterValidator(lambda value: one_of(value, words))
 
-    def check(value: str) -> str:
-        if value not in words:
-            raise ValueError(f"expected one of {', '.join(words)}, found {shown(repr(value))}{meant(value, words)}")
-        return value
 
-    return AfterValidator(check)
+def one_of(value: str, words: Sequence[str]) -> str:
+    """Return a value that is one of some words; raise `ValueError` where it is none."""
+    if value not in words:
+        raise ValueError(f"expected one of {', '.join(words)}, found {shown(repr(value))}{meant(value, words)}")
+    return value
 
 
 def problems_of(error: ValidationError) -> list[str]:

@@ -44,7 +44,7 @@ _EXPECTED = {
     "options": "--all, --failed, --missing, --key, --offsets, --last-minutes, --schema, --dead, --outdated, "
     "or --from-time with --to-time",
     "config": "last_minutes, between, missing, failed or offsets",
-    "decode": "--due, --partition, --dead, --outdated or --schema",
+    "decode": "--due, --key, --dead, --outdated or --schema",
 }
 _CALLED = {"decode": {"missing": "due", "key": "partition"}}  # ways that are said in other words there
 

@@ -170,7 +170,7 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
     if silence.planned is None:
         return (
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
-            f"{LAND_PENDING} run, or `{command('plan', topic.name, '--commit')}`"
+            f"{LAND_PENDING} run, or `{command('plan', topic.name, '--apply')}`"
         )
     holder = found.held.get(silence.planned)
     why = (
