@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.log.plan_step import LinkKind, Tail, Watermarks
@@ -115,6 +116,71 @@ def test_a_truncated_topic_opens_a_generation_at_the_first_offset_of_its_log() -
     assert (step.generation, step.topic_id) == (1, "id-0")
     assert [link.kind for link in step.links] == [LinkKind.RANGE] * 3
     assert step.ranges == (OffsetRange(1, 0, 7, 10), OffsetRange(1, 0, 10, 20), OffsetRange(1, 0, 20, 25))
+
+
+@dataclass
+class Elected:
+    """One Kafka partition whose leaders change: the records of the log of now, each with the epoch of who took it."""
+
+    records: list[tuple[int, int]] = field(default_factory=list)  # epoch, and which record it is
+    epoch: int = 0
+    sent: int = 0
+
+    def append(self, count: int) -> None:
+        self.records += [(self.epoch, self.sent + n) for n in range(count)]
+        self.sent += count
+
+    def elect(self, lost: int) -> None:
+        """Have another lead, who lacks the newest records: none of them where the election was clean."""
+        self.epoch += 1
+        del self.records[len(self.records) - lost :]
+
+    def observe(self, tail: Tail) -> TopicState:
+        """Show what a broker does: KIP-320's end of an epoch is where the first record of a later one is, or the end."""
+        head = tail.heads.get(0)
+        end = None
+        if head is not None and head.leader_epoch is not None and head.leader_epoch < self.epoch:
+            later = (at for at, (epoch, _) in enumerate(self.records) if epoch > head.leader_epoch)
+            end = next(later, len(self.records))
+        marks = Watermarks(0, len(self.records))
+        return TopicState(TOPIC, "id-0", {0: PartitionState(marks, None, leader_epoch=self.epoch, epoch_end=end)})
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(0, 9)),
+            st.tuples(st.just("elect"), st.integers(0, 9)),
+            st.just(("tick", 0)),
+        ),
+        max_size=30,
+    )
+)
+@example([("append", 9), ("tick", 0), ("elect", 3), ("append", 6), ("tick", 0)])
+@example([("append", 9), ("tick", 0), ("elect", 1), ("append", 6), ("tick", 0)])
+def test_within_a_generation_a_planned_offset_never_means_another_record(events: list[tuple[str, int]]) -> None:
+    """[R-9] Though a log that was cut off has grown beyond the head by the next tick; and nothing else opens a generation."""
+    log, tail, policy = Elected(), Tail(), Policy(records_per_range=4, max_age_seconds=0)
+    planned: dict[tuple[int, int], tuple[int, int]] = {}
+    cut_below_head = 0
+    for event, number in [*events, ("tick", 0)]:
+        if event == "append":
+            log.append(number)
+        elif event == "elect":
+            log.elect(min(number, len(log.records)))
+        else:
+            changed = any(
+                log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == tail.generation
+            )
+            step = plan(tail, log.observe(tail), policy, EPOCH_MS, through_end=True)
+            assert step is not None or not changed
+            if step is not None:
+                assert (step.generation > tail.generation) == changed
+                cut_below_head += changed
+                tail = step.tail
+                for offsets in step.ranges:
+                    planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
+    assert tail.generation == cut_below_head
 
 
 def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:

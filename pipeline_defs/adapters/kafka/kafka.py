@@ -30,7 +30,16 @@ from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import Tail, Watermarks
 from ...core.log.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
-from .kafka_glance import ISOLATION, Description, Glance, Observation, look_at, read_configs, read_ids_of_leaders
+from .kafka_glance import (
+    ISOLATION,
+    Description,
+    Glance,
+    Observation,
+    look_at,
+    read_configs,
+    read_epoch_ends,
+    read_ids_of_leaders,
+)
 from .kafka_log import FETCH_BYTES, Fetched, RecordBatch, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_transactions import OpenTransaction, find_open
 
@@ -43,6 +52,8 @@ class Kafka(Connection):
     def __init__(self, bootstrap_servers: str, **how: Any) -> None:
         super().__init__(bootstrap_servers, **how)
         self._glance = Glance()
+        # by topic and Kafka partition: topic id, the leader epochs then and now, and where the records of the first one end
+        self._epoch_ends: dict[str, dict[int, tuple[tuple[str, int, int], int]]] = {}
 
     # ---- many topics at once
 
@@ -137,6 +148,7 @@ class Kafka(Connection):
         below = [p for p, marks in watermarks.items() if same and p in tail.heads and marks.end < tail.heads[p].offset]
         highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
         starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
+        epoch_ends = self._read_epoch_ends(topic, tail, seen)
         retention = read_retention(self.read_config(topic))
         partitions = {}
         for partition, marks in watermarks.items():
@@ -146,10 +158,41 @@ class Kafka(Connection):
             oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
             left = seconds_to_loss(retention, Rates(), Exposure(at, oldest, marks), now_ms) if waiting else None
             partitions[partition] = PartitionState(
-                marks, oldest, starts.get(partition), left, highs.get(partition), seen.leader_epochs[partition]
+                marks,
+                oldest,
+                starts.get(partition),
+                left,
+                highs.get(partition),
+                seen.leader_epochs[partition],
+                epoch_ends.get(partition),
             )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size)
+
+    def _read_epoch_ends(self, topic: str, tail: Tail, seen: Observation) -> dict[int, int]:
+        """Read where the records end that the leaders knew of who moved the heads, of Kafka partitions that others lead now.
+
+        That never changes while a leader leads, so it is asked once.
+        """
+        if tail.topic_id is None or tail.topic_id != seen.topic_id:
+            return {}
+        epochs = {
+            p: (head.leader_epoch, now)
+            for p, head in tail.heads.items()
+            if (now := seen.leader_epochs.get(p)) is not None
+            and head.leader_epoch is not None
+            and head.leader_epoch < now
+        }
+        known = self._epoch_ends.get(topic, {})
+        ends = {p: known[p][1] for p, each in epochs.items() if p in known and known[p][0] == (tail.topic_id, *each)}
+        if unknown := {p: each for p, each in epochs.items() if p not in ends}:
+
+            def question(admin: KafkaAdminClient) -> dict[int, int]:
+                return read_epoch_ends(admin, topic, self._describe(topic).leaders, unknown)
+
+            ends |= self._ask(topic, question)
+            self._epoch_ends[topic] = {p: ((tail.topic_id, *epochs[p]), end) for p, end in ends.items()}
+        return ends
 
     def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:
         if policy.start == "latest":

@@ -15,6 +15,8 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import StaleMetadata
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
 
@@ -176,6 +178,47 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
 
     admin._manager.run(ask)
     return ids
+
+
+def read_epoch_ends(
+    admin: KafkaAdminClient, topic: str, leaders: Mapping[int, int], epochs: Mapping[int, tuple[int, int]]
+) -> dict[int, int]:
+    """Read by Kafka partition where the records of an earlier leader end, as the leader of now has them (KIP-320).
+
+    `epochs` are that leader's and the present one's. One of whom no record is left is told by the one before. Raises
+    `StaleMetadata` where somebody else leads by now.
+    """
+    led: dict[int, list[int]] = {}
+    for partition in epochs:
+        led.setdefault(leaders.get(partition, NO_LEADER), []).append(partition)
+    ends: dict[int, int] = {}
+
+    async def ask() -> None:
+        for node, partitions in sorted(led.items()):
+            request = OffsetForLeaderEpochRequest(
+                replica_id=-1,
+                topics=[
+                    OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                        topic=topic,
+                        partitions=[
+                            OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition(
+                                partition=p, leader_epoch=epochs[p][0], current_leader_epoch=epochs[p][1]
+                            )
+                            for p in partitions
+                        ],
+                    )
+                ],
+            )
+            (answer,) = (await admin._manager.send(request, node_id=node)).topics
+            for told in answer.partitions:
+                if told.error_code:
+                    raise StaleMetadata(f"{topic}/{told.partition} is led by somebody else by now")
+                ends[told.partition] = told.end_offset
+
+    if NO_LEADER in led:
+        raise StaleMetadata(f"nobody leads {topic}/{led[NO_LEADER][0]}")
+    admin._manager.run(ask)
+    return {partition: end for partition, end in ends.items() if end >= 0}
 
 
 def _known_id(topic_id: object) -> str | None:

@@ -48,7 +48,8 @@ class PartitionState:
     is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is when the broker
     may delete that first record at the soonest, none where it keeps it or where there is none.
     `high_watermark` is where the log itself ends, which an open transaction keeps a reader from: none where that is not
-    known to be behind the end that a reader sees. `leader_epoch` is that of the leader that said all this.
+    known to be behind the end that a reader sees. `leader_epoch` is that of the leader that said all this; where another one
+    moved the head, `epoch_end` is where that one's records end in this log, and none where nobody can tell.
     """
 
     watermarks: Watermarks
@@ -57,6 +58,7 @@ class PartitionState:
     seconds_to_loss: float | None = None
     high_watermark: int | None = None
     leader_epoch: int | None = None
+    epoch_end: int | None = None
 
     @property
     def log_end(self) -> int:
@@ -307,10 +309,16 @@ def may_be_older(tail: Tail, state: TopicState) -> bool:
 
 
 def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
-    """Return the Kafka partitions of the open generation whose log ends below what was planned of it."""
+    """Return the Kafka partitions of the open generation whose log was cut off below what was planned of it.
+
+    It ends there now; or it has grown since, with records of another leader from below the head on.
+    """
     if is_another(tail, state.topic_id):
         return []
-    ends = {p: seen.log_end for p, seen in state.partitions.items()}
+    ends = {
+        p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end)
+        for p, seen in state.partitions.items()
+    }
     return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
 
 

@@ -21,7 +21,7 @@ MODULES: Mapping[str, str] = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain security` shows"
+PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain bad_setting` shows"
 
 # what boundaries, bytes and completeness rest on, and what a command's own options say
 OURS = frozenset(
