@@ -1,83 +1,79 @@
-"""docs/protocol.md and the tests hold each other: no requirement without a test, no test of one that is not written."""
+"""docs/protocol.md and the tests hold each other: each requirement has a test, and each id that is cited is defined."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-
-import pytest
 
 from pipeline_defs.settings import PROJECT
 
+LAST = 100  # the newest requirement
 PROTOCOL = (PROJECT / "docs" / "protocol.md").read_text()
-_ID = re.compile(r"\[(R-\d+)\]")
-_REQUIREMENT = re.compile(r"^\*\*\[(R-\d+)\]\*\* (.*?)(?=^\*\*\[R-\d+\]\*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
+_DEFINED = re.compile(r"^\*\*\[(R-\d+)\]\*\* \S", re.MULTILINE)
+_NAMED = re.compile(r"\[(R-\d+)\]")
+_CITED = re.compile(r"\bR-\d+\b")
 
 
-def held_by(document: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Reads the requirements of a document in order, each with the tests that it names."""
-    return [
-        (found[1], tuple(re.findall(r"^- `(test_\w+)`$", found[2], re.MULTILINE)))
-        for found in _REQUIREMENT.finditer(document)
-    ]
+def read_tests() -> dict[str, str]:
+    """Return the text of each Python file below `tests`, by its path; this folder, which reads them, is left out."""
+    here = Path(__file__).parent
+    paths = [path for path in sorted((PROJECT / "tests").rglob("*.py")) if not path.is_relative_to(here)]
+    return {str(path.relative_to(PROJECT)): path.read_text() for path in paths}
 
 
-REQUIREMENTS = held_by(PROTOCOL)
+def read_documents_and_code() -> dict[str, str]:
+    """Return the text of each document and each file of the package, by its path."""
+    paths = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "pipeline_defs").rglob("*.py")]
+    return {str(path.relative_to(PROJECT)): path.read_text() for path in paths}
 
 
-def named_in(source: str) -> Iterator[tuple[str, set[str]]]:
-    """Yields each test function of a file with the requirements that its docstring or body names."""
+def named_by_tests(source: str) -> Iterator[str]:
+    """Yield the ids that the test functions of a file name, in their docstrings or bodies."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             assert node.end_lineno is not None
-            yield node.name, set(_ID.findall("\n".join(lines[node.lineno - 1 : node.end_lineno])))
+            yield from _NAMED.findall("\n".join(lines[node.lineno - 1 : node.end_lineno]))
 
 
-@cache
-def ids_by_test() -> Mapping[str, frozenset[str]]:
-    """Is each test of the suite with the requirements it names; this folder, which reads them, is left out."""
-    here = Path(__file__).parent
-    found: dict[str, frozenset[str]] = {}
-    for path in sorted((PROJECT / "tests").rglob("test_*.py")):
-        if path.parent != here:
-            for name, ids in named_in(path.read_text()):
-                found[name] = found.get(name, frozenset()) | ids
-    return found
+def find_untested(document: str, tests: Iterable[str]) -> list[str]:
+    """Return the requirements of a document that no test names."""
+    named = {number for source in tests for number in named_by_tests(source)}
+    return [number for number in _DEFINED.findall(document) if number not in named]
 
 
-def test_requirements_are_numbered_from_1_without_a_gap() -> None:
-    assert [number for number, _ in REQUIREMENTS] == [f"R-{n}" for n in range(1, len(REQUIREMENTS) + 1)]
+def find_undefined(document: str, texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the ids that texts cite and the document does not define, by the path of the text."""
+    defined = set(_DEFINED.findall(document))
+    cited = {path: set(_CITED.findall(text)) - defined for path, text in texts.items()}
+    return {path: strays for path, strays in cited.items() if strays}
 
 
-@pytest.mark.parametrize(("number", "tests"), REQUIREMENTS, ids=[number for number, _ in REQUIREMENTS])
-def test_a_requirement_is_held_by_tests_that_name_it(number: str, tests: tuple[str, ...]) -> None:
-    """Each test that the document names is there, and names the requirement in its docstring or body."""
-    assert tests, f"[{number}] names no test"
-    assert [name for name in tests if number not in ids_by_test().get(name, ())] == []
+def test_requirements_are_numbered_from_1_to_the_last_without_a_gap() -> None:
+    """Define each number once, in order."""
+    assert _DEFINED.findall(PROTOCOL) == [f"R-{number}" for number in range(1, LAST + 1)]
 
 
-def test_every_requirement_that_a_test_names_is_in_the_document_with_that_test() -> None:
-    document = dict(REQUIREMENTS)
-    strays = {
-        name: number for name, ids in ids_by_test().items() for number in ids if name not in document.get(number, ())
-    }
-    assert strays == {}
+def test_each_requirement_has_a_test_that_names_it() -> None:
+    """Name each requirement in the docstring or body of a test."""
+    assert find_untested(PROTOCOL, read_tests().values()) == []
 
 
-def test_what_a_document_does_not_define_is_not_a_reference() -> None:
-    """A requirement that another document, or the code, points to exists."""
-    known = {number for number, _ in REQUIREMENTS}
-    files = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "pipeline_defs").rglob("*.py")]
-    assert {number for file in files for number in _ID.findall(file.read_text())} <= known
+def test_each_requirement_that_is_cited_is_defined() -> None:
+    """Cite in tests, documents and code only requirements that there are."""
+    assert find_undefined(PROTOCOL, read_tests() | read_documents_and_code()) == {}
 
 
-def test_the_reading_sees_what_it_must_see() -> None:
-    """Control: a document and a test that do not agree are seen as such."""
-    document = "# x\n\n**[R-1]** One.\n- `test_a`\n- `test_b`\n\n## Next\n\n- `test_c`\n\n**[R-3]** None.\n"
-    assert held_by(document) == [("R-1", ("test_a", "test_b")), ("R-3", ())]
+def test_a_requirement_without_a_test_and_an_unknown_id_are_seen() -> None:
+    """Control: see a requirement that only a helper names, and ids that nothing defines."""
+    document = "# x\n\n**[R-1]** One.\n\n**[R-2]** Two, as R-1.\n\n## Next\n\nNo **[R-3]** here.\n"
     source = 'def test_a():\n    """[R-1] It."""\n\ndef helper():\n    """[R-2]"""\n\ndef test_b():\n    x = "[R-9]"\n'
-    assert dict(named_in(source)) == {"test_a": {"R-1"}, "test_b": {"R-9"}}
+    assert find_untested(document, [source]) == ["R-2"]
+    assert find_untested(document, [source, "def test_c():\n    x = 1  # [R-2]\n"]) == []
+    assert find_undefined(document, {"protocol.md": document}) == {"protocol.md": {"R-3"}}
+    assert find_undefined(document, {"test_x.py": source, "a.md": "see [R-1, R-8](protocol.md), R-2"}) == {
+        "test_x.py": {"R-9"},
+        "a.md": {"R-8"},
+    }
