@@ -146,7 +146,7 @@ def check_table(topic: str, lake: Lake) -> Finding:
             found = "is not there" if size is None else f"has {size} bytes, expected {file.bytes}"
             violations.append(f"{topic}: the table's file {path} {found}")
         elif is_compacted(file):
-            with lake.local_copy(f"{log.folder}/{path}") as copy:
+            with lake.store.local_copy(f"{log.folder}/{path}") as copy:
                 digest = parquet.digest(copy)
             if digest != file.tags[DIGEST]:
                 violations.append(f"{topic}: the table's file {path} has sha256 {digest}, expected {file.tags[DIGEST]}")

@@ -34,7 +34,7 @@ def adopt(ours: Manifest, part: parquet.PartFile | None, paths: Iterable[str], l
 
 def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> Manifest | None:
     try:
-        with lake.local_copy(path) as found, parquet.told_if_damaged(lake.store.url(path)):
+        with lake.store.local_copy(path) as found, parquet.told_if_damaged(lake.store.url(path)):
             its = parquet.read_part(found)
             if its is None or (part is not None and parquet.rows_beyond(part.path, found) is not None):
                 return None
@@ -59,7 +59,7 @@ def publish_from(manifest: Manifest, paths: Iterable[str], lake: Lake) -> bool:
     """Publish what a manifest names from a file with those very bytes, where its own is gone; false where there is none."""
     for path in paths:
         try:
-            with lake.local_copy(path) as found:
+            with lake.store.local_copy(path) as found:
                 has_its_bytes = parquet.digest(found) == manifest.digest
         except FileNotFoundError:
             continue
@@ -88,7 +88,7 @@ def _rows_beyond(path: str, manifest: Manifest, lake: Lake) -> str | None:
     if not lake.store.exists(path):
         return None
     try:
-        with lake.local_copy(path) as double, parquet.told_if_damaged(lake.store.url(path)):
+        with lake.store.local_copy(path) as double, parquet.told_if_damaged(lake.store.url(path)):
             if manifest.file is None:
                 return None if parquet.read_part(double) is None else "no row is landed"
             with landed_files([manifest], lake) as files:

@@ -154,7 +154,7 @@ def _find_rotten(
 def _digest(path: str, lake: Lake) -> str | None:
     """Return the digest of a file of the lake; none where it is not there, or cannot be read."""
     try:
-        with lake.local_copy(path) as copy:
+        with lake.store.local_copy(path) as copy:
             return parquet.digest(copy)
     except (FileNotFoundError, DamagedFile):
         return None

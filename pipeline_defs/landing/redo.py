@@ -126,7 +126,7 @@ def roll_forward(manifest: Manifest, lake: Lake) -> bool:
     """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
     if manifest.file is not None:
         try:
-            with lake.store.explained("read", manifest.file.path), lake.local_copy(manifest.file.path) as staged:
+            with lake.store.explained("read", manifest.file.path), lake.store.local_copy(manifest.file.path) as staged:
                 if parquet.digest(staged) != manifest.digest:
                     return False
         except FileNotFoundError:
@@ -147,7 +147,7 @@ def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
                 Digests(lake).table_path(before)
                 return replace(before, drop=replace(before.drop, number=manifest.serial + 1 - before.revision))
         if before.file is not None and lake.store.size(path) == before.file.bytes:
-            with suppress(FileNotFoundError), lake.local_copy(path) as standing:
+            with suppress(FileNotFoundError), lake.store.local_copy(path) as standing:
                 if parquet.digest(standing) == before.digest:
                     return replace(before, revision=manifest.revision + 1)
     return None
@@ -160,7 +160,7 @@ def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake
     """
     path = published_path(ours)
     try:
-        with lake.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
+        with lake.store.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
             if parquet.digest(found) == ours.digest:
                 return None
             return parquet.differing_rows(found, part.path) or "" if part else "the broker has no row of it now"

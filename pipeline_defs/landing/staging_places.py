@@ -25,7 +25,6 @@ from ..adapters.lake.remote_file import File, RemoteFile
 from ..adapters.spark.spark_files import Digest, read_digests
 from ..adapters.system.locks import scratch
 from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
-from ..core.hadoop_urls import hadoop_url
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange
 from .standing import LandedFile, landed_files
@@ -54,8 +53,9 @@ class LocalStaging:
     @cached_property
     def root(self) -> Path:
         """Folder of the attempt; those below it are named by the caller."""
-        if self.lake.store.local_root is not None:
-            return self.lake.store.local_root / "staging" / self.attempt
+        folder = self.lake.store.attempt_folder(self.attempt)
+        if folder is not None:
+            return folder
         self._made.append(Path(tempfile.mkdtemp(dir=scratch())))
         return self._made[0]
 
@@ -91,8 +91,7 @@ class LocalStaging:
         Its footer is made canonical, so that equal rows are equal bytes.
         """
         assert isinstance(part.path, Path)
-        root = self.lake.store.local_root
-        path = f"staging/{self.attempt}/{name}.parquet" if root is None else str(part.path.relative_to(root))
+        path = self.lake.store.path_of(part.path) or f"staging/{self.attempt}/{name}.parquet"
         explained = self.lake.store.explained("write", path)
         with told_if_gone(path), explained, parquet.told_if_damaged(f"staged file {path}"):
             canonicalize(part.path)
@@ -103,8 +102,8 @@ class LocalStaging:
         if part is None or file is None:
             return
         with told_if_gone(file.path):
-            if self.lake.store.local_root is None:
-                assert isinstance(part.path, Path)
+            assert isinstance(part.path, Path)
+            if self.lake.store.path_of(part.path) is None:
                 self.lake.store.upload(part.path, file.path)
             self.lake.store.make_durable(file.path)
 
@@ -112,7 +111,7 @@ class LocalStaging:
     def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
         """Give objects of the lake as Spark can read them from here, for a while: copies of those of an object store."""
         with ExitStack() as opened:
-            yield [opened.enter_context(self.lake.local_copy(path)) for path in paths]
+            yield [opened.enter_context(self.lake.store.local_copy(path)) for path in paths]
 
     def digests(self, files: Sequence[File]) -> list[str]:
         """Read the sha256 of files that are open, in hex."""
@@ -145,7 +144,7 @@ class RemoteStaging:
     _digests: dict[str, Digest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._url = hadoop_url(self.lake.store.root)
+        self._url = self.lake.store.hadoop_root
 
     @property
     def root(self) -> PurePosixPath:
@@ -304,7 +303,7 @@ def told_if_gone(what: str) -> Iterator[None]:
 
 def is_apart(engine: Engine, lake: Lake) -> bool:
     """Return whether Spark and this machine have nothing in common but an object store."""
-    return engine.is_remote and lake.store.local_root is None
+    return engine.is_remote and lake.store.is_remote
 
 
 def staging_of(engine: Engine, lake: Lake) -> Callable[[str, Lake], Staging]:

@@ -6,7 +6,6 @@ them, whose digest is checked first.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
             if own is None:
                 dropped.append(manifest)
             else:
-                files[manifest.offsets] = LandedFile(opened.enter_context(lake.local_copy(own)), is_cut=False)
+                files[manifest.offsets] = LandedFile(opened.enter_context(lake.store.local_copy(own)), is_cut=False)
         if dropped:
             files |= opened.enter_context(_cut_files(dropped, lake))
         yield files
@@ -61,13 +60,13 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
 
 @contextmanager
 def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
-    with scratch_folder(lake, "cut") as folder:
+    with lake.store.local_folder("cut") as folder:
         paths = {manifest.offsets: folder / f"{manifest.offsets.key}.parquet" for manifest in manifests}
         for manifest in manifests:
             if not manifest.rows:
                 parquet.write_empty(paths[manifest.offsets])
         for path, some in Digests(lake).by_table_file(each for each in manifests if each.rows).items():
-            with lake.local_copy(path) as compacted:
+            with lake.store.local_copy(path) as compacted:
                 for offsets, rows in parquet.read_ranges(compacted, sorted(manifest.offsets for manifest in some)):
                     parquet.write(rows, paths[offsets])
         yield {offsets: LandedFile(path, is_cut=True) for offsets, path in paths.items()}
@@ -79,7 +78,7 @@ def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
     path = f"{folder}/{file.path}"
     url, expected = lake.store.url(path), file.tags[DIGEST]
     try:
-        with lake.local_copy(path) as copy:
+        with lake.store.local_copy(path) as copy:
             found = parquet.digest(copy)
             if found != expected:
                 raise DamagedFile(f"the table's file {url} has sha256 {found}, expected {expected}")
@@ -95,16 +94,6 @@ def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
             return None
     except DamagedFile as error:
         return str(error)
-
-
-@contextmanager
-def scratch_folder(lake: Lake, name: str) -> Iterator[Path]:
-    """Give a folder in staging for a while; what a crash leaves of it is swept, as what any attempt leaves."""
-    staging = lake.store.local_root / "staging" if lake.store.local_root is not None else None
-    if staging is not None:
-        staging.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-") as folder:
-        yield Path(folder)
 
 
 def standing_path(manifest: Manifest, lake: Lake) -> str:
@@ -140,7 +129,7 @@ class Digests:
                     return manifest.digest
                 if not self._lake.store.exists(own):
                     continue  # it may have been dropped in between
-                with self._lake.local_copy(own) as file:
+                with self._lake.store.local_copy(own) as file:
                     return parquet.digest(file)
         return None
 

@@ -21,7 +21,6 @@ from ..adapters.tables.table_rows import TableRows, find_day, find_decoded, find
 from ..adapters.tables.topic_rows import Part, find_rows
 from ..core.command_lines import command
 from ..core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
-from ..core.hadoop_urls import hadoop_url
 from ..core.log.coverage import Coverage
 from ..core.near import meant
 from ..core.offsets import OffsetRange, check_topic, parse_key
@@ -210,7 +209,7 @@ def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part
 def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
     tables = [parquet.RAW_SCHEMA.empty_table()]
     for part in parts:
-        with lake.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
+        with lake.store.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
             tables += [rows.cast(parquet.RAW_SCHEMA) for _, rows in parquet.read_ranges(file, part.stretches)]
     return pa.concat_tables(tables)
 
@@ -235,14 +234,13 @@ def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
     """Return a session that reads the lake, and how it names the lake's root; raise `Refused` where there is none."""
     from ..adapters.spark.spark import SCAN_CONF
 
-    local = lake.store.local_root
     if session is None:
         edges = _default_edges()
         engine = edges.engine(edges.pyspark())
-        if local is None and not engine.is_remote:
+        if lake.store.is_remote and not engine.is_remote:
             raise Refused(
                 f"the Spark of this machine reads no object store, and the lake is {lake.store.root}; nothing was read; pass a "
                 "`session` of a Spark that does, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
             )
         session = engine.session(SCAN_CONF)
-    return session, str(local) if local is not None else hadoop_url(lake.store.root)
+    return session, lake.store.hadoop_root

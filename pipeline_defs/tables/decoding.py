@@ -307,7 +307,7 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
                 return False
             continue
         try:
-            with table_file(before, folder, lake) as there, lake.local_copy(f"{folder}/{now.path}") as here:
+            with table_file(before, folder, lake) as there, lake.store.local_copy(f"{folder}/{now.path}") as here:
                 if parquet.differing_range(there, ours.offsets, here) is not None:
                     return False
         except (FileNotFoundError, OffsetlakeError):

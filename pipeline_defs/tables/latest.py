@@ -246,7 +246,7 @@ def open_sources(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, op
     paths = sorted({each.placed.path for each in stretches})
     if gone := [path for path in paths if not lake.store.exists(path)]:
         raise _gone(gone[0], placed, lake)
-    opened_at = {path: opened.enter_context(lake.local_copy(path)) for path in paths}
+    opened_at = {path: opened.enter_context(lake.store.local_copy(path)) for path in paths}
     return [Source(opened_at[each.placed.path], each) for each in stretches]
 
 
@@ -262,4 +262,4 @@ def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
 
 def open_files(standing: LatestSnapshot, lake: Lake, opened: ExitStack) -> list[Path]:
     """Return the files of a latest table in the same way."""
-    return [opened.enter_context(lake.local_copy(path)) for path in sorted(standing.files)]
+    return [opened.enter_context(lake.store.local_copy(path)) for path in sorted(standing.files)]

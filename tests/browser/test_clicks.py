@@ -136,7 +136,7 @@ def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(
 def test_a_red_check_names_its_offsets_and_what_to_do(
     desk: Desk, payments: World, backfill: str, page: Page, picture: Take
 ) -> None:
-    """AC1: what the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
+    """[R-41] What the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
     page.goto(f"{desk.url}/assets/losses/payments?view=checks")
     page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(
         visible=True
@@ -146,7 +146,7 @@ def test_a_red_check_names_its_offsets_and_what_to_do(
 
 
 def test_lag_is_told_on_the_kafka_topic(desk: Desk, backfill: str, page: Page, picture: Take) -> None:
-    """AC27: the first tick notes how far landing is behind; nothing of `payments` is left to land."""
+    """[R-43] The first tick notes how far landing is behind; nothing of `payments` is left to land."""
     load_until(page, f"{desk.url}/assets/kafka/payments?view=events", "Observed")
     row = page.get_by_role("row", name=re.compile(r"^lag \d"))
     row.wait_for()
@@ -181,7 +181,7 @@ def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
 def test_the_backfill_of_missing_ranges_ends(
     desk: Desk, orders: World, backfill: str, page: Page, picture: Take
 ) -> None:
-    """AC11: what was missing is landed, once, and the page of the backfill says so."""
+    """[R-16] What was missing is landed, once, and the page of the backfill says so."""
     load_until(page, f"{desk.url}/runs?view=backfills", "Success")
     page.get_by_text(backfill).filter(visible=True).first.wait_for()
     picture("backfill")

@@ -88,7 +88,7 @@ def desk(visits: World) -> Iterator[Desk]:
 
 
 def test_what_could_not_be_decoded_is_seen_with_why_and_where(desk: Desk, page: Page, picture: Take) -> None:
-    """AC19: from the check, which says how many of which range and the command that shows them, to the range's own facts."""
+    """[R-67] From the check, which says how many of which range and the command that shows them, to the range's own facts."""
     page.goto(f"{desk.url}/assets/decoded/visits?view=checks")
     words = "range visits/0 [0, 20): 2 of 20 records could not be decoded (1 json_malformed, 1 json_mismatch)"
     page.get_by_text(words).filter(visible=True).first.wait_for()
@@ -105,7 +105,7 @@ def test_what_could_not_be_decoded_is_seen_with_why_and_where(desk: Desk, page: 
 def test_a_day_says_which_ranges_it_is_of_and_a_check_which_rows_are_of_none(
     desk: Desk, page: Page, picture: Take
 ) -> None:
-    """AC22: from a check of what is decoded to the day, and from that to the decoded asset."""
+    """[R-89] From a check of what is decoded to the day, and from that to the decoded asset."""
     page.goto(f"{desk.url}/assets/decoded/visits?view=checks")
     page.get_by_text("rows_outside_of_days").filter(visible=True).first.click()
     page.get_by_text("range visits/0 [20, 40): 1 rows have no event time").filter(visible=True).first.wait_for()
@@ -121,7 +121,7 @@ def test_a_day_says_which_ranges_it_is_of_and_a_check_which_rows_are_of_none(
 
 
 def test_a_range_is_decoded_again_by_clicking_once_its_decoder_is_mended(desk: Desk, visits: World, page: Page) -> None:
-    """AC20: the schema no longer asks for what one record lacks: that one is a row now, and no other range is changed."""
+    """[R-69] The schema no longer asks for what one record lacks: that one is a row now, and no other range is changed."""
     before = {offsets.key: decoding for offsets, decoding in visits.decodings.items()}
     page.goto(f"{desk.url}/assets/decoded/visits?view=partitions&partition=0-0-20")
     page.get_by_role("row", name="dead_letters 2").wait_for()

@@ -230,7 +230,7 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path) -> No
 def test_a_leader_that_dies_in_the_middle_of_a_read_costs_no_row(
     cluster: Cluster, on_cluster: World, visible_growth: None
 ) -> None:
-    """AC2: another broker leads, and what is landed is whole. The control is the same ranges read again in quiet.
+    """Another broker leads, and what is landed is whole. The control is the same ranges read again in quiet.
 
     [R-51]
     """
@@ -258,7 +258,7 @@ def come_back(cluster: Cluster, world: World, node: int) -> None:
 
 @pytest.mark.long
 def test_a_leader_that_dies_before_the_read_costs_no_row(cluster: Cluster, on_cluster: World) -> None:
-    """[R-51] AC2: at the step before Spark reads; plain landing of another range before it is the control."""
+    """[R-51] At the step before Spark reads; plain landing of another range before it is the control."""
     world = on_cluster
     world.create_topic(replicas=3)
     world.send_numbered(200)
@@ -282,7 +282,7 @@ def test_a_leader_that_dies_before_the_read_costs_no_row(cluster: Cluster, on_cl
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["between plan and land", "in the middle of the read"])
 def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Lone, unlanded: World, moment: str) -> None:
-    """[R-51] AC2: SIGKILL and a new start, which recovers its log; every record is landed once."""
+    """[R-51] SIGKILL and a new start, which recovers its log; every record is landed once."""
     world = unlanded
     world.with_policy(records_per_range=RECORDS // 4)
     world.plan()
@@ -318,7 +318,7 @@ def hold(world: World, seconds: float, seen: list[int]) -> None:
 def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands_nothing_short(
     lone: Lone, unlanded: World, impatient: None
 ) -> None:
-    """AC2: the broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
+    """The broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
 
     [R-52]
     """
@@ -344,7 +344,7 @@ def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands
 
 @pytest.mark.long
 def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Lone, unlanded: World) -> None:
-    """AC2: with the time-outs as they are, the same stall ends, the read goes on, and the range is whole.
+    """With the time-outs as they are, the same stall ends, the read goes on, and the range is whole.
 
     [R-52]
     """
@@ -366,7 +366,7 @@ def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Lone, unland
 
 @pytest.mark.long
 def test_a_stall_without_end_ends_the_run_by_name(lone: Lone, unlanded: World, impatient: None) -> None:
-    """[R-52] AC2: the scan is bounded: it ends while the broker still stands still, and says so; then it lands whole."""
+    """[R-52] The scan is bounded: it ends while the broker still stands still, and says so; then it lands whole."""
     world = unlanded
     world.with_policy(records_per_range=RECORDS)
     world.edges.kafka_timeout_seconds = POLL_SECONDS
@@ -384,7 +384,7 @@ def test_a_stall_without_end_ends_the_run_by_name(lone: Lone, unlanded: World, i
 
 
 def test_a_reader_that_took_a_stall_for_the_end_would_be_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC2: Spark raises; were it to end early instead, the missing offsets have no cause, and nothing is visible.
+    """Spark raises; were it to end early instead, the missing offsets have no cause, and nothing is visible.
 
     [R-52]
     """

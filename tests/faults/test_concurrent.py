@@ -1,4 +1,4 @@
-"""Twenty landings of one topic at once, live and backfill, redo and not: every row once, every file there (AC11)."""
+"""Twenty landings of one topic at once, live and backfill, redo and not: every row once, every file there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def files(world: World) -> dict[Path, tuple[int, bytes]]:
 
 
 def test_twenty_landings_at_once_lose_and_double_nothing(world: World) -> None:
-    """AC11: all see the same ranges as not landed and read them; each range is landed once, and each file stays.
+    """All see the same ranges as not landed and read them; each range is landed once, and each file stays.
 
     [R-57] The control is the check at the end: the same selections once more, one landing, change nothing.
     """

@@ -50,7 +50,7 @@ TICK_STEPS: dict[str, tuple[int, int]] = {
 
 @pytest.mark.parametrize("step", TICK_STEPS)
 def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: str) -> None:
-    """[R-1] AC6, AC7: nothing is lost or doubled when the planner dies before, between or after its writes."""
+    """[R-1] Nothing is lost or doubled when the planner dies before, between or after its writes."""
     fill(world)
     world.with_policy(max_age_seconds=0)
     with stopped_at(world, "tick", step):
@@ -114,7 +114,7 @@ def steps_of(*tests: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize(("step", "own_jvm"), [*WITH_JVM, *WITHOUT])
 def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step: str, own_jvm: bool) -> None:
-    """AC6, AC10, AC18: after SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean.
+    """After SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean.
 
     [R-18] [R-26]
     """
@@ -146,7 +146,7 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
 
 
 def test_a_landing_killed_again_and_again_ends_well(world: World) -> None:
-    """[R-18] AC6, AC18: three crashes in a row at different steps, then one run that is let be."""
+    """[R-18] Three crashes in a row at different steps, then one run that is let be."""
     fill(world)
     world.tick()
     for step in ("stage", "verify", "commit"):

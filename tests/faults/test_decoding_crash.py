@@ -76,7 +76,7 @@ def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: 
     """[R-68] After SIGKILL each landed row is decoded or a dead letter, once; redone it is the same; no lock to clean."""
     ranges, *is_staged = STEPS[step]
     store = poisoned.edges.lake.store
-    expected = is_staged[store.local_root is None]
+    expected = is_staged[store.is_remote]
     with stopped_at(poisoned, "decode", step):
         assert len(poisoned.decodings) == ranges
         assert expected in {None, any(path.endswith(".parquet") for path in store.list("staging"))}

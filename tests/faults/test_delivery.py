@@ -1,4 +1,4 @@
-"""Delivery policies: what a crash and a stale attempt do to rows under each, and no more (DESIGN 5)."""
+"""Delivery policies: what a crash and a stale attempt do to rows under each, and no more."""
 
 from __future__ import annotations
 

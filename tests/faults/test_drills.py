@@ -95,7 +95,7 @@ def assert_right(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
-    """AC10: one drill as a person runs it: the loop that commits after its work doubles what it wrote, we do not."""
+    """[R-19] One drill as a person runs it: the loop that commits after its work doubles what it wrote, we do not."""
     code, report = run_drills(tmp_path / "home", "kill_at_written", "lose_answers")
     by_name = {(row["drill"], row["system"]): row for row in report["drills"]}
     assert code == 0
@@ -198,7 +198,7 @@ def test_a_run_that_does_not_end_is_given_up() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_every_drill_is_right_and_the_documents_table_is_what_they_find(tmp_path: Path) -> None:
-    """AC1-AC18 as drills: 0 missing and 0 doubled under effectively_once; the other policies do what they say."""
+    """[R-41] As drills: 0 missing and 0 doubled under effectively_once; the other policies do what they say."""
     code, report = run_drills(tmp_path / "home")
     rows = report["drills"]
     assert code == 0
@@ -219,7 +219,7 @@ def test_every_drill_is_right_and_the_documents_table_is_what_they_find(tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
-    """AC6, AC10, AC18: and a schedule can be run again alone, by its seed and number."""
+    """[R-18] And a schedule can be run again alone, by its seed and number."""
     code, report = run_drills(tmp_path / "home", "--schedules", "60", "--seed", "11")
     assert (code, report["schedules"]["count"], report["schedules"]["failed"]) == (0, 60, [])
     assert report["schedules"]["kills"] >= 60

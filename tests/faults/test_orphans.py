@@ -1,4 +1,4 @@
-"""What crashes leave in staging is swept, and nothing that anybody needs (AC26). The clock is an argument: nobody waits."""
+"""What crashes leave in staging is swept, and nothing that anybody needs. The clock is an argument: nobody waits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one_range_landed_and_one_planned(world: World) -> None:
 
 
 def test_what_a_killed_attempt_staged_is_swept_and_nothing_else(world: World) -> None:
-    """AC26: not while a run may be at work on it, and never a published file; the range lands as ever.
+    """Not while a run may be at work on it, and never a published file; the range lands as ever.
 
     [R-58]
     """

@@ -20,7 +20,7 @@ CRASHES = 5
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_schedule_of_crashes_ends_with_every_row_once(world: World, seed: int) -> None:
-    """AC6, AC10, AC18: whatever dies when, a last undisturbed run lands what the producer sent, and nothing else."""
+    """[R-18] Whatever dies when, a last undisturbed run lands what the producer sent, and nothing else."""
     chance = random.Random(seed)
     partitions = chance.randint(1, 3)
     world.create_topic(partitions)

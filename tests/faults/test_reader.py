@@ -35,7 +35,7 @@ class Reader(LoopingReader):
 
 
 def test_a_glob_is_right_at_every_moment(world: World) -> None:
-    """AC12: during landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once.
+    """During landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once.
 
     [R-17]
     """

@@ -190,7 +190,7 @@ def fill(world: World) -> None:
 def spark_environment(placed: World, folder: Path, request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Return how a Spark of a reader's own finds Delta, and the bucket where the lake is in one."""
     pins, conf = ["delta"], dict[str, str]()
-    if placed.edges.lake.store.local_root is None:
+    if placed.edges.lake.store.is_remote:
         pins.append("s3a")
         conf = dict(s3a_conf(request.getfixturevalue("s3")))
     jars = [jar for pin in pins for jar in resolve_jars(pin, JARS)]
@@ -220,7 +220,7 @@ def test_readers_see_each_row_once_whatever_goes_on(
     oldest = DeltaTable(raw).version()
     for table in TABLES:
         history.note(table)
-    environment = dict(s3_environment(request.getfixturevalue("s3"))) if lake.store.local_root is None else {}
+    environment = dict(s3_environment(request.getfixturevalue("s3"))) if lake.store.is_remote else {}
     if "spark" in kinds:
         environment |= spark_environment(world, tmp_path, request)
     readers_at = tmp_path / "readers"

@@ -77,7 +77,7 @@ KILLED: dict[tuple[str, int], tuple[int, int]] = {("landed", 2): (2, 4), ("repor
 
 @pytest.mark.parametrize(("step", "nth"), [("landed", 2), pytest.param("reported", 4, marks=pytest.mark.long)])
 def test_a_run_killed_with_its_siblings_ranges_leaves_them_to_their_own_runs(world: World, step: str, nth: int) -> None:
-    """AC6, AC10, AC18: in the middle, and after all is landed and before its siblings have been told."""
+    """[R-18] In the middle, and after all is landed and before its siblings have been told."""
     ranges, (first, *others) = scattered(world)
     with stopped_at(world, f"run {first.run_id}", step, nth):
         at_least, at_most = KILLED[step, nth]

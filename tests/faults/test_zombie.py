@@ -35,7 +35,7 @@ def reported_outcomes(world: World) -> dict[str, str]:
     "step", ["stage", *(pytest.param(step, marks=pytest.mark.long) for step in ("scan", "verify"))]
 )
 def test_a_zombie_before_its_commit_ends_as_superseded(world: World, step: str) -> None:
-    """AC9: A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible.
+    """A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible.
 
     [R-16] [R-25]
     """
@@ -56,7 +56,7 @@ def test_a_zombie_before_its_commit_ends_as_superseded(world: World, step: str) 
 
 
 def test_a_zombie_after_its_commit_is_finished_by_another(world: World) -> None:
-    """AC9: A dies still between commit and publish; B rolls it forward; A resumes and finds its work done.
+    """A dies still between commit and publish; B rolls it forward; A resumes and finds its work done.
 
     [R-23] [R-25]
     """

@@ -198,7 +198,7 @@ def test_plan_previews_without_writing(flights: Offsetlake) -> None:
 
 
 def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Path) -> None:
-    """AC29 from the command line: an empty Dagster gets keys and materialisations from the lake."""
+    """[R-34] From the command line: an empty Dagster gets keys and materialisations from the lake."""
     rebuilt = flights("rebuild", "flights", DAGSTER_HOME=str(tmp_path / "new"))
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert "flights: 2 keys and 2 materialisations restored from the lake" in rebuilt.stdout

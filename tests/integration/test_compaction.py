@@ -1,4 +1,4 @@
-"""A log that Kafka has really compacted: what is gone is a hole with its cause, and what was landed stays (AC14)."""
+"""A log that Kafka has really compacted: what is gone is a hole with its cause, and what was landed stays."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def wait_for_compaction(world: World) -> None:
 
 
 def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
-    """AC14: ranges wholly and partly compacted, with tombstones: rows are what is left, the equation is exact.
+    """Ranges wholly and partly compacted, with tombstones: rows are what is left, the equation is exact.
 
     [R-28] [R-29]
     """
@@ -173,7 +173,7 @@ def land_and_compact(world: World) -> None:
 
 
 def test_an_explicit_replace_takes_the_place_of_the_landed_file_in_one_step(world: World) -> None:
-    """AC12: killed between the new manifest and the exchange, a glob shows the old rows; the next run the new ones.
+    """Killed between the new manifest and the exchange, a glob shows the old rows; the next run the new ones.
 
     [R-48]
     """
@@ -209,7 +209,7 @@ def test_what_is_replaced_is_decoded_again(world: World) -> None:
 
 
 def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> None:
-    """AC9: A has committed its revision and stands still, B replaces it by what is there later, A goes on.
+    """A has committed its revision and stands still, B replaces it by what is there later, A goes on.
 
     [R-48]
     """
@@ -255,7 +255,7 @@ def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: Wor
 
 
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
-    """AC14: commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open.
+    """Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open.
 
     [R-28]
     """

@@ -83,7 +83,7 @@ def decode(world: World) -> None:
 
 
 def test_a_late_record_makes_its_own_day_news_and_no_other(world: World) -> None:
-    """[R-89] AC22: from Kafka to a day's event, and to the asset downstream that is asked for that day alone."""
+    """[R-89] From Kafka to a day's event, and to the asset downstream that is asked for that day alone."""
     configure(world)
     world.create_topic()
     world.with_policy(records_per_range=10)

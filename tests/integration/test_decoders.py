@@ -196,7 +196,7 @@ def test_no_bytes_make_spark_fail(engine: Engine) -> None:
 def test_interleaved_writers_are_read_as_one(
     engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path
 ) -> None:
-    """[AC21] Of one landed file one decoded file, whatever wrote its records; the latest version reads, and is recorded."""
+    """[R-68] Of one landed file one decoded file, whatever wrote its records; the latest version reads, and is recorded."""
     old = record("Order", field("id", "int"))
     new = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
     first, second = (registry.register(f"{topic}-value", json.dumps(schema)) for schema in (old, new))

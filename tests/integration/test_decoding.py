@@ -58,7 +58,7 @@ POISON = {
 
 
 def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
-    """[R-67] AC19: a poison record is set aside, bytes and error; all others are decoded; the equation holds."""
+    """[R-67] A poison record is set aside, bytes and error; all others are decoded; the equation holds."""
     configure(world)
     world.create_topic(2)
     world.send({**record(n), "partition": 0} for n in range(100))  # the control: a range without poison
@@ -97,7 +97,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
 def test_a_range_above_its_budget_fails_and_shows_nothing(
     world: World, poison: int, records: int, share: float
 ) -> None:
-    """[R-67] AC19: above a count, or a share, the range fails by name and shows nothing; others are decoded."""
+    """[R-67] Above a count, or a share, the range fails by name and shows nothing; others are decoded."""
     configure(world, records=records, share=share)
     world.create_topic(2)
     world.send({**record(n), "partition": 0} for n in range(100))
@@ -118,7 +118,7 @@ def test_a_range_above_its_budget_fails_and_shows_nothing(
 
 
 def test_a_mended_decoder_empties_the_dead_letters_of_the_redone_range_only(world: World) -> None:
-    """[R-69] AC20: redo with a decoder that reads more replaces the dead letters of that range, and of no other."""
+    """[R-69] Redo with a decoder that reads more replaces the dead letters of that range, and of no other."""
     configure(world, "id INT NOT NULL, name STRING")
     world.create_topic(2)
     for partition in (0, 1):

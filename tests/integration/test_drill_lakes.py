@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.store import open_store
 from pipeline_defs.adapters.testbed.broker import Broker
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.delivery import Delivery
@@ -26,14 +26,14 @@ def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
 ) -> None:
     own = dataclasses.replace(settings, lake=f"{bucket}/drills/one")
     with open_arena(own, broker, tmp_path / "d1", POLICY, {}) as arena:
-        lake = Store(arena.settings.lake)
+        lake = open_store(arena.settings.lake)
         assert lake.root == f"{bucket}/drills/one/d1/lake"
         for path in ("plan/t/0.json", "data/t/g0/p0/x.parquet"):
             lake.put_new(path, b"x", "unused")
-        Store(own.lake).put_new("d1/lake2/plan/0.json", b"x", "unused")
-        Store(own.lake).put_new("d10/lake/plan/0.json", b"x", "unused")
-        assert len(Store(bucket).list("drills/one")) == 4, "the control"
-    assert list(Store(bucket).list("drills/one")) == [
+        open_store(own.lake).put_new("d1/lake2/plan/0.json", b"x", "unused")
+        open_store(own.lake).put_new("d10/lake/plan/0.json", b"x", "unused")
+        assert len(open_store(bucket).list("drills/one")) == 4, "the control"
+    assert list(open_store(bucket).list("drills/one")) == [
         "drills/one/d1/lake2/plan/0.json",
         "drills/one/d10/lake/plan/0.json",
     ]
@@ -41,7 +41,7 @@ def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
 
 
 def test_a_drill_reads_what_a_bucket_shows_of_its_topic_alone(bucket: str, tmp_path: Path) -> None:
-    store, below = Store(bucket), f"drills/{tmp_path.name}/lake/data"
+    store, below = open_store(bucket), f"drills/{tmp_path.name}/lake/data"
     for number, path in enumerate(("t/g0/p0000/0.parquet", "t/g0/p0001/0.parquet", "t2/g0/p0000/0.parquet")):
         pq.write_table(pa.table({"value": [b"%d" % number]}), tmp_path / "file.parquet")
         store.upload(tmp_path / "file.parquet", f"{below}/{path}")

@@ -1,4 +1,4 @@
-"""A topic that is not what it was: recreated, truncated, with more partitions or another configuration (AC4, AC28)."""
+"""A topic that is not what it was: recreated, truncated, with more partitions or another configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take_sent(world: World, generation: int) -> list[Identity]:
 
 @pytest.mark.parametrize("count", [60, 150, 300], ids=["fewer", "as many", "more"])
 def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: World, count: int) -> None:
-    """AC4: no old row is overwritten, no new row is skipped, and what was not landed of the old one is named.
+    """No old row is overwritten, no new row is skipped, and what was not landed of the old one is named.
 
     [R-9]
     """
@@ -68,7 +68,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
 
 
 def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -> None:
-    """AC4: twice over; each generation is there, whole, and the ledger is empty."""
+    """[R-9] Twice over; each generation is there, whole, and the ledger is empty."""
     truth: list[Identity] = []
     for generation in range(3):
         if generation:
@@ -153,7 +153,7 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
 
 
 def test_more_partitions_and_another_configuration_change_no_digest(world: World) -> None:
-    """AC28: an old range read again after the topic has more partitions and another retention: the same bytes.
+    """An old range read again after the topic has more partitions and another retention: the same bytes.
 
     [R-19]
     """

@@ -46,7 +46,7 @@ def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) ->
 
 
 def test_raw_columns_are_lossless(world: World) -> None:
-    """[R-13] AC13: null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
+    """[R-13] Null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
     world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
     world.send(
         {"partition": n % 2, "key": None, "value": b"%d" % n, "headers": [], "timestamp_ms": 1_000 + n}
@@ -108,7 +108,7 @@ def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world
 
 
 def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
-    """[R-19] [R-21] AC10: redo is a success that changes nothing; the digest is equal, byte for byte."""
+    """[R-19] [R-21] Redo is a success that changes nothing; the digest is equal, byte for byte."""
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(80, 1)
@@ -176,7 +176,7 @@ def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World)
 
 
 def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
-    """AC14: aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows.
+    """Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows.
 
     [R-28] [R-29]
     """
@@ -208,7 +208,7 @@ def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None
 
 
 def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> None:
-    """[R-5] AC16: one record an hour is planned once it has waited for max_age, and not before."""
+    """[R-5] One record an hour is planned once it has waited for max_age, and not before."""
     world.create_topic()
     world.with_policy(max_age_seconds=60.0)
     world.send_numbered(1)

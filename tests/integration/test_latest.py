@@ -25,7 +25,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.object_store import RemoteStore
 from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
@@ -73,7 +73,7 @@ class State:
         self.marks: Sequence[dict[int, int]] = ()
 
     def tools(self, on_step: StepWatcher = no_step) -> LatestTools:
-        lake = Lake(str(self.topic.lake.store.local_root))  # as another process, which has read nothing yet
+        lake = Lake(self.topic.lake.store.root)  # as another process, which has read nothing yet
         now = lambda: time.time_ns() // 1_000_000  # noqa: E731
         return LatestTools(Decodings(lake), lambda: self.spark, now, on_step)
 
@@ -137,7 +137,7 @@ def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path, engine: Engine) 
 def test_any_history_is_equal_to_a_full_recomputation(
     kind: str, sequence: str | None, seed: int, tmp_path: Path, engine: Engine
 ) -> None:
-    """[R-87] AC23: late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
+    """[R-87] Late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
     state = State(str(tmp_path / "lake"), engine, key_type)
@@ -312,7 +312,7 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
 
     deleted = []
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "delete_folder", lambda _, path: deleted.append(path))
+        patch.setattr(RemoteStore, "delete_folder", lambda _, path: deleted.append(path))
         run(attempts[2], overtake)
     assert "has no bytes" in others[0].rebuilt, "the fault: both have seen it"
     assert folder not in deleted
@@ -443,7 +443,7 @@ QUICK = [("disk", "merge stage_latest"), ("bucket", "merge stage_latest"), ("dis
     ("placed", "at"), everywhere([*(f"merge {step}" for step in STEPS), *KINDS], QUICK), indirect=["placed"]
 )
 def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: World, engine: Engine, at: str) -> None:
-    """[R-87] AC23: SIGKILL between steps, with a reader in a loop; the next update does what is missing.
+    """[R-87] SIGKILL between steps, with a reader in a loop; the next update does what is missing.
 
     While what has changed is merged, while the table is made for the first time, or all of it anew in another order.
     """

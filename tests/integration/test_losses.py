@@ -1,4 +1,4 @@
-"""What the broker deletes before it is landed: named exactly, never passed over, never undone (AC1)."""
+"""What the broker deletes before it is landed: named exactly, never passed over, never undone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def still_there(world: World, first: int) -> list[Any]:
 
 
 def test_retention_of_planned_ranges_fails_them_by_name_and_no_other(world: World) -> None:
-    """AC1: [0, 150) expires before it is read: those ranges fail and say so, nothing is reset, the others land.
+    """[0, 150) expires before it is read: those ranges fail and say so, nothing is reset, the others land.
 
     [R-41]
     """
@@ -64,7 +64,7 @@ def test_retention_of_planned_ranges_fails_them_by_name_and_no_other(world: Worl
 
 
 def test_an_accepted_loss_lands_what_is_left_and_stands_in_the_manifest(world: World) -> None:
-    """AC1: after a person's word the rest is landed, and the equation holds with the lost offsets in it.
+    """After a person's word the rest is landed, and the equation holds with the lost offsets in it.
 
     [R-42]
     """
@@ -127,7 +127,7 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
 
 
 def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
-    """AC1: [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
+    """[50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
 
     [R-41]
     """

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline_defs.adapters.lake.layout import published_path
-from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.lake.store import Answer, open_store
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.offsets import OffsetRange
@@ -31,7 +31,7 @@ from tests.support.world import World
 @pytest.mark.usefixtures("bucket")
 def test_put_if_absent_has_one_winner() -> None:
     """[R-40] Of two writers of one name the second is told so; writing the same again is no conflict."""
-    store = Store("s3://lake/puts")
+    store = open_store("s3://lake/puts")
     assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
     assert store.put_new("plan/0.json", b"second", "unused") is Answer.CONFLICT
     assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
@@ -41,7 +41,7 @@ def test_put_if_absent_has_one_winner() -> None:
 @pytest.mark.usefixtures("bucket")
 def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
     """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so."""
-    store = Store("s3://lake/exchange")
+    store = open_store("s3://lake/exchange")
     store.put_new("final", b"first", "")
     store.put_new("staged", b"second", "")
     store.put_new("other", b"third", "")
@@ -127,7 +127,7 @@ def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("bucket")
 def test_latest_records_in_a_bucket(world: World) -> None:
-    """[R-87] AC23: tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
+    """[R-87] Tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
     world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
     world.edges = Edges(world.settings)
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())

@@ -1,4 +1,4 @@
-"""A pipeline that stands still is found, with range, since when and why; an idle topic makes no noise (AC16, AC17)."""
+"""A pipeline that stands still is found, with range, since when and why; an idle topic makes no noise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def at(world: World, seconds: float) -> int:
 
 
 def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
-    """AC17: range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
+    """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
 
     [R-56] [R-33]
     """
@@ -174,7 +174,7 @@ def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
 
 @pytest.mark.parametrize("count", [0, 100])
 def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> None:
-    """AC16: empty, or landed and then quiet for a month: nothing is told, nothing is asked for.
+    """Empty, or landed and then quiet for a month: nothing is told, nothing is asked for.
 
     [R-56]
     """

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.store import open_store
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
@@ -577,7 +577,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
 
 def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) -> None:
     """[R-81] By the variables that the lake itself is reached with."""
-    store = Store(f"{bucket}/{tmp_path.name}")
+    store = open_store(f"{bucket}/{tmp_path.name}")
     log = DeltaLog(store, "tables/t", SCHEMA)
     for number in range(3):
         file = File(f"{number}.parquet", 1, EPOCH_MS, {"numRecords": 1})

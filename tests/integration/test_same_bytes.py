@@ -27,7 +27,7 @@ TRIES = 3
 
 
 def test_two_jvms_write_the_same_bytes(world: World) -> None:
-    """[R-19] AC10, AC28: a redo in another process gives the digest of the first, byte for byte."""
+    """[R-19] A redo in another process gives the digest of the first, byte for byte."""
     world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
     for partition in (0, 1):
         world.send(

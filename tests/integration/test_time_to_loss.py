@@ -1,4 +1,4 @@
-"""How long the broker keeps what is not landed: said before it is gone, most endangered first (AC27)."""
+"""How long the broker keeps what is not landed: said before it is gone, most endangered first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told(world: World) -> Any:
 
 
 def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World) -> None:
-    """AC27: as retention comes closer the check passes, warns, fails, each before the first record goes.
+    """As retention comes closer the check passes, warns, fails, each before the first record goes.
 
     [R-43]
     """

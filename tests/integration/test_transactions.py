@@ -1,4 +1,4 @@
-"""Open transactions on a real broker: nothing is planned past them, and who holds back what is said (AC15)."""
+"""Open transactions on a real broker: nothing is planned past them, and who holds back what is said."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wait_for_end(world: World) -> None:
 
 
 def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
-    """[R-3] AC15: nothing is planned past the last stable offset; producer, start, duration and what waits are said.
+    """[R-3] Nothing is planned past the last stable offset; producer, start, duration and what waits are said.
 
     [R-55] After the commit the rest lands.
     """
@@ -97,7 +97,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
 
 
 def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -> None:
-    """[R-3] AC15: after an abort the rest lands, without the aborted records.
+    """[R-3] After an abort the rest lands, without the aborted records.
 
     [R-55]
     """
@@ -144,7 +144,7 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
 
 
 def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
-    """[R-55] AC16: the control: no transaction, and one that is committed, tell nothing and change no status."""
+    """[R-55] The control: no transaction, and one that is committed, tell nothing and change no status."""
     world.create_topic()
     world.with_policy(max_age_seconds=60.0)
     producer = begin(world)
@@ -187,7 +187,7 @@ def begin_hanging(world: World) -> None:
 
 
 def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-55] AC15: the log has it open, its coordinator does not: nobody ends it, and what to do is said.
+    """[R-55] The log has it open, its coordinator does not: nobody ends it, and what to do is said.
 
     A real one: its producer is gone, kafka-python's own search does not see it, and only an abort by hand ends it. The
     control is an open transaction beside it, which does not hang.

@@ -34,9 +34,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import range_of
-from pipeline_defs.adapters.lake.store import Store
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
@@ -190,7 +190,7 @@ class Process:
             raise Dead
 
 
-class WatchedStore(Store):
+class WatchedStore(DiskStore):
     """Is the real store; each call that writes or lists is a step too."""
 
     def __init__(self, root: str, on_step: Process) -> None:
@@ -199,7 +199,7 @@ class WatchedStore(Store):
 
 
 def _watch(method: str, step: str) -> None:
-    real = getattr(Store, method)
+    real = getattr(DiskStore, method)
 
     def call(self: WatchedStore, *given: Any, **guarded: Any) -> Any:
         self.on_step(step)
@@ -675,7 +675,7 @@ SHORT = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 12, Delivery.AT_
 
 @pytest.mark.parametrize("delivery", SHORT)
 def test_the_lake_shows_the_log_whatever_happens(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None) -> None:
-    """AC6, AC9, AC10: rows are shown as sent, and once, or as the delivery policy says; nothing is missing unexplained.
+    """[R-18] Rows are shown as sent, and once, or as the delivery policy says; nothing is missing unexplained.
 
     Without a policy it changes on the way.
     """

@@ -68,7 +68,7 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 
 
 def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, command: Callable[..., str]) -> None:
-    """AC11: two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
+    """[R-16] Two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
 
     Five scattered ranges that are landed are five runs to Dagster, and one or two scans; they end unchanged.
     """

@@ -51,7 +51,7 @@ def test_the_sensor_plans_and_registers(world: World) -> None:
 
 
 def test_500_ranges_due_are_500_keys_all_due(world: World) -> None:
-    """[R-30] AC7: none is dropped by a limit."""
+    """[R-30] None is dropped by a limit."""
     world.create_topic()
     world.with_policy(records_per_range=1, budget=500)
     world.send_numbered(500)
@@ -147,7 +147,7 @@ def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
 
 
 def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
-    """AC29: total loss; keys and materialisations come back, proof is green, the next tick goes on without a gap.
+    """Total loss; keys and materialisations come back, proof is green, the next tick goes on without a gap.
 
     [R-34]
     """
@@ -173,7 +173,7 @@ def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
 
 
 def test_a_tick_alone_heals_a_lost_database(world: World) -> None:
-    """[R-34] AC29: even without the command, a tick registers what the log has and reports what the lake has landed."""
+    """[R-34] Even without the command, a tick registers what the log has and reports what the lake has landed."""
     world.create_topic()
     world.send_numbered(250)
     world.plan()
@@ -205,7 +205,7 @@ def lags(world: World) -> list[tuple[Any, Any]]:
 
 
 def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) -> None:
-    """AC16, AC27: the plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
+    """[R-56] The plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
     world.create_topic()
     world.send_numbered(250)
     world.tick()

@@ -109,7 +109,7 @@ def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
 
 
 def test_a_rebuild_gives_back_raw_and_decoded_events(decoded: World) -> None:
-    """[R-70] AC29: versions, dead letters and all else that was said of each range, from the lake alone; once is enough."""
+    """[R-70] Versions, dead letters and all else that was said of each range, from the lake alone; once is enough."""
     (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
     assert launched.succeeded
     keys = decoded.topic.asset_key, decoded.topic.decoded_key

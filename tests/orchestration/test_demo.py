@@ -88,7 +88,7 @@ def test_the_demo_stops_the_broker_that_it_started_and_no_other(
 
 @pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
 def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, flights: int) -> None:
-    """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
+    """[R-18] SIGKILL while it lands; started again it finds what is left running, and every check is green.
 
     Then Ctrl-C stops every process.
     """

@@ -202,7 +202,7 @@ def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
 
 
 def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
-    """AC29: keys, materialisations with their data versions, and the group's offsets, from the lake alone."""
+    """[R-34] Keys, materialisations with their data versions, and the group's offsets, from the lake alone."""
     keys = fill(world, 4, max_keys=100)
     world.launch()
     versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}

@@ -1,4 +1,4 @@
-"""Coverage: landed + pending + lost + skipped tile, and whatever is taken away or shifted is named (AC8)."""
+"""Coverage: landed + pending + lost + skipped tile, and whatever is taken away or shifted is named."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def beginnings(log: PlanLog) -> dict[tuple[int, int], int]:
 
 @given(lakes())
 def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(lake: Lake) -> None:
-    """DESIGN 1: coverage has no gap and no overlap, whatever is landed so far."""
+    """Coverage has no gap and no overlap, whatever is landed so far."""
     states = lake.coverage.states()
     assert len(states) == len(lake.log.links)
     ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(lake.log))
@@ -96,7 +96,7 @@ def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link
 
 @given(lakes())
 def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_is_closed(lake: Lake) -> None:
-    """[R-9] Law 7: what a recreated topic took with it is said to be lost, and never asked for again."""
+    """[R-9] What a recreated topic took with it is said to be lost, and never asked for again."""
     coverage = lake.coverage
     for link in lake.log.links:
         state = coverage.states()[link.offsets]
@@ -138,19 +138,19 @@ def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
             assert all(states[o] is State.PENDING for o in behind[:1])
 
 
-# ---- AC8
+# ---- tiling
 
 
 @given(lakes())
 def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
-    """[R-37] Control of AC8: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
+    """[R-37] Control: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
     assert tiling_violations(lake.coverage) == []
     assert completeness_violations(lake.coverage) == []
 
 
 @given(lakes(), st.data())
 def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
-    """[R-37] AC8; a range without a file that is the last landed one is only planned again, so it is not drawn."""
+    """[R-37] A range without a file that is the last landed one is only planned again, so it is not drawn."""
     open_generation = lake.log.tail.generation
     last = {(o.generation, o.partition): o for o in lake.manifests}
     seen = [
@@ -165,7 +165,7 @@ def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataO
 
 @given(lakes(), st.data())
 def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
-    """[R-37] AC8: a manifest without its file is a gap."""
+    """[R-37] A manifest without its file is a gap."""
     assume(lake.published)
     gone = data.draw(st.sampled_from(sorted(lake.published)))
     found = violation_of(gone, replace(lake.coverage, published=without(lake.published, gone)))  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObjec
 
 @given(lakes(), st.data(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
 def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject, end: str, by: int) -> None:
-    """[R-37] AC8: of a manifest, of a published file, or of both together."""
+    """[R-37] Of a manifest, of a published file, or of both together."""
     assume(lake.published)
     right = data.draw(st.sampled_from(sorted(lake.published)))
     offset = getattr(right, end) + by
@@ -193,7 +193,7 @@ def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject
 
 @given(lakes(), st.data())
 def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) -> None:
-    """[R-37] AC8: manifest and file deleted together leave a planned range with later ones landed."""
+    """[R-37] Manifest and file deleted together leave a planned range with later ones landed."""
     last = {(o.generation, o.partition): o for o in lake.manifests}
     open_generation = lake.log.tail.generation
     inner = [
@@ -217,7 +217,7 @@ def test_a_file_for_a_range_without_records_is_named(lake: Lake, data: st.DataOb
 
 
 def test_what_a_recreated_topic_took_with_it_is_lost_and_not_a_gap() -> None:
-    """Law 7, AC4: the check would else be red for ever; a file without a manifest is still named."""
+    """[R-9] The check would else be red for ever; a file without a manifest is still named."""
     ranges = [OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)]
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
     marks = {0: Watermarks(0, 20)}

@@ -44,7 +44,7 @@ def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, Day
 def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
     steps: list[tuple[OffsetRange, dict[str, int]]],
 ) -> None:
-    """[R-89] AC22: decoded in any order, or again: a day's rows, ranges and newest record are those of all ranges."""
+    """[R-89] Decoded in any order, or again: a day's rows, ranges and newest record are those of all ranges."""
     known: dict[OffsetRange, Decoding] = {}
     for number, (offsets, counts) in enumerate(steps):
         before, was = find_days(known.values(), AT), known.get(offsets)

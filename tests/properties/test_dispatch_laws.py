@@ -1,4 +1,4 @@
-"""Dispatch (AC7): what is due is landed, topics in turn, later after each failure, and never forgotten."""
+"""Dispatch: what is due is landed, topics in turn, later after each failure, and never forgotten."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def orders(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], int]:
 def test_each_wanted_range_is_in_exactly_one_run_which_spans_no_key_that_is_not_its_own(
     drawn: tuple[Order, set[OffsetRange], int],
 ) -> None:
-    """[R-31] AC7: Dagster's range run covers all keys between the first and the last, those typed by people included."""
+    """[R-31] Dagster's range run covers all keys between the first and the last, those typed by people included."""
     order, wanted, most = drawn
     stretches = split_stretches(order, wanted, most)
     assert Counter(offsets for stretch in stretches for offsets in stretch) == Counter(wanted)
@@ -102,7 +102,7 @@ def test_the_next_job_is_sized_by_the_pace_of_the_last_one(offsets: int, seconds
 def test_what_waits_is_due_unless_a_run_is_at_it_or_it_backs_off(
     waiting: list[OffsetRange], held: set[OffsetRange], tried: dict[OffsetRange, Tried]
 ) -> None:
-    """[R-33] Law 8: in its order, and however often it has failed, never skipped for good."""
+    """[R-33] In its order, and however often it has failed, never skipped for good."""
     due = choose_due(waiting, held, tried, 0)
     assert due == [o for o in waiting if o not in held and (o not in tried or tried[o].is_due(0))]
     assert choose_due(waiting, (), tried, 10**9) == waiting
@@ -122,12 +122,12 @@ def test_the_back_off_doubles_and_is_bounded() -> None:
 @given(st.integers(0, 10**4), st.integers(-(10**9), 10**9))
 @example(1, 10**9)
 def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attempts: int, ahead_ms: int) -> None:
-    """Law 8: a run that ended in the future, by another machine's clock, does not bar its ranges for ever."""
+    """A run that ended in the future, by another machine's clock, does not bar its ranges for ever."""
     tried = Tried(attempts, EPOCH_MS + ahead_ms)
     half = BACKOFF_LAST_SECONDS * 500
     assert any(tried.is_due(EPOCH_MS + k * half) for k in range(5))
 
 
 def test_a_range_is_stalled_after_three_attempts() -> None:
-    """[R-33] AC17: stalled is a word for people: the range is still asked for."""
+    """[R-33] Stalled is a word for people: the range is still asked for."""
     assert [Tried(n, EPOCH_MS).is_stalled for n in range(7)] == [False] * 3 + [True] * 4

@@ -1,4 +1,4 @@
-"""Time to loss: the soonest of all that may delete the oldest record that is not landed (AC27's estimate)."""
+"""Time to loss: the soonest of all that may delete the oldest record that is not landed."""
 
 from __future__ import annotations
 

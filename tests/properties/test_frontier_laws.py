@@ -87,7 +87,7 @@ class History:
 
     def whole(self) -> Coverage:
         """All of the history, as a process reads it that never was here before."""
-        return Lake(str(self.lake.store.local_root)).coverage(TOPIC)
+        return Lake(self.lake.store.root).coverage(TOPIC)
 
     def plan(self) -> None:
         tail = self.lake.recent(TOPIC).log.tail
@@ -137,7 +137,7 @@ class History:
         lineage = replace(provenance(offsets), landed_at_ms=self.world.now_ms)
         manifest = Manifest(TOPIC, offsets, staged_file(offsets, present), holes, lineage, revision)
         self.lake.commit_manifest(manifest)
-        path = Path(str(self.lake.store.local_root)) / data_path(TOPIC, offsets)
+        path = Path(self.lake.store.root) / data_path(TOPIC, offsets)
         if manifest.file is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x" * manifest.file.bytes)
@@ -175,7 +175,7 @@ def test_whoever_reads_from_a_frontier_document_finds_what_the_whole_says(seed: 
             history.happen()
             whole = history.whole()
             assert_says_the_same(lake.recent(TOPIC), whole)
-            fresh = Lake(str(lake.store.local_root))
+            fresh = Lake(lake.store.root)
             since_ms = history.draw.choice([history.world.now_ms - 3_600_000, None])
             recent = fresh.recent(TOPIC, since_ms)
             assert_says_the_same(recent, whole)
@@ -194,10 +194,10 @@ def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
         history = History(seed, lake)
         for _ in range(EVENTS):
             history.happen()
-        folder = Path(str(lake.store.local_root)) / "frontier" / TOPIC
+        folder = Path(lake.store.root) / "frontier" / TOPIC
         paths = sorted(folder.glob("*"))
         assert paths
-        assert Lake(str(lake.store.local_root)).recent(TOPIC).log.base is not None, "whole ones are read"
+        assert Lake(lake.store.root).recent(TOPIC).log.base is not None, "whole ones are read"
         for number, path in enumerate(paths, seed):
             found = Frontier.from_json(path.read_bytes())
             assert found is not None and found.to_json() == path.read_bytes()
@@ -207,6 +207,6 @@ def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
                 path.unlink()
             else:
                 path.write_bytes(replace(found, step_sha256="0" * 64).to_json())
-        damaged = Lake(str(lake.store.local_root)).recent(TOPIC)
+        damaged = Lake(lake.store.root).recent(TOPIC)
         assert damaged.log.base is None
         assert damaged == history.whole()

@@ -1,4 +1,4 @@
-"""DESIGN section 4, laws 6 and 7 of `plan`: where a topic begins, and begins again (AC4, AC5)."""
+"""Where a topic begins, and begins again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.strategies import (
 def test_start_applies_to_the_first_link_and_says_what_it_skips(
     start: str | int, start_offset: int | None, skipped: list[tuple[int, int]], ranges: list[tuple[int, int]]
 ) -> None:
-    """[R-8] Law 6: as Kafka's `auto.offset.reset`, but written down."""
+    """[R-8] As Kafka's `auto.offset.reset`, but written down."""
     state = TopicState(TOPIC, "id-0", {3: PartitionState(Watermarks(5, 12), None, start_offset)})
     step = decide(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
     found = [(link.offsets.start, link.offsets.end) for link in step.links if link.kind is LinkKind.SKIPPED]
@@ -55,7 +55,7 @@ def test_start_applies_to_the_first_link_and_says_what_it_skips(
 
 
 def test_start_applies_once() -> None:
-    """[R-8] Law 6, AC5: a partition that appears later starts at its first offset, whatever `start` says."""
+    """[R-8] A partition that appears later starts at its first offset, whatever `start` says."""
     world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
     world.grow(0, 10)
     first = decide(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
@@ -68,7 +68,7 @@ def test_start_applies_once() -> None:
 
 
 def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> None:
-    """[R-8] Law 6: a lake that was lost is not begun again by mistake."""
+    """[R-8] A lake that was lost is not begun again by mistake."""
     world, policy = World(), Policy(start="none", max_age_seconds=0)
     world.grow(0, 3)
     with pytest.raises(Refused, match=f"topic {TOPIC} has no plan log and its policy says start: none"):
@@ -79,7 +79,7 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
 
 
 def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None:
-    """AC3: records that come and expire before the next tick are lost in the log, not unheard of."""
+    """[R-5] Records that come and expire before the next tick are lost in the log, not unheard of."""
     world, policy = World(), Policy(max_age_seconds=0)
     tail = open_log(world, policy)
     world.grow(0, 5)
@@ -93,7 +93,7 @@ def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None
 
 @pytest.mark.parametrize("count", [0, 4, 10, 25], ids=["none", "fewer", "as many", "more"])
 def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int) -> None:
-    """[R-9] Law 7, AC4: whether it has fewer, as many or more records; no old range is written again."""
+    """[R-9] Whether it has fewer, as many or more records; no old range is written again."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
     tail = open_log(world, policy)
@@ -107,7 +107,7 @@ def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int
 
 
 def test_a_truncated_topic_opens_a_generation_at_the_first_offset_of_its_log() -> None:
-    """[R-9] Law 7: the same topic ends below the head; what had expired before was of the old generation, not lost."""
+    """[R-9] The same topic ends below the head; what had expired before was of the old generation, not lost."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 30)
     tail = open_log(world, policy)
@@ -184,7 +184,7 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
 
 
 def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:
-    """Law 7: and only by that, which `doctor` says."""
+    """And only by that, which `doctor` says."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
     tail = open_log(world, policy)
@@ -196,7 +196,7 @@ def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> No
 
 
 def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
-    """Law 7, AC4: else an upgraded broker's topic could be recreated unnoticed for ever."""
+    """[R-9] Else an upgraded broker's topic could be recreated unnoticed for ever."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
     tail = open_log(world, policy)
@@ -210,7 +210,7 @@ def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
 
 
 def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
-    """Control of law 7: an id that is not told is not another id."""
+    """Control: an id that is not told is not another id."""
     world, policy = World(), Policy(max_age_seconds=0)
     world.grow(0, 3)
     tail = open_log(world, policy)
@@ -220,7 +220,7 @@ def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
 
 @given(scripts())
 def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(script: Script) -> None:
-    """[R-9] Law 7: generations grow by one, and a partition that disappears from sight keeps its head."""
+    """[R-9] Generations grow by one, and a partition that disappears from sight keeps its head."""
     for tick in script.play():
         heads = tick.before.heads
         ids = {tick.before.topic_id, tick.state.topic_id}

@@ -1,4 +1,4 @@
-"""Holes: each offset without a row has exactly one cause, or is reported as unexplained (AC14)."""
+"""Holes: each offset without a row has exactly one cause, or is reported as unexplained."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_the_rows_leave_out_of_a_range_is_missing(rows: set[int], start: in
 @pytest.mark.timeout(120)  # it takes a fraction of a second; every hole against every other would be more
 @pytest.mark.parametrize("compacted", [True, False])
 def test_twenty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> None:
-    """AC14: a compacted range, or one of single-record transactions, has a hole at every other offset."""
+    """[R-28] A compacted range, or one of single-record transactions, has a hole at every other offset."""
     offsets = OffsetRange(0, 0, 0, 40_000)
     rows = [(at, at + 1) for at in range(0, 40_000, 2)]
     missing = missing_offsets(offsets, rows)

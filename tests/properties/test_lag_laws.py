@@ -1,4 +1,4 @@
-"""Lag and pace (AC16, AC27): what is not landed is counted, an idle topic is told once, old landings make no pace."""
+"""Lag and pace: what is not landed is counted, an idle topic is told once, old landings make no pace."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_topic_that_ends_before_what_is_landed_lags_by_nothing() -> None:
 
 @given(COUNTS, COUNTS, st.integers(0, 10**12))
 def test_an_idle_topic_that_is_landed_is_told_once_and_never_again(end: int, at: int, later: int) -> None:
-    """AC16: however long it is idle."""
+    """[R-56] However long it is idle."""
     assert is_lag_news(None, 0, end, at)
     assert not is_lag_news(Told(0, end, at), 0, end, at + later)
 

@@ -94,7 +94,7 @@ def _lies_in(place: Place, stretch: OffsetRange) -> bool:
 
 @given(STEPS)
 def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetRange, Rows, bool]]) -> None:
-    """[R-87] AC23: ranges that come late, or again with other rows, times in no order, a second epoch and generation."""
+    """[R-87] Ranges that come late, or again with other rows, times in no order, a second epoch and generation."""
     decoded: dict[OffsetRange, Rows] = {}
     known: dict[OffsetRange, Decoding] = {}
     standing: Winners = {}

@@ -33,7 +33,7 @@ def test_a_manifest_reads_back_as_it_was_written(landing: Landing, revision: int
 
 @given(landings())
 def test_rows_and_holes_are_all_offsets(landing: Landing) -> None:
-    """[R-27] AC14: a range without records has no file, 0 rows and the digest `empty`."""
+    """[R-27] A range without records has no file, 0 rows and the digest `empty`."""
     manifest = landing.manifest
     assert manifest.rows + sum(hole.end - hole.start for hole in manifest.holes) == len(landing.offsets)
     assert manifest.rows == len(landing.present)
@@ -42,7 +42,7 @@ def test_rows_and_holes_are_all_offsets(landing: Landing) -> None:
 
 @given(landings(least_rows=1), st.sampled_from([-1, 1]))
 def test_a_manifest_that_does_not_add_up_cannot_exist(landing: Landing, by: int) -> None:
-    """[R-27] DESIGN 6: rows + holes + lost = end - start, exactly; it is refused on construction and on reading."""
+    """[R-27] Rows + holes + lost = end - start, exactly; it is refused on construction and on reading."""
     manifest = landing.manifest
     assert manifest.file is not None
     wrong = replace(manifest.file, rows=manifest.rows + by)
@@ -76,5 +76,5 @@ def check_broken(document: dict[str, object]) -> None:
     ids=lambda change: "-".join(map(str, *change.items())),
 )
 def test_a_manifest_that_contradicts_itself_is_broken(change: dict[str, object]) -> None:
-    """AC8: a shifted end does not agree with the key, or the equation does not hold."""
+    """[R-37] A shifted end does not agree with the key, or the equation does not hold."""
     check_broken({**json.loads(ONE.to_json()), **change})

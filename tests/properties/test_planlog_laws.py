@@ -60,7 +60,7 @@ def spots(draw: st.DrawFn) -> tuple[PlanLog, int, int]:
 
 @given(spots())
 def test_a_dropped_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog, int, int]) -> None:
-    """[R-2] AC8: also the very first link of a partition, and the last."""
+    """[R-2] Also the very first link of a partition, and the last."""
     log, at, number = spot
     links = log.steps[at].links
     gone = links[number].offsets
@@ -80,7 +80,7 @@ def test_a_doubled_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog
 
 @given(spots(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
 def test_a_link_shifted_by_one_at_one_end_is_refused(spot: tuple[PlanLog, int, int], end: str, by: int) -> None:
-    """[R-2] AC8: the message has the offset where it should be and where it is."""
+    """[R-2] The message has the offset where it should be and where it is."""
     log, at, number = spot
     links = log.steps[at].links
     right = links[number].offsets
@@ -165,7 +165,7 @@ def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject)
     [([0, 1, 0], "from generation 1 to 0"), ([0, 2], "from generation 0 to 2"), ([1], "from generation 0 to 1")],
 )
 def test_generations_begin_at_0_and_grow_by_one(generations: list[int], said: str) -> None:
-    """Law 7: a closed generation is never written to again."""
+    """A closed generation is never written to again."""
     steps = [step_of(seq, head=0, generation=generation) for seq, generation in enumerate(generations)]
     assert f"plan step {len(steps) - 1} goes {said}" in refusal(*steps)
 
@@ -175,14 +175,14 @@ def test_a_step_of_another_topic_is_refused() -> None:
 
 
 def test_heads_are_checked_in_the_generation_that_is_open() -> None:
-    """Law 7: a head of generation 1 is held against generation 1's links, not against those of generation 0."""
+    """A head of generation 1 is held against generation 1's links, not against those of generation 0."""
     first = step_of(0, (0, 10), head=10)
     assert "has head 10 of orders/0, its links end at 4" in refusal(first, step_of(1, (0, 4), head=10, generation=1))
     PlanLog(TOPIC, (first, step_of(1, (0, 4), head=4, generation=1), step_of(2, (4, 10), head=10, generation=1)))
 
 
 def test_a_partition_begins_where_the_log_found_it_and_a_later_one_at_0() -> None:
-    """[R-8] Law 6: the beginning cannot be shifted either."""
+    """[R-8] The beginning cannot be shifted either."""
     found_at_5 = replace(step_of(0, (5, 10), head=10), watermarks={0: Watermarks(5, 10)})
     PlanLog(TOPIC, (found_at_5,))
     assert "gap [4, 5) before orders/0 [5, 10)" in refusal(replace(found_at_5, watermarks={0: Watermarks(4, 10)}))
@@ -229,7 +229,7 @@ def seconds_to_check(steps: int) -> float:
 
 
 def test_a_log_of_40_000_ranges_is_checked_in_one_pass() -> None:
-    """AC25: the cost of a tick is the new steps', so the check must be linear: ten times the log, not a hundred times."""
+    """[R-7] The cost of a tick is the new steps', so the check must be linear: ten times the log, not a hundred times."""
     tenth = min(seconds_to_check(20) for _ in range(3))
     assert seconds_to_check(200) < 40 * tenth
 

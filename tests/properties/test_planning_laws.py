@@ -1,4 +1,4 @@
-"""DESIGN section 4, laws 1, 2, 3 and 5 of `plan`, over random histories of a topic."""
+"""Laws of `plan`: over random histories of a topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.strategies import (
 
 @given(scripts())
 def test_links_tile_through_growth_retention_new_partitions_recreation_and_truncation(script: Script) -> None:
-    """[R-2] Law 1, AC4, AC5: per generation and Kafka partition each link starts where the last one ended."""
+    """[R-2] Per generation and Kafka partition each link starts where the last one ended."""
     ticks = script.play()
     ends: dict[tuple[int, int], int] = defaultdict(int)
     for tick in ticks:
@@ -67,7 +67,7 @@ def test_steps_are_numbered_and_only_written_when_they_decide_something(script: 
 
 @given(scripts())
 def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) -> None:
-    """[R-3] Law 2, AC15: no range goes past the end that a reader may see, nor below the earliest offset."""
+    """[R-3] No range goes past the end that a reader may see, nor below the earliest offset."""
     for tick in script.play():
         for offsets in planned(tick):
             marks = tick.state.partitions[offsets.partition].watermarks
@@ -82,7 +82,7 @@ def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) ->
 
 @given(scripts())
 def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: Script) -> None:
-    """[R-4] Law 3, AC1: `[head, earliest)` with a cause; every partition that lost nothing gets no such link."""
+    """[R-4] `[head, earliest)` with a cause; every partition that lost nothing gets no such link."""
     for tick in script.play():
         if tick.before.seq == 0:
             assert planned(tick, LinkKind.LOST) == []
@@ -100,7 +100,7 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
 def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
-    """[R-4] Law 3, AC1: what the other partition is given is what it would be given without the loss."""
+    """[R-4] What the other partition is given is what it would be given without the loss."""
     tail = Tail(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
     states = [
         TopicState(
@@ -117,7 +117,7 @@ def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, othe
 
 
 def test_records_behind_a_loss_keep_their_age() -> None:
-    """Law 3: retention that deletes more often than `max_age` must not put off the rest for ever."""
+    """Retention that deletes more often than `max_age` must not put off the rest for ever."""
     world, policy = World(), Policy(records_per_range=100, max_age_seconds=60)
     world.grow(0, 10)
     world.wait(60)
@@ -137,7 +137,7 @@ def test_records_behind_a_loss_keep_their_age() -> None:
 
 @given(scripts())
 def test_planning_again_with_the_same_inputs_decides_nothing(script: Script) -> None:
-    """[R-7] Law 5: unless the budget was used up, and then only more ranges."""
+    """[R-7] Unless the budget was used up, and then only more ranges."""
     for tick in script.play():
         again = plan(tick.after, tick.state, script.policy, tick.now_ms)
         if len(planned(tick)) < script.policy.budget:
@@ -148,7 +148,7 @@ def test_planning_again_with_the_same_inputs_decides_nothing(script: Script) -> 
 
 @given(scripts())
 def test_the_same_inputs_give_the_same_step(script: Script) -> None:
-    """[R-7] Law 5: `plan` is a function; two planners that race write the same boundaries."""
+    """[R-7] `plan` is a function; two planners that race write the same boundaries."""
     for tick in script.play():
         step = plan(tick.before, tick.state, script.policy, tick.now_ms, planner="test")
         assert (step and step.to_json()) == (tick.step and tick.step.to_json())
@@ -156,7 +156,7 @@ def test_the_same_inputs_give_the_same_step(script: Script) -> None:
 
 @given(scripts())
 def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
-    """[R-7] Law 5: a partition gets a second range more than another only when that one has no more to cut."""
+    """[R-7] A partition gets a second range more than another only when that one has no more to cut."""
     unbounded = replace(script.policy, budget=10**6)
     for tick in script.play():
         assert len(planned(tick)) <= script.policy.budget
@@ -170,7 +170,7 @@ def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
 
 
 def test_loss_is_recorded_whatever_the_budget() -> None:
-    """[R-4] Law 3: a budget bounds the ranges of a step, not what must be said."""
+    """[R-4] A budget bounds the ranges of a step, not what must be said."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
     step = decide(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
@@ -179,7 +179,7 @@ def test_loss_is_recorded_whatever_the_budget() -> None:
 
 @given(st.permutations(range(5)))
 def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int]) -> None:
-    """Law 5: with a budget of one, the oldest record is the one that retention takes next."""
+    """With a budget of one, the oldest record is the one that retention takes next."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     marks = {p: PartitionState(Watermarks(0, 10), EPOCH_MS - 1000 * age) for p, age in enumerate(ages)}
     step = decide(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
@@ -188,7 +188,7 @@ def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int
 
 @given(st.lists(st.sampled_from(["now", "past", "future", "none"]), min_size=2, max_size=6))
 def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: list[Kind]) -> None:
-    """Law 5, AC16: with a budget of one and a record everywhere at each tick, each partition has its turn."""
+    """[R-56] With a budget of one and a record everywhere at each tick, each partition has its turn."""
     policy = Policy(records_per_range=1000, max_age_seconds=0, budget=1)
     world = World()
     for _ in kinds[1:]:
@@ -207,7 +207,7 @@ def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: li
 
 @pytest.mark.timeout(120)  # it takes a fraction of a second; cutting the whole backlog would take hours
 def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> None:
-    """AC25: cuts are made lazily, so a step costs its budget, not the backlog."""
+    """[R-7] Cuts are made lazily, so a step costs its budget, not the backlog."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(100)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(0, 2**62)) for p in range(100)})
     step = decide(tail, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
@@ -216,7 +216,7 @@ def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> Non
 
 
 def test_an_idle_topic_plans_nothing() -> None:
-    """[R-7] AC16: after the step that opens the log, silence adds no step and so no key."""
+    """[R-7] After the step that opens the log, silence adds no step and so no key."""
     world, policy = World(), Policy(max_age_seconds=0)
     world.add_partition(3)
     tail = open_log(world, policy)

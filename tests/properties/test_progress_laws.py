@@ -1,4 +1,4 @@
-"""Progress (AC16, AC17): silence is told where something waits and nothing lands, and nowhere else."""
+"""Progress: silence is told where something waits and nothing lands, and nowhere else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def two_ranges() -> PlanLog:
 
 @given(logs(), st.integers(0, 10**12))
 def test_where_nothing_waits_nothing_is_said(log: PlanLog, later_ms: int) -> None:
-    """[R-56] AC16: an idle topic makes no noise, however long it is idle."""
+    """[R-56] An idle topic makes no noise, however long it is idle."""
     coverage = land(log, list(log.ranges))
     assert find_silences(coverage, {}, 60, EPOCH_MS + later_ms) == []
 

@@ -146,7 +146,7 @@ def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(
 
 
 def test_a_thousand_partitions_with_tails_of_all_sizes_are_one_scan() -> None:
-    """AC24: many low-volume partitions cost one Spark job, not one each."""
+    """[R-12] Many low-volume partitions cost one Spark job, not one each."""
     assert len(group_scans(of_a(OffsetRange(0, p, 0, 1 + p) for p in range(1000)))) == 1
 
 

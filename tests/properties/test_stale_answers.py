@@ -1,4 +1,4 @@
-"""Planning while some brokers lag, leaders change and transactions are open: no generation that never was (law 7 of `plan`)."""
+"""Planning while some brokers lag, leaders change and transactions are open: no generation that never was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DESIGN section 4, law 4 of `plan`: the grid, and how long a tail may wait (AC3, AC16)."""
+"""The grid, and how long a tail may wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEVER = 10**9  # seconds
 
 @given(scripts())
 def test_ranges_end_on_the_grid_but_for_a_tail_that_is_due(script: Script) -> None:
-    """Law 4: a shorter range ends at the end offset, and its partition's first record has waited for `max_age`.
+    """A shorter range ends at the end offset, and its partition's first record has waited for `max_age`.
 
     [R-5]
     """
@@ -59,7 +59,7 @@ def test_ranges_end_on_the_grid_but_for_a_tail_that_is_due(script: Script) -> No
 
 @given(scripts(budget=200))
 def test_every_full_range_is_planned_at_once(script: Script) -> None:
-    """Law 4: no grid line is left between a head and the end offset while the budget lasts."""
+    """No grid line is left between a head and the end offset while the budget lasts."""
     grid = script.policy.records_per_range
     assert isinstance(grid, int)
     for tick in script.play():
@@ -70,7 +70,7 @@ def test_every_full_range_is_planned_at_once(script: Script) -> None:
 
 @given(scripts(events=[GROW, WAIT], budget=200))
 def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
-    """[R-5] Law 4: whatever the timestamps say, short files are no more than one per `max_age` and partition."""
+    """[R-5] Whatever the timestamps say, short files are no more than one per `max_age` and partition."""
     grid = script.policy.records_per_range
     assert isinstance(grid, int)
     cut_at: dict[int, int] = {}
@@ -84,7 +84,7 @@ def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
 
 @given(scripts(budget=200))
 def test_no_record_waits_longer_than_max_age(script: Script) -> None:
-    """[R-5] Law 4, AC16: what a tick leaves unplanned arrived less than `max_age` ago, or says that it is that young.
+    """[R-5] What a tick leaves unplanned arrived less than `max_age` ago, or says that it is that young.
 
     A timestamp that is later than the arrival can put a record off until `max_age` after that timestamp.
     """
@@ -104,7 +104,7 @@ def test_no_record_waits_longer_than_max_age(script: Script) -> None:
 def test_one_record_then_silence_is_planned_within_max_age(
     kind: Kind, idle_seconds: int, late_seconds: int, tick_seconds: int
 ) -> None:
-    """AC3, AC16: one record an hour is planned within `max_age` and one tick, for any event timestamp."""
+    """[R-5] One record an hour is planned within `max_age` and one tick, for any event timestamp."""
     policy = Policy(records_per_range=1000, max_age_seconds=60)
     world = World()
     world.grow(0, 1)
@@ -126,7 +126,7 @@ def test_one_record_then_silence_is_planned_within_max_age(
 
 @pytest.mark.parametrize("kind", ["now", "past", "future", "none"])
 def test_a_partition_noticed_late_is_planned_at_once(kind: Kind) -> None:
-    """AC5: records that waited before their partition was noticed do not wait again."""
+    """[R-8] Records that waited before their partition was noticed do not wait again."""
     world, policy = World(), Policy(records_per_range=1000, max_age_seconds=60)
     tail = open_log(world, policy)
     world.add_partition(0)
@@ -137,7 +137,7 @@ def test_a_partition_noticed_late_is_planned_at_once(kind: Kind) -> None:
 
 
 def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
-    """Law 4: a head moved in the year 2100 does not put a tail off until then."""
+    """A head moved in the year 2100 does not put a tail off until then."""
     marks = {0: PartitionState(Watermarks(0, 20), oldest_ms=EPOCH_MS - 3_600_000)}
     tail = Tail(1, 0, "id-0", {0: Head(10, EPOCH_MS + 10**12)})
     step = decide(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=1000), EPOCH_MS)
@@ -161,7 +161,7 @@ def test_a_person_can_cut_the_tail_at_once() -> None:
 
 @given(st.floats(1e-3, 1e9), st.integers(1, 2**40))
 def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per_record: float, target: int) -> None:
-    """[R-6] Law 4, AC23: a range is between half of the target and the target, where the bounds allow it."""
+    """[R-6] A range is between half of the target and the target, where the bounds allow it."""
     grid = records_per_range(Policy(target_file_bytes=target), bytes_per_record)
     assert grid.bit_count() == 1
     assert 1 <= grid <= AUTO_RECORDS_MAX
@@ -175,6 +175,6 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
 def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(
     unknown: float | None,
 ) -> None:
-    """[R-6] Law 4: before the first record nobody knows a size."""
+    """[R-6] Before the first record nobody knows a size."""
     assert records_per_range(Policy(), unknown) == AUTO_RECORDS_DEFAULT
     assert records_per_range(Policy(records_per_range=37), 10.0) == 37

@@ -42,13 +42,13 @@ def check_named(landing: Landing, violations: list[str]) -> str:
 
 @given(landings(), st.sampled_from([IDS, (None, "id-0", "id-0"), (None, None, None)]))
 def test_a_correct_range_has_no_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
-    """[R-14] Control: legal holes, empty ranges and brokers without topic ids are fine (AC14)."""
+    """[R-14] Control: legal holes, empty ranges and brokers without topic ids are fine."""
     assert verify(landing, topic_ids=ids) == []
 
 
 @given(landings(least_rows=1), st.data())
 def test_a_doubled_offset_is_a_violation(landing: Landing, data: st.DataObject) -> None:
-    """[R-14] AC10: also when another row is missing, so that the count is right."""
+    """[R-14] Also when another row is missing, so that the count is right."""
     column = list(landing.present)
     twice = data.draw(st.sampled_from(column))
     doubled = sorted([*column, twice])
@@ -72,7 +72,7 @@ def test_rows_out_of_order_are_a_violation(landing: Landing, data: st.DataObject
 
 @given(landings(least_rows=1), st.data())
 def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> None:
-    """[R-14] AC2: a range landed short does not add up, or its missing offset is unexplained."""
+    """[R-14] A range landed short does not add up, or its missing offset is unexplained."""
     gone = data.draw(st.sampled_from(landing.present))
     column = [offset for offset in landing.present if offset != gone]
     assert f"expected {len(landing.offsets)} offsets in all" in check_named(landing, verify(landing, column=column))
@@ -123,7 +123,7 @@ def test_a_hole_too_few_or_too_many_is_a_violation(landing: Landing, data: st.Da
 )
 @given(landing=landings())
 def test_another_topic_id_is_a_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
-    """[R-14] AC4: a recreated topic's records are never landed under an old range."""
+    """[R-14] A recreated topic's records are never landed under an old range."""
     assert "the topic was recreated" in check_named(landing, verify(landing, topic_ids=ids))
 
 
@@ -138,7 +138,7 @@ def test_all_violations_are_collected() -> None:
 
 
 def test_only_a_failed_range_has_no_manifest() -> None:
-    """AC17: a verdict without a manifest cannot pass for success."""
+    """[R-33] A verdict without a manifest cannot pass for success."""
     landing = Landing(OffsetRange(0, 0, 0, 1), (0,), ())
     for outcome in Outcome:
         assert outcome.is_landed == (outcome is not Outcome.FAILED)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
@@ -95,8 +96,8 @@ def view(lake: Lake) -> list[int]:
 
 
 def root(lake: Lake) -> Path:
-    assert lake.store.local_root is not None
-    return lake.store.local_root
+    assert isinstance(lake.store, DiskStore)
+    return lake.store.folder
 
 
 def another(lake: Lake) -> Lake:

@@ -27,11 +27,12 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore, ObjectStore
 
-from pipeline_defs.adapters.lake import disk, store
+from pipeline_defs.adapters.lake import disk, object_store, store
 from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.object_store import RemoteStore
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
@@ -123,7 +124,8 @@ def watch_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     names = ("put", "get", "head", "list", "list_with_delimiter", "delete", "copy")
-    monkeypatch.setattr(store, "obstore", SimpleNamespace(**{name: watched(name) for name in names}))
+    for module in (store, object_store):
+        monkeypatch.setattr(module, "obstore", SimpleNamespace(**{name: watched(name) for name in names}))
     monkeypatch.setattr(disk, "_fsync", _is_there)
     monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.0)  # a writer that stands still with a lock holds nobody up here
@@ -156,20 +158,30 @@ class WatchedDisk(Disk):
         self._writer.call("delete", OSError(errno.EIO, "lost"), lambda: Disk.delete(self, path))
 
 
-class WatchedStore(Store):
+class Watched:
     """A store of one writer."""
 
-    def __init__(self, root: str, writer: Writer, bucket: MemoryStore | None) -> None:
-        super().__init__(root)
-        self._writer = writer
-        if bucket is not None:
-            self._objects = bucket
-        if self.local_root is not None:
-            self.disk = WatchedDisk(self.local_root, writer)
+    writer: Writer
 
     @property
     def objects(self) -> Any:
-        return Tagged(super().objects, self._writer)
+        return Tagged(super().objects, self.writer)  # type: ignore[misc]
+
+
+class WatchedFolder(Watched, DiskStore):
+    """A lake on a disk."""
+
+    def __init__(self, root: str, writer: Writer) -> None:
+        super().__init__(root)
+        self.writer, self.disk = writer, WatchedDisk(self.folder, writer)
+
+
+class WatchedBucket(Watched, RemoteStore):
+    """A lake in a bucket in memory."""
+
+    def __init__(self, root: str, writer: Writer, bucket: MemoryStore) -> None:
+        super().__init__(root)
+        self.writer, self._objects = writer, bucket
 
 
 class SmallWorld:
@@ -189,8 +201,8 @@ class SmallWorld:
     def open(self, writer: Writer) -> Lake:
         """Open the lake as a process of its own."""
         root = str(self.folder) if self.bucket is None else "s3://lake"
-        lake = Lake(root)
-        lake.store = WatchedStore(root, writer, self.bucket)
+        lake, bucket = Lake(root), self.bucket
+        lake.store = WatchedFolder(root, writer) if bucket is None else WatchedBucket(root, writer, bucket)
         return lake
 
     def plan(self) -> None:

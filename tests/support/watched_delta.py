@@ -16,6 +16,7 @@ import pytest
 from deltalake.table import TableMerger
 
 from pipeline_defs.adapters.lake.disk import Disk
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from tests.support import interleaving
 from tests.support.interleaving import Dead, WatchedDisk, Writer
@@ -113,5 +114,5 @@ def watch_delta(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin_work(lake: Lake, writer: Writer, lost: type[Exception] = OSError, *, leaves_files: bool = False) -> None:
     """Have this thread's calls be those of a writer, whose lake this is."""
     at_work.writer, at_work.lost, at_work.leaves_files = writer, lost, leaves_files
-    assert lake.store.local_root is not None
-    lake.store.disk = DurableDisk(lake.store.local_root, writer)
+    assert isinstance(lake.store, DiskStore)
+    lake.store.disk = DurableDisk(lake.store.folder, writer)

@@ -336,7 +336,7 @@ class World:
         with connect(self.edges.lake) as connection:
             found = connection.execute(
                 'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet($1)',
-                [files if store.local_root is None else self.glob],
+                [files if store.is_remote else self.glob],
             ).fetchall()
         return sorted(
             (

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import glance, show, terminal
@@ -46,8 +47,8 @@ def write_step(lake: Lake, topic: str) -> Path:
     log.grow(0, 20)
     step = plan(Tail(), dataclasses.replace(log.observe(Tail()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and lake.commit_step(step)
-    assert lake.store.local_root is not None
-    (file,) = (lake.store.local_root / "plan" / topic).rglob("*.json")
+    assert isinstance(lake.store, DiskStore)
+    (file,) = (lake.store.folder / "plan" / topic).rglob("*.json")
     return file
 
 
@@ -246,8 +247,8 @@ STRAY = [
 @pytest.mark.parametrize("name", STRAY)
 def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edges: Edges, name: str) -> None:
     """What could be a step is not passed over. The control is the other topic."""
-    assert edges.lake.store.local_root is not None
-    stray = edges.lake.store.local_root / "plan" / GOOD.name / name
+    assert isinstance(edges.lake.store, DiskStore)
+    stray = edges.lake.store.folder / "plan" / GOOD.name / name
     stray.parent.mkdir(exist_ok=True)
     stray.write_text("{}")
     for read in (edges.lake.read_plan_log, edges.lake.coverage):
@@ -266,7 +267,7 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
     "name", [".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"]
 )
 def test_what_file_managers_and_editors_hide_is_no_step(edges: Edges, name: str) -> None:
-    assert edges.lake.store.local_root is not None
-    (edges.lake.store.local_root / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")
-    (edges.lake.store.local_root / "plan" / GOOD.name / "empty").mkdir()
+    assert isinstance(edges.lake.store, DiskStore)
+    (edges.lake.store.folder / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")
+    (edges.lake.store.folder / "plan" / GOOD.name / "empty").mkdir()
     assert len(edges.lake.read_plan_log(GOOD.name).ranges) == 2

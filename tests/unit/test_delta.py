@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.store import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
@@ -19,7 +19,7 @@ SCHEMA = '{"type":"struct","fields":[]}'
 
 def log_in(folder: Path) -> DeltaLog:
     """Is the log of a new table, in whose folder both files lie."""
-    store = Store(str(folder))
+    store = open_store(str(folder))
     for file in (A, B):
         store.put_new(f"tables/t/{file.path}", b"0" * file.bytes, "staging/t")
     return DeltaLog(store, "tables/t", SCHEMA)
@@ -40,7 +40,7 @@ def test_a_commit_that_would_break_a_law_is_not_written(
     commit: Commit, onto: Snapshot, violation: str, tmp_path: Path
 ) -> None:
     """[R-81] No file twice, no name a second time, no app transaction backwards."""
-    log = DeltaLog(Store(str(tmp_path)), "tables/t", SCHEMA)
+    log = DeltaLog(open_store(str(tmp_path)), "tables/t", SCHEMA)
     with pytest.raises(BrokenTable, match=r"must not be written: ") as found:
         log.commit(commit, onto, 0)
     assert found.value.violations == (violation,)

@@ -126,7 +126,7 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
 ) -> None:
     """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before."""
     before, said = world.files(), check_tiling(TOPIC, world.lake).violations
-    delete: Callable[[Store, str], None] = Store.delete_folder
+    delete: Callable[[Store, str], None] = type(world.lake.store).delete_folder
 
     def die(store: Store, prefix: str) -> None:
         if prefix.startswith("data/"):
@@ -134,7 +134,7 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
         delete(store, prefix)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "delete_folder", die)
+        patched.setattr(type(world.lake.store), "delete_folder", die)
         with pytest.raises(Dead):
             world.land("replace")
     world.lake = world.open(Writer())
@@ -206,7 +206,7 @@ def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_de
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-15] The run goes on, and says so."""
-    delete: Callable[[Store, str], None] = Store.delete_folder
+    delete: Callable[[Store, str], None] = type(world.lake.store).delete_folder
 
     def refuse(store: Store, prefix: str) -> None:
         with store.explained("delete", prefix):
@@ -215,7 +215,7 @@ def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_de
         delete(store, prefix)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "delete_folder", refuse)
+        patched.setattr(type(world.lake.store), "delete_folder", refuse)
         (verdict,) = world.land("replace")
         assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
     world.land("replace")

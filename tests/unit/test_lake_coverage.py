@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import data_path, manifest_path
 from pipeline_defs.adapters.system import locks
@@ -39,8 +40,8 @@ def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     file = replace(
         staged_file(offsets, range(offsets.start, offsets.end)), path=f"staging/{attempt}/{offsets.key}.parquet"
     )
-    assert lake.store.local_root is not None
-    path = lake.store.local_root / file.path
+    assert isinstance(lake.store, DiskStore)
+    path = lake.store.folder / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(CONTENT)
     return Manifest(TOPIC, offsets, replace(file, bytes=len(CONTENT)), (), provenance(offsets))
@@ -51,7 +52,7 @@ def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
 
 
 def test_of_an_idle_topic_only_the_lists_are_read(lake: Lake) -> None:
-    """AC16: a tick with nothing to do costs next to nothing, however many ranges there are."""
+    """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
     manifest = stage(lake, FIRST)
     lake.commit_manifest(manifest)
     lake.publish(manifest)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.lake.disk import Disk
-from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.lake.store import Answer, open_store
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
@@ -43,10 +43,10 @@ def nothing() -> None:
 
 def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] Two writers with one scratch name, as two runs have it that say the same earlier revision again."""
-    store, answers = Store(str(tmp_path)), []
+    store, answers = open_store(str(tmp_path)), []
 
     def write_too() -> None:
-        answers.append(Store(str(tmp_path)).put_new("manifests/0.json", b"theirs", "staging/same"))
+        answers.append(open_store(str(tmp_path)).put_new("manifests/0.json", b"theirs", "staging/same"))
 
     linking(monkeypatch, "manifests", nothing, write_too)
     assert store.put_new("manifests/0.json", b"the first", "staging/same") is Answer.COMMITTED

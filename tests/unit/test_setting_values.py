@@ -13,7 +13,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from pipeline_defs.adapters.kafka.access import read_access
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.store import open_store
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.core.login.client_properties import parse_client_properties
@@ -301,7 +301,7 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system's answer comes as a text of obstore's; the control is another answer."""
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
 
     def fail(*_: object) -> None:
         raise GenericError(said)
@@ -339,11 +339,11 @@ def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, mo
     with pytest.raises(
         LakeUnavailable, match=r"cannot read .*plan/x: the object store's client fails.*unset"
     ) as caught:
-        Store(str(tmp_path)).get("plan/x")
+        open_store(str(tmp_path)).get("plan/x")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        Store(str(tmp_path)).get("plan/x")
+        open_store(str(tmp_path)).get("plan/x")
 
 
 @pytest.mark.parametrize("login", [f"key:{SECRET}", f"a@{SECRET}", SECRET])
@@ -355,7 +355,7 @@ def test_no_login_of_an_address_is_in_what_a_store_says(
     def fail(*_: object, **__: object) -> None:
         raise GenericError(f"Generic S3 error: Error performing GET http://{login}@s3:9000/b/a@b in 9 s\n{login}")
 
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     monkeypatch.setattr("obstore.get", fail)
     monkeypatch.setattr("obstore.list", fail)
     for ask in (lambda: store.get("plan/x"), lambda: store.list("plan")):
@@ -372,7 +372,7 @@ def test_no_login_is_told_where_a_write_has_no_answer(tmp_path: Path, monkeypatc
     def fail(*_: object, **__: object) -> None:
         raise GenericError(f"PUT http://key:{SECRET}@s3/b")
 
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     monkeypatch.setattr(store, "_create", fail)
     with pytest.raises(OutcomeUnknown, match="PUT http://s3/b") as caught:
         store.put_new("plan/x", b"", "staging/a")

@@ -14,7 +14,8 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 from obstore.store import MemoryStore
 
 from pipeline_defs.adapters.lake import disk
-from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.lake.object_store import RemoteStore
+from pipeline_defs.adapters.lake.store import Answer, Store, open_store
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 
@@ -31,7 +32,7 @@ def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
     return link
 
 
-class Bucket(Store):
+class Bucket(RemoteStore):
     """Is a lake in a bucket in memory, with S3's conditional puts."""
 
     def __init__(self) -> None:
@@ -41,11 +42,11 @@ class Bucket(Store):
 
 @pytest.fixture(params=["disk", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Bucket() if request.param == "bucket" else Store(str(tmp_path / "lake"))
+    return Bucket() if request.param == "bucket" else open_store(str(tmp_path / "lake"))
 
 
 def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "lake"))
+    store = open_store(str(tmp_path / "lake"))
     assert store.put_new("plan/0.json", b"first", "staging/a") is Answer.COMMITTED
     assert store.put_new("plan/0.json", b"second", "staging/b") is Answer.CONFLICT
     assert store.put_new("plan/0.json", b"first", "staging/c") is Answer.COMMITTED
@@ -54,7 +55,7 @@ def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None
 
 def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
     """What stands in the place of a folder fails who writes there, and nobody who looks."""
-    store = Store(str(tmp_path / "lake"))
+    store = open_store(str(tmp_path / "lake"))
     store.put_new("data/orders", b"no folder", "staging/a")
     assert store.size("data/orders/g0/p0000/0.parquet") is None
     assert store.size("data/orders") == len(b"no folder"), "the control"
@@ -62,14 +63,14 @@ def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
 
 def test_a_lost_answer_of_a_write_that_happened_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     monkeypatch.setattr(os, "link", losing_the_answer(do=True))
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
 
 
 def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     store.put_new("plan/0.json", b"theirs", "staging/a")
     monkeypatch.setattr(os, "link", losing_the_answer(do=False))
     assert store.put_new("plan/0.json", b"ours", "staging/b") is Answer.CONFLICT
@@ -79,7 +80,7 @@ def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-47]"""
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     monkeypatch.setattr(os, "link", losing_the_answer(do=False))
     with pytest.raises(OutcomeUnknown, match="ended without an answer and reading it back finds nothing yet"):
         store.put_new("plan/0.json", b"ours", "staging/a")
@@ -100,7 +101,7 @@ def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
 ) -> None:
     """[R-47] They say for certain that nothing was written, and what to do; when it is done, the write goes through."""
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     monkeypatch.setattr(os, "link", losing_the_answer(do=False, number=number))
     with pytest.raises(LakeUnavailable, match=f"(?i)cannot write .*plan/0.json: .*{says}") as error:
         store.put_new("plan/0.json", b"ours", "staging/a")
@@ -112,7 +113,7 @@ def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
 
 def test_a_folder_that_may_not_be_written_says_so(tmp_path: Path) -> None:
     """The real thing, where this user is not root."""
-    store = Store(str(tmp_path / "lake"))
+    store = open_store(str(tmp_path / "lake"))
     store.put_new("plan/0.json", b"first", "staging/a")
     (tmp_path / "lake" / "plan").chmod(0o500)
     try:
@@ -199,7 +200,7 @@ def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Pa
         lambda: store.upload(tmp_path / "out", path),
         lambda: store.delete_folder(path),
     ]
-    if store.local_root is not None:  # what a bucket has no use for
+    if not store.is_remote:  # what a bucket has no use for
         calls += [
             lambda: store.put_new("data/x", b"x", path),
             lambda: store.exchange("staging/mine", "data/x", guard=path or "..", is_due=lambda: True),
@@ -217,7 +218,7 @@ def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Pa
 
 def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who made it may be about to sync it when the power goes: what is said to be committed has its whole path on the disk."""
-    Store(str(tmp_path)).put_new("manifests/orders/0.json", b"theirs", "staging/a")
+    open_store(str(tmp_path)).put_new("manifests/orders/0.json", b"theirs", "staging/a")
     synced: list[Path] = []
     sync = disk._fsync
 
@@ -226,7 +227,7 @@ def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypa
         sync(path)
 
     monkeypatch.setattr(disk, "_fsync", watch)
-    store = Store(str(tmp_path))
+    store = open_store(str(tmp_path))
     store.put_new("manifests/orders/1.json", b"ours", "staging/b")
     assert {tmp_path / "manifests" / "orders", tmp_path / "manifests", tmp_path} <= set(synced)
     synced.clear()
@@ -236,7 +237,7 @@ def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("root", ["{0}/lake", "file://{0}/lake"])
 def test_a_local_lake_may_be_a_path_or_a_file_url(tmp_path: Path, root: str) -> None:
-    store = Store(root.format(tmp_path))
+    store = open_store(root.format(tmp_path))
     store.put_new("data/x", b"1", "staging/a")
     assert (tmp_path / "lake" / "data" / "x").read_bytes() == b"1"
     assert store.url("data/x") == f"{tmp_path}/lake/data/x"
@@ -246,12 +247,12 @@ def test_a_local_lake_may_be_a_path_or_a_file_url(tmp_path: Path, root: str) -> 
 def test_a_lake_that_cannot_be_opened_says_what_to_check(tmp_path: Path, root: str) -> None:
     (tmp_path / "a-file").write_text("")
     with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE names a place"):
-        Store(root.format(tmp_path)).check_writable("staging/probe")
+        open_store(root.format(tmp_path)).check_writable("staging/probe")
 
 
 def test_a_store_that_gives_away_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ignores If-None-Match, or a proxy before it that drops the header; nothing of the probe stays."""
-    store = Store("s3://lake")
+    store = open_store("s3://lake")
     store._objects = objects = MemoryStore()
     store.check_writable("staging/probe")
     put = obstore.put
@@ -268,4 +269,4 @@ def test_a_bucket_without_a_login_says_which_variables_have_one(monkeypatch: pyt
     (port,) = free_ports(1)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
     with pytest.raises(LakeUnavailable, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        Store("s3://bucket/lake").get("topics/x")
+        open_store("s3://bucket/lake").get("topics/x")

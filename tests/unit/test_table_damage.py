@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
+from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
@@ -362,8 +363,8 @@ def test_a_range_file_that_somebody_deleted_is_read_in_the_table(lake: Lake) -> 
     land(lake, R[0])
     land(lake, R[1])
     append(lake)
-    assert lake.store.local_root is not None
-    deleted = min(lake.store.local_root.joinpath("data").rglob("*.parquet"))
+    assert isinstance(lake.store, DiskStore)
+    deleted = min(lake.store.folder.joinpath("data").rglob("*.parquet"))
     deleted.unlink()
     coverage = another(lake).coverage(TOPIC)
     assert sum(map(coverage.is_landed, coverage.manifests)) == 1, "the control: it counts as landed no more"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.adapters.lake import lake as lake_module
+from pipeline_defs.adapters.lake import object_store
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import (
     BrokenManifest,
@@ -285,7 +285,7 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: py
     fresh = Lake("s3://lake")
     fresh.store._objects = bucket
     with monkeypatch.context() as full:
-        full.setattr(lake_module.tempfile, "NamedTemporaryFile", refuse)
+        full.setattr(object_store.tempfile, "NamedTemporaryFile", refuse)
         said = land_all(fresh, spark, "again")
     assert said == {**all_of(Outcome.ALREADY_LANDED, "a", "b"), ("a", 0): Outcome.FAILED}
 

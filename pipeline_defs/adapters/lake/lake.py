@@ -17,13 +17,11 @@ newest manifest's is exchanged, in one step, and one that was dropped is deleted
 from __future__ import annotations
 
 import re
-import tempfile
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from ...core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ...core.log.coverage import Coverage, check_planned
@@ -34,7 +32,6 @@ from ...core.log.plan_step import PlanStep
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
-from ..system.locks import scratch
 from .frontiers import Frontiers, digest_of
 from .kept import Kept
 from .lake_memory import LakeMemory
@@ -46,7 +43,7 @@ from .layout import (
     range_path,
     serial_of,
 )
-from .store import Answer, Store
+from .store import Answer, open_store
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SHOWN = 3  # names in a message
@@ -57,7 +54,7 @@ class Lake:
     """Reads and writes one lake; holds no state but what it has read of immutable objects."""
 
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
-        self.store = Store(root)
+        self.store = open_store(root)
         self._memory = memory
         self._steps = Kept(self._read_step)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
@@ -337,21 +334,6 @@ class Lake:
             )
         return data
 
-    @contextmanager
-    def local_copy(self, path: str) -> Iterator[Path]:
-        """Give a path on this machine to read an object from: its own on a local lake, else a copy for a while.
-
-        Where there is no such object, that or reading from it raises `FileNotFoundError`.
-        """
-        if self.store.local_root is not None:
-            yield self.store.local_root / path
-            return
-        data = self.store.get(path)
-        if data is None:
-            raise FileNotFoundError(path)
-        with _written(data, self.store.url(path)) as copy:
-            yield copy
-
     def coverage(self, topic: str) -> Coverage:
         """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
 
@@ -608,20 +590,3 @@ def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:
 
 def _bytes(manifest: Manifest) -> int | None:
     return manifest.file.bytes if manifest.file else None
-
-
-@contextmanager
-def _written(data: bytes, url: str) -> Iterator[Path]:
-    """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
-    with ExitStack() as opened:
-        try:
-            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet", dir=scratch()))
-            copy.write(data)
-            copy.flush()
-        except OSError as error:
-            raise LakeUnavailable(
-                f"{url} cannot be read: its copy of {len(data):,} bytes cannot be written to {tempfile.gettempdir()}: "
-                f"{(error.strerror or type(error).__name__).lower()}; nothing is lost; make room there, or have TMPDIR name "
-                "another folder"
-            ) from error
-        yield Path(copy.name)

@@ -192,10 +192,9 @@ def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
 
 def with_lake(connection: duckdb.DuckDBPyConnection, lake: Lake) -> duckdb.DuckDBPyConnection:
     """Have a connection read the files of a lake, on an object store too."""
-    if lake.store.local_root is None:
-        filesystem = lake.store.filesystem()
-        if filesystem.protocol not in connection.list_filesystems():
-            connection.register_filesystem(filesystem)
+    filesystem = lake.store.filesystem()
+    if filesystem is not None and filesystem.protocol not in connection.list_filesystems():
+        connection.register_filesystem(filesystem)
     return connection
 
 
@@ -291,7 +290,7 @@ def file_pattern(lake: Lake, path: str) -> str:
     A lake at `/lake[1]` is else nowhere, and one at `/lake*` shows the rows of another.
     """
     url = lake.store.url(path)
-    return url if lake.store.local_root is None else _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", url)
+    return url if lake.store.is_remote else _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", url)
 
 
 def _file_at(lake: Lake, path: str) -> str:

@@ -192,7 +192,7 @@ class LatestTable:
         with self.lake.store.locked(TREE if anew else None):
             there = self.read() if anew else None
             if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
-                if self.lake.store.disk is None and there.table is not None:
+                if self.lake.store.is_remote and there.table is not None:
                     return replace(there, damage="")
                 self.lake.store.delete_folder(self.folder)
             self._commit(LatestSnapshot(), create)

@@ -90,7 +90,7 @@ class Arena:
     def __post_init__(self) -> None:
         """Create the topic, and give it a lake and a Dagster home of its own."""
         self.folder.mkdir(parents=True)
-        base = self.folder.parent if Lake(self.settings.lake).store.local_root else self.settings.lake
+        base = self.settings.lake if Lake(self.settings.lake).store.is_remote else self.folder.parent
         self.settings = replace(
             self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster"
         )
@@ -321,5 +321,5 @@ class Arena:
         self.kafka.close()
         base, _, name = self.settings.lake.rpartition("/")
         store = Lake(base).store
-        if store.local_root is None:
+        if store.is_remote:
             store.delete_folder(name)

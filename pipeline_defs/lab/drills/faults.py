@@ -204,9 +204,8 @@ def tear_staged_file(arena: Arena, name: str) -> System:
     coverage = lake.coverage(arena.topic.name)
     for offsets, manifest in coverage.manifests.items():
         if manifest.file is not None and not coverage.is_landed(offsets):
-            assert lake.store.local_root is not None
-            path = lake.store.local_root / manifest.file.path
-            os.truncate(path, path.stat().st_size - 100)
+            with lake.store.local_copy(manifest.file.path) as path:
+                os.truncate(path, path.stat().st_size - 100)
     run_to_end(system)
     return system
 

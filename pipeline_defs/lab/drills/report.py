@@ -51,7 +51,7 @@ class Chosen:
 
     def check(self, settings: Settings) -> None:
         """Refuse places that the settings do not name; raise `BadSetting`."""
-        if self.lake == "s3" and Lake(settings.lake).store.local_root is not None:
+        if self.lake == "s3" and not Lake(settings.lake).store.is_remote:
             raise BadSetting(
                 f"--lake s3 drills below OFFSETLAKE_LAKE, which is {settings.lake}, expected s3://bucket/prefix; nothing was "
                 "started; set it to a bucket, where drills make and delete lakes of their own"

@@ -19,6 +19,7 @@ from typing import ClassVar
 import pyarrow.parquet as pq
 
 from ...adapters.kafka.operations import Operations
+from ...adapters.lake.disk_store import DiskStore
 from ...adapters.lake.lake import Lake
 from ...adapters.tables.duck import Duck
 from ...cli.launching import land_through_dagster
@@ -177,13 +178,13 @@ class Offsetlake(System):
 def visible_values(folder: str) -> list[bytes]:
     """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
     lake = Lake(folder)
-    if lake.store.local_root is None:
+    if lake.store.is_remote:
         above, _, name = folder.rpartition("/")
         store = Lake(above).store
         files = [path for path in store.list(name) if path.endswith(".parquet")]
         tables = (pq.read_table(io.BytesIO(store.get(path) or b""), columns=["value"]) for path in files)
         return [value for table in tables for value in table.column("value").to_pylist()]
-    if not any(lake.store.local_root.rglob("*.parquet")):
+    if not any(Path(folder).rglob("*.parquet")):
         return []
     query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
     return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
@@ -216,8 +217,8 @@ def limit_files(size: int | None) -> None:
 
 def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
     """Have the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
+    assert isinstance(lake.store, DiskStore)
     disk = lake.store.disk
-    assert disk is not None
     link, left = disk.link, count
 
     def link_without_answer(source: str, target: str) -> None:

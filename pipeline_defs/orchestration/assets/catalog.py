@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from ...adapters.lake.store import Store
+from ...adapters.lake.store import open_store
 from ...adapters.spark.spark import RAW_COLUMNS
 from ...core.command_lines import command
 from ...core.decode.decoders import Decode
@@ -201,7 +201,7 @@ def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, An
     """Say where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
     if lake is None:
         return {}
-    folder = Store(lake).url(f"{tree}/{topic.name}")
+    folder = open_store(lake).url(f"{tree}/{topic.name}")
     return {"dagster/uri": folder} | ({"files": dg.MetadataValue.path(f"{folder}/{glob}")} if glob else {})
 
 

@@ -1,0 +1,210 @@
+"""A lake in an object store that obstore knows: names are given and exchanged by conditional writes, within the store.
+
+Invariant: a write that is answered is durable, and no byte of a copy comes to this machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
+from obstore.store import ObjectStore, from_url
+
+from ...core.errors import LakeUnavailable
+from ...core.hadoop_urls import hadoop_url
+from ..system.locks import scratch
+from .store import Answer, Store, version_of
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, UpdateVersion
+    from obstore.fsspec import FsspecStore
+
+# S3 copies onto a free name only as a multipart upload that is completed if the name is free
+COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
+LOOKUPS = 16  # of names, at once
+EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
+
+
+class RemoteStore(Store):
+    """The objects of a lake below a URL (s3, gs, az)."""
+
+    is_remote = True
+
+    @property
+    def objects(self) -> ObjectStore:
+        if self._objects is None:
+            with self.explained("open"):
+                config: Any = COPY_IF_ABSENT if urlsplit(self.root).scheme in {"s3", "s3a"} else {}
+                self._objects = from_url(self.root, **config)
+        return self._objects
+
+    def url(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    @property
+    def hadoop_root(self) -> str:
+        return hadoop_url(self.root)
+
+    def filesystem(self) -> FsspecStore | None:
+        from obstore.fsspec import FsspecStore
+
+        scheme: Any = urlsplit(self.root).scheme  # one that obstore knows, or opening the store had failed
+        filesystem: FsspecStore = FsspecStore(scheme)
+        return filesystem
+
+    def find(self, paths: Sequence[str]) -> dict[str, str]:
+        with self.explained("read", *paths), ThreadPoolExecutor(LOOKUPS) as pool:
+            found = zip(paths, pool.map(self._head, paths), strict=True)
+            return {path: version_of(meta) for path, meta in found if meta is not None}
+
+    def find_in_row(self, paths: Sequence[str]) -> dict[str, str]:
+        folders: dict[str, set[str]] = defaultdict(set)
+        for path in paths:
+            folders[path.rpartition("/")[0]].add(path)
+        found: dict[str, str] = {}
+        for folder, wanted in folders.items():
+            before, last = min(wanted)[:-1], max(wanted)
+            with self.explained("list", folder):
+                for page in obstore.list(self.objects, folder, offset=before):
+                    found |= {meta["path"]: version_of(meta) for meta in page if meta["path"] in wanted}
+                    if page and page[-1]["path"] > last:
+                        break
+        return found
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        try:
+            return obstore.head(self.objects, path)
+        except (NotFoundError, FileNotFoundError):
+            return None
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
+        for page in obstore.list(self.objects, prefix):
+            yield from ((meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000)) for meta in page)
+
+    def _create(self, path: str, data: bytes, scratch: str) -> None:  # noqa: ARG002 (a put is whole or nothing)
+        obstore.put(self.objects, path, data, mode="create")
+
+    def publish(
+        self, staged: str, final: str, *, guard: str | None = None, is_due: Callable[[], bool] = lambda: True
+    ) -> Answer:
+        del guard, is_due  # a name is free or it is not, and nobody holds a lock
+        with self.explained("publish", final, staged):
+            try:
+                self._copy(staged, final)
+            except AlreadyExistsError:
+                return Answer.CONFLICT
+            return Answer.COMMITTED
+
+    def _copy(self, staged: str, final: str) -> None:
+        """Copy within an object store, so that no byte comes here, to a name that is free."""
+        try:
+            obstore.copy(self.objects, staged, final, overwrite=False)
+        except NotFoundError as error:
+            raise FileNotFoundError(staged) from error
+
+    def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
+        del guard
+        with self.explained("exchange", final, staged):
+            self._exchange(staged, final, is_due)
+
+    def _exchange(self, staged: str, final: str, is_due: Callable[[], bool]) -> None:
+        try:
+            data = obstore.get(self.objects, staged).bytes()
+        except NotFoundError as error:
+            raise FileNotFoundError(staged) from error
+        for _ in range(EXCHANGE_TRIES):
+            seen = self._version(final)
+            if not is_due():
+                return
+            with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
+                if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
+                    self._copy(staged, final)
+                else:
+                    obstore.put(self.objects, final, data, mode=seen)
+                obstore.delete(self.objects, staged)
+                return
+        raise LakeUnavailable(
+            f"cannot exchange {self.url(final)}: others have changed it {EXCHANGE_TRIES} times meanwhile; nothing is lost; the "
+            "next run does it",
+            path=final,
+        )
+
+    def _version(self, path: str) -> UpdateVersion | None:
+        try:
+            found = obstore.head(self.objects, path)
+        except (NotFoundError, FileNotFoundError):
+            return None
+        return (
+            {"e_tag": found["e_tag"]}
+            if found["version"] is None
+            else {"e_tag": found["e_tag"], "version": found["version"]}
+        )
+
+    def locked(self, guard: str | None) -> AbstractContextManager[None]:
+        if guard:
+            self._refuse_outside(guard, "lock")
+        return nullcontext()
+
+    def linked_at_ms(self, path: str) -> int | None:
+        with self.explained("read", path):
+            found = self._head(path)
+            return None if found is None else int(found["last_modified"].timestamp() * 1000)
+
+    def is_same(self, path: str, other: str) -> bool:
+        return self.size(path) == self.size(other)
+
+    def delete_folder(self, prefix: str) -> None:
+        with self.explained("delete", prefix):
+            paths = [meta["path"] for meta in self._list(prefix)]
+            if paths or self.exists(prefix):
+                obstore.delete(self.objects, paths or prefix)
+
+    def attempt_folder(self, attempt: str) -> Path | None:  # noqa: ARG002 (a disk says more)
+        return None
+
+    def path_of(self, file: Path) -> str | None:  # noqa: ARG002 (a disk says more)
+        return None
+
+    @contextmanager
+    def local_folder(self, name: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=scratch(), prefix=f"{name}-") as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def local_copy(self, path: str) -> Iterator[Path]:
+        data = self.get(path)
+        if data is None:
+            raise FileNotFoundError(path)
+        with _written(data, self.url(path)) as copy:
+            yield copy
+
+    def make_durable(self, path: str) -> None:
+        pass
+
+    def _make_root(self) -> None:
+        pass
+
+
+@contextmanager
+def _written(data: bytes, url: str) -> Iterator[Path]:
+    """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
+    with ExitStack() as opened:
+        try:
+            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet", dir=scratch()))
+            copy.write(data)
+            copy.flush()
+        except OSError as error:
+            raise LakeUnavailable(
+                f"{url} cannot be read: its copy of {len(data):,} bytes cannot be written to {tempfile.gettempdir()}: "
+                f"{(error.strerror or type(error).__name__).lower()}; nothing is lost; make room there, or have TMPDIR name "
+                "another folder"
+            ) from error
+        yield Path(copy.name)
