@@ -21,6 +21,7 @@ from ..core.errors import (
     LakeUnavailable,
     OffsetlakeError,
     ScanFailed,
+    as_ours,
 )
 from ..core.landing.scans import Scan, group_scans
 from ..core.landing.selection import find_ranges
@@ -70,8 +71,8 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
             found.append(_find(topic, of_topic, attempt, tools[topic], staging))
         except (BadKey, EmptySelection):
             raise
-        except OffsetlakeError as error:
-            broken.append((topic, error))
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            broken.append((topic, as_ours(error, f"topic {topic}")))
     waiting: list[Waiting] = []
     for run, ranges in found:
         finished, unfinished = finish_known(run, ranges)
@@ -98,9 +99,10 @@ def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, stagi
         tools.lake.forget_frontiers(topic)
     coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
+    steps = [*map(coverage.log.ranges.__getitem__, ranges)]
     if attempt.redo and (attempt.on_change == "replace" or not all(map(coverage.is_landed, ranges))):
-        reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}")
-    tools.lake.begin(topic, map(coverage.log.ranges.__getitem__, ranges))
+        steps.append(reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}"))
+    tools.lake.begin(coverage.log, steps)
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges
 

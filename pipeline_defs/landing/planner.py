@@ -12,6 +12,7 @@ import stamina
 
 from ..adapters.kafka.kafka import Kafka
 from ..adapters.lake.lake import Lake
+from ..core.errors import BrokenPlanLog
 from ..core.log.coverage import Coverage
 from ..core.log.plan_step import PlanStep, Tail
 from ..core.log.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, may_be_older, plan, plan_skip
@@ -102,14 +103,19 @@ def commit_next_step(
         known = None  # another planner was there first, or what it was decided from is not there any more
 
 
-def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> None:
+def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> PlanStep:
     """Say in the plan log that landed ranges are about to be replaced, before they are: no frontier document sums them up then.
 
-    `coverage` is one that has the ranges.
+    `coverage` is one that has the ranges. Return the step that says so; raise `BrokenPlanLog`.
     """
     reopened = tuple(sorted({coverage.log.ranges[offsets].seq for offsets in ranges}))
     while True:
         log = lake.recent(coverage.log.topic).log
+        if not log.steps:
+            raise BrokenPlanLog(
+                f"the plan log of topic {coverage.log.topic} is gone since its ranges were read; nothing was written: restore "
+                f"plan/{coverage.log.topic} from a backup of the lake"
+            )
         tail, last = log.tail, log.steps[-1]
         former, growths = tail.former_ids, tail.growths
         step = PlanStep(
@@ -128,4 +134,4 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             reopened=reopened,
         )
         if lake.goes_on(log) and lake.commit_step(step):
-            return
+            return step

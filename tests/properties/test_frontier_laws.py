@@ -206,7 +206,7 @@ def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
             elif number % 3 == 1:
                 path.unlink()
             else:
-                path.write_bytes(replace(found, step_sha256="0" * 64).to_json())
+                path.write_bytes(replace(found, steps_sha256="0" * 64).to_json())
         damaged = Lake(lake.store.root).recent(TOPIC)
         assert damaged.log.base is None
         assert damaged == history.whole()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import pytest
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
 from pipeline_defs.core.log import settling
+from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_tiling
+from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.planner import commit_next_step
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
@@ -143,20 +148,21 @@ def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
 def test_of_two_who_begin_the_newest_step_stands(world: SmallWorld) -> None:
     """[R-96] Whichever call of the store one is overtaken at by the other."""
     world.grow(2)
-    first, second = world.coverage.log.steps
+    log = world.coverage.log
+    first, second = log.steps
     overtaken = []
     for older, newer, number in product((first, second), (first, second), range(8)):
 
         def overtake(call: int, number: int = number, newer: PlanStep = newer) -> None:
             if call == number:
-                world.open(Writer()).begin(TOPIC, [newer])
+                world.open(Writer()).begin(log, [newer])
                 overtaken.append(number)
 
         world.lake.store.delete_folder(f"begun/{TOPIC}")
         before = len(overtaken)
-        world.open(Writer(before=overtake)).begin(TOPIC, [older])
+        world.open(Writer(before=overtake)).begin(log, [older])
         newest = max(older.seq, newer.seq) if len(overtaken) > before else older.seq
-        assert max(world.lake.store.list(f"begun/{TOPIC}")) == f"begun/{TOPIC}/{newest:020d}"
+        assert max(world.lake.store.list(f"begun/{TOPIC}")).startswith(f"begun/{TOPIC}/{newest:020d}.")
     assert len(overtaken) >= 8, "the control: there are that many calls"
 
 
@@ -247,3 +253,128 @@ def test_status_and_tick_say_it_of_that_topic_alone(tmp_path: Path) -> None:
     lose_steps(world, 1)
     assert kinds() == ["broken_plan_log", "broken_plan_log", "broker_unavailable"]
     assert Lake(str(tmp_path)).store.list(f"plan/{TOPIC}") == {}
+
+
+# ---- where a frontier document sums up what is old
+
+
+@pytest.fixture
+def settled(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
+    """A topic of which a document sums up what is landed."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    for _ in range(2):
+        world.grow(2)
+        world.land()
+    assert world.lake.move_frontier(world.coverage, EPOCH_MS, 0)
+    return world
+
+
+def go_on(world: SmallWorld, rounds: int = 3) -> int:
+    """Have records arrive, be planned and landed, each time by who reads from documents; return how often that was refused."""
+    refused = 0
+    for number in range(rounds):
+        world.append(1)
+        try:
+            plan_from_document(world, world.lake)
+            keys = [offsets.key for offsets in world.lake.recent(TOPIC).pending()]
+            if keys:
+                list(land(TOPIC, keys, Attempt(f"on-{number}", "run", "test"), world.tools(world.lake)))
+        except BrokenPlanLog:
+            refused += 1
+    return refused
+
+
+def plan_from_document(world: SmallWorld, lake: Lake) -> None:
+    commit_next_step(TOPIC, world.policy, lake, world.kafka, EPOCH_MS, planner="test", through_end=True)
+
+
+def newest_step(world: SmallWorld) -> str:
+    return max(world.lake.store.list(f"plan/{TOPIC}"))
+
+
+@pytest.mark.parametrize("budget", [1, 200], ids=["shorter", "longer"])
+def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWorld, budget: int) -> None:
+    """[R-96] A document that keeps two steps of before does not make one log of that one and these; nor does anybody else."""
+    for _ in range(2):
+        settled.grow(3)
+    settled.lake.forget_frontiers(TOPIC)
+    assert settled.lake.move_frontier(settled.coverage, EPOCH_MS, 0), "a document that keeps both"
+    plan = settled.lake.store.list(f"plan/{TOPIC}")
+    lost = lose_steps(settled, 2)
+    settled.policy = replace(settled.policy, budget=budget)
+    settled.append(1)
+    plan_from_document(settled, settled.lake)
+    assert set(settled.lake.store.list(f"plan/{TOPIC}")) < set(plan), "the fault: one step instead of two"
+    for path, data in lost.items():
+        settled.lake.store.put_new(path, data, "staging/restore")
+    settled.lake = settled.open(Writer())
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+@pytest.mark.parametrize("what", ["begun", "plan, begun and frontier"])
+def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: SmallWorld, what: str) -> None:
+    """[R-96] Somebody has deleted it; or a backup took `manifests` and `data` later than the rest."""
+    store = settled.lake.store
+    before = {
+        path: store.get(path) or b"" for tree in what.replace(" and", ",").split(", ") for path in store.list(tree)
+    }
+    settled.grow(1)
+    settled.land()
+    for tree in ("begun", "frontier")[: 1 + (what != "begun")]:
+        for path in store.list(tree):
+            store.delete_folder(path)
+    lose_steps(settled, 1)
+    for path, data in before.items():
+        if what != "begun":
+            store.put_new(path, data, "staging/restore")
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(
+    settled: SmallWorld,
+) -> None:
+    """[R-2] In the window that stays open: another planner has written another step of that number by then."""
+    settled.grow(1)
+    mine = settled.open(Writer())
+
+    def lose(step: str, **_: object) -> None:
+        if step == "verify":
+            settled.lake.store.delete_folder(newest_step(settled))
+            settled.lake = settled.open(Writer())
+            settled.append(2)
+            plan_from_document(settled, settled.lake)
+
+    with pytest.raises(BrokenPlanLog):
+        settled.land(lake=mine, on_step=lose)
+    settled.lake = settled.open(Writer())
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+def test_what_a_lost_step_had_reopened_is_found_and_finished(settled: SmallWorld) -> None:
+    """[R-96] A replace of an old range dies after its manifest, and the step that announced it is lost."""
+    first = next(iter(settled.coverage.log.ranges))
+    records = settled.kafka.now.partitions[0].appended
+    records[:] = [replace(record, value=b"new" + (record.value or b"")) for record in records]
+    settled.die("commit", "replace", only=first)
+    lose_steps(settled, 1)
+    assert not settled.lake.recent(TOPIC).pending(), "the fault: nobody who reads from a document sees it"
+    assert go_on(settled) == 0
+    assert settled.coverage.is_landed(first) and settled.coverage.manifests[first].revision == 1
+
+
+def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(settled: SmallWorld) -> None:
+    """[R-2] It is one clear error of the topic."""
+    lake = settled.open(Writer())
+    read = lake.recent
+
+    def lose(topic: str, *since: int) -> Coverage:
+        for tree in ("plan", "manifests", "data", "frontier"):
+            lake.store.delete_folder(f"{tree}/{TOPIC}")
+        return read(topic, *since)
+
+    lake.recent = lose  # type: ignore[method-assign]
+    with pytest.raises(BrokenPlanLog, match="is gone since its ranges were read"):
+        settled.land("replace", lake=lake)

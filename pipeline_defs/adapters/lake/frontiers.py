@@ -5,12 +5,10 @@ frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 
 from ...core.log.frontier import Frontier
 from ...core.log.latency import WINDOW_MS
-from ...core.log.plan_step import PlanStep
 from ...core.offsets import OFFSET_DIGITS
 from .kept import Kept
 from .store import Store
@@ -64,8 +62,3 @@ class Frontiers:
 
 def _path(frontier: Frontier) -> str:
     return f"frontier/{frontier.topic}/{frontier.seq:0{OFFSET_DIGITS}d}.{frontier.made_at_ms:013d}.json"
-
-
-def digest_of(step: PlanStep) -> str:
-    """Return the digest of a step's document; the same step gives the same bytes."""
-    return hashlib.sha256(step.to_json()).hexdigest()

@@ -6,7 +6,7 @@
     frontier/<topic>/<seq20>.<time13>.json                    what the steps before one come to; anybody may delete them
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
-    begun/<topic>/<seq20>                                     the newest step of which anything above may be there
+    begun/<topic>/<seq20>.<digest16>                          the newest step of which anything above may be there
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what is landed after a drop is
@@ -26,13 +26,13 @@ from functools import partial
 from ...core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ...core.log.coverage import Coverage, check_planned
 from ...core.log.delivery import Acceptance, Claim
-from ...core.log.frontier import Frontier
+from ...core.log.frontier import Frontier, digest_of
 from ...core.log.manifest import Manifest, StagedFile
 from ...core.log.plan_step import PlanStep
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
-from .frontiers import Frontiers, digest_of
+from .frontiers import Frontiers
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import (
@@ -45,6 +45,7 @@ from .layout import (
 )
 from .store import Answer, open_store
 
+BEGUN = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SHOWN = 3  # names in a message
 STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
@@ -65,6 +66,7 @@ class Lake:
         self._frontiers = Frontiers(lambda: self.store)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
+        self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
 
     # ---- whether it is there
 
@@ -128,25 +130,71 @@ class Lake:
         if not all(map(self.has_step, log.steps[-1:])):
             self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
             return False
-        if log.base is not None and any(seq > log.steps[-1].seq for seq in self._list_begun(log.topic)):
-            return self.coverage(log.topic).log.steps[-1] == log.steps[-1]  # else somebody has planned meanwhile
+        begun = self._list_begun(log.topic)
+        last = log.steps[-1].seq if log.steps else -1
+        is_elsewhere = any(seq > last for seq, _ in begun) or _contradicts(begun, log)
+        if is_elsewhere or self._may_be_behind(log, begun):
+            if self.coverage(log.topic).log.steps[-1:] != log.steps[-1:]:
+                return False  # somebody has planned meanwhile
+            if (
+                is_elsewhere
+            ):  # what a step did is there that is not: what a document left out may not be settled any more
+                self.forget_frontiers(log.topic)
+            elif log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
+                self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
+        self._looked_at.add(log.topic)
         return True
 
-    def begin(self, topic: str, steps: Iterable[PlanStep]) -> None:
-        """Say that something of these steps is about to be in the lake, before it is.
+    def begin(self, log: PlanLog, steps: Iterable[PlanStep]) -> None:
+        """Say that something of these steps of a log is about to be in the lake, before it is; raise `BrokenPlanLog`.
 
-        Whoever plans finds it by one name, however long the history is, should those steps be lost.
+        Whoever plans finds by one name, however long the history is, that they are lost, or that others stand in their place.
         """
-        newest, begun = max(step.seq for step in steps), self._list_begun(topic)
-        if newest > max(begun, default=-1):
-            self.store.put_new(_begun_path(topic, newest), b"", "staging/begun")
-        for seq in begun:
-            if seq < newest:
-                self.store.delete_folder(_begun_path(topic, seq))
+        newest, begun = max(steps, key=lambda step: step.seq), self._list_begun(log.topic)
+        if _contradicts(begun, log):
+            self.coverage(log.topic)
+        if all(seq <= newest.seq for seq, _ in begun):
+            self._put_begun(newest)
+        for seq, name in begun:
+            if seq < newest.seq:
+                self.store.delete_folder(f"begun/{log.topic}/{name}")
 
-    def _list_begun(self, topic: str) -> list[int]:
+    def _put_begun(self, step: PlanStep) -> None:
+        self.store.put_new(f"begun/{step.topic}/{_begun_name(step)}", b"", "staging/begun")
+
+    def _list_begun(self, topic: str) -> list[tuple[int, str]]:
+        """List the steps of which something may be there: their numbers, and the names that say so."""
         names = (path.rpartition("/")[2] for path in self.store.list(f"begun/{topic}"))
-        return [int(name) for name in names if name.isascii() and name.isdecimal()]
+        return sorted((int(found[1]), name) for name in names if (found := BEGUN.fullmatch(name)))
+
+    def _may_be_behind(self, log: PlanLog, begun: Sequence[tuple[int, str]]) -> bool:
+        """Return whether a log that was read by a frontier document may have lost steps that no name in `begun/` tells of.
+
+        Somebody has deleted the name; or the lake is a backup that was made while it was written, of which a process finds out
+        the first time that it is asked, by listing.
+        """
+        if log.base is None:
+            return False
+        if _last_settled(log.base) > max(begun, default=(-1,))[0]:
+            return True
+        return log.topic not in self._looked_at and self._is_behind(log.topic, log.steps[-1])
+
+    def _is_behind(self, topic: str, last: PlanStep) -> bool:
+        """Return whether the lake has manifests or claims of ranges behind those of a step."""
+        for tree in ("manifests", "claims"):
+            if any(
+                int(name[1:]) > last.generation
+                for name in self.store.folders(f"{tree}/{topic}")
+                if name[1:].isdecimal()
+            ):
+                return True
+            folder = f"{tree}/{topic}/g{last.generation}"
+            for name in self.store.folders(folder):
+                head = last.heads.get(int(name[1:])) if name[1:].isdecimal() else None
+                after = f"{folder}/{name}/{head.offset if head else 0:0{OFFSET_DIGITS}d}"
+                if self.store.list(f"{folder}/{name}", after):
+                    return True
+        return False
 
     def has_step(self, step: PlanStep) -> bool:
         """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
@@ -422,7 +470,9 @@ class Lake:
         seq = bisect_left(range(base.seq), x=True, key=is_beyond)
         if seq == base.seq or seq in base.kept:
             return recent
-        found = self._read_from(topic, replace(base, kept={**base.kept, seq: 0}))
+        kept = [step for step in recent.log.steps if step.seq < base.seq]
+        kept = sorted([*kept, self._steps.get(step_path(topic, seq))], key=lambda step: step.seq)
+        found = self._read_from(topic, replace(base, kept={**base.kept, seq: 0}, steps_sha256=digest_of(kept)))
         return found if found is not None else self.coverage(topic)
 
     def _read_from(self, topic: str, frontier: Frontier) -> Coverage | None:
@@ -513,7 +563,7 @@ class Lake:
         An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
         `waiting`.
         """
-        frontier = sum_up(coverage, digest_of(coverage.log.steps[-1]), now_ms, longest_ms, waiting)
+        frontier = sum_up(coverage, now_ms, longest_ms, waiting)
         if frontier is not None:
             self._frontiers.put(frontier)
         return frontier is not None
@@ -562,18 +612,28 @@ class Lake:
 
 def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     """Return whether a document was made of the log with these steps, and is still true of it."""
-    before = next((step for step in steps if step.seq == frontier.seq - 1), None)
-    is_of_log = before is not None and digest_of(before) == frontier.step_sha256
-    return is_of_log and not needs_whole(frontier, steps)
+    kept = (step for step in steps if step.seq < frontier.seq)
+    return digest_of(kept) == frontier.steps_sha256 and not needs_whole(frontier, steps)
+
+
+def _last_settled(frontier: Frontier) -> int:
+    """Return the number of the last step that a document sums up, of which everything is landed; -1 where it sums up none."""
+    return next((seq for seq in reversed(range(frontier.seq)) if seq not in frontier.kept), -1)
+
+
+def _begun_name(step: PlanStep) -> str:
+    return f"{step.seq:0{OFFSET_DIGITS}d}.{digest_of([step])[:16]}"
+
+
+def _contradicts(begun: Iterable[tuple[int, str]], log: PlanLog) -> bool:
+    """Return whether something was begun of a step that is another one in a log."""
+    steps = {step.seq: step for step in log.steps}
+    return any(seq in steps and name != _begun_name(steps[seq]) for seq, name in begun)
 
 
 def step_path(topic: str, seq: int) -> str:
     """Return where a step of a plan log lies, below the lake's root."""
     return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
-
-
-def _begun_path(topic: str, seq: int) -> str:
-    return f"begun/{topic}/{seq:0{OFFSET_DIGITS}d}"
 
 
 def _seq_of(path: str) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 from ..offsets import OffsetRange
 from .latency import Histogram
-from .plan_step import Growth, Head, Look, Tail, Watermarks, whole
+from .plan_step import Growth, Head, Look, PlanStep, Tail, Watermarks, whole
 
 FORMAT = 1
 Place = tuple[int, int]
@@ -54,13 +54,13 @@ class Frontier:
 
     `kept` gives by step how many ranges the log has before it; `ranges` how many there are before `seq`. `ends` says where the
     links of each place end, `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are
-    at the broker, oldest first, within the last hour before the document was made. `step_sha256` is of the last step before
-    `seq`, which is always kept.
+    at the broker, oldest first, within the last hour before the document was made. `steps_sha256` is of the steps that are
+    kept, of which the last one before `seq` always is one.
     """
 
     topic: str
     seq: int
-    step_sha256: str
+    steps_sha256: str
     made_at_ms: int
     tail: Tail
     ranges: int
@@ -79,7 +79,7 @@ class Frontier:
             "format": FORMAT,
             "topic": self.topic,
             "seq": self.seq,
-            "step_sha256": self.step_sha256,
+            "steps_sha256": self.steps_sha256,
             "made_at_ms": self.made_at_ms,
             "generation": tail.generation,
             "topic_id": tail.topic_id,
@@ -122,7 +122,7 @@ class Frontier:
             return cls(
                 topic=document["topic"],
                 seq=seq,
-                step_sha256=document["step_sha256"],
+                steps_sha256=document["steps_sha256"],
                 made_at_ms=whole(document["made_at_ms"]),
                 tail=Tail(seq, generation, document["topic_id"], heads, former, growths[generation]),
                 ranges=whole(document["ranges"]),
@@ -136,6 +136,14 @@ class Frontier:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
+
+
+def digest_of(steps: Iterable[PlanStep]) -> str:
+    """Return the digest of the documents of steps, in hex; the same steps give the same one."""
+    digest = hashlib.sha256()
+    for step in steps:
+        digest.update(step.to_json())
+    return digest.hexdigest()
 
 
 _NUMBERS = ("ranges", "contents", "weight", "rows", "bytes", "last_landed_ms")

@@ -12,7 +12,7 @@ from ..offsets import OffsetRange
 from .coverage import Coverage, State
 from .delivery import Delivery
 from .expiry import RATE_WINDOW_MS
-from .frontier import Frontier
+from .frontier import Frontier, digest_of
 from .holes import Cause
 from .plan_step import LinkKind, Look, PlanStep
 
@@ -20,12 +20,10 @@ FRONTIER_EVERY = 200  # ranges that no document sums up yet, before the next one
 LOOKS = 12  # at the broker, that a document has of the last hour
 
 
-def sum_up(
-    coverage: Coverage, step_sha256: str, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()
-) -> Frontier | None:
+def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()) -> Frontier | None:
     """Return the document of all that is settled of a log; none while that are few ranges that no document sums up yet.
 
-    `step_sha256` is that of the last step. What was reopened less than `longest_ms` ago stays open: whoever reads it again may
+    What was reopened less than `longest_ms` ago stays open: whoever reads it again may
     be at it for so long. Nor are ranges summed up that are `waiting`, to be decoded say.
     """
     log, before = coverage.log, coverage.log.count_before()
@@ -37,7 +35,7 @@ def sum_up(
     return Frontier(
         topic=log.topic,
         seq=log.tail.seq,
-        step_sha256=step_sha256,
+        steps_sha256=digest_of(step for step in log.steps if step.seq in kept),
         made_at_ms=now_ms,
         tail=log.tail,
         ranges=before[log.tail.seq],

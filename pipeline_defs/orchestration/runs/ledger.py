@@ -95,7 +95,7 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
     if offsets not in coverage.accepted:
         lost = (offsets.start, offsets.end) if state in _GONE else _lost_now(topic, offsets, state, edges)
         edges.lake.begin(
-            topic.name, (step for step in coverage.log.steps if offsets in map(attrgetter("offsets"), step.links))
+            coverage.log, (step for step in coverage.log.steps if offsets in map(attrgetter("offsets"), step.links))
         )
         edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
     return edges.lake.read_accepted(topic.name)[offsets]
