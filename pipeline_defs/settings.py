@@ -49,6 +49,9 @@ S3_ENDPOINTS = (
     "AWS_ENDPOINT",
 )  # where obstore looks for an S3-compatible store
 TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads a variable
+STARTED_BY_US = (
+    "_IS_STARTED_BY_UP"  # in the environment of what `offsetlake up` starts, which has the home of the commands
+)
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
@@ -273,13 +276,14 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
             "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
         )
     moved = env.get("OFFSETLAKE_HOME")
-    if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home:
+    is_ours = STARTED_BY_US in env or is_validating(env)
+    if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home and not is_ours:
         meant = _path("OFFSETLAKE_HOME", moved, project) / "dagster"
         if moved != read_env_file(project, plain).get("OFFSETLAKE_HOME") and Path(home) != meant:
             raise BadSetting(
                 f"OFFSETLAKE_HOME is {moved}, so that commands record in {meant}, and {project / ENV_FILE} has `dagster dev` "
                 f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
-                f"DAGSTER_HOME={meant} too"
+                f"DAGSTER_HOME={meant} too; where {home} is meant, unset OFFSETLAKE_HOME"
             )
     if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME") and not is_validating(env):
         raise BadSetting(

@@ -29,8 +29,11 @@ def fails(raw):
 
 def nothing(raw):
     return 7
+
+def exits(raw):
+    raise SystemExit(3)
 """
-NAMED = ["hexadecimal", "fails", "nothing", "missing"]
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +51,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_a_format_of_a_users_own_decodes(engine: Engine) -> None:
-    """[R-67] What its function leaves out is a dead letter; which package decided is recorded."""
+    """[R-67] What its function leaves out is a dead letter."""
     outcomes = decode(engine, [b"6162", b"zz", None, b""], Side("hexadecimal"))
     assert outcomes.values == ["ab", None, None, ""]
     assert outcomes.classes == [None, "hexadecimal_malformed", None, None]
     assert outcomes.errors[1] == "my_formats:hexadecimal returned null for these bytes"
-    assert outcomes.schemas == {"package": "my-formats 1.2"}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,7 @@ def test_a_format_of_a_users_own_decodes(engine: Engine) -> None:
         ("fails", "it fails: LookupError: no such table"),
         ("nothing", "returns a Spark column, found int"),
         ("missing", "it fails: AttributeError"),
+        ("exits", "it fails: SystemExit: 3"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_named(engine: Engine, name: str, said: str) -> None:
@@ -70,23 +73,27 @@ def test_a_function_that_cannot_be_used_is_named(engine: Engine, name: str, said
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
-def test_a_format_is_named_in_defs_yaml_as_its_entry_point_is() -> None:
+def test_a_format_is_named_in_defs_yaml_as_its_entry_point_is(installed: Path) -> None:
     def load(name: str) -> object:
         return KafkaTopic.resolve_from_yaml(f"topic: orders\ndecode: {{value: {{format: {name}}}}}\n").as_topic()
 
-    assert load("hexadecimal").decode.value.format == "hexadecimal"
+    found = load("hexadecimal").decode
+    assert (found.value.format, found.value.package) == ("hexadecimal", "my-formats 1.2")
+    metadata = installed / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
+    own_formats.cache_clear()
+    assert load("hexadecimal").decode.fingerprint != found.fingerprint, "another version is another decoder"
     with pytest.raises(ValidationError, match="did you mean `hexadecimal`"):
         load("hexadecimel")
 
 
-@pytest.mark.parametrize("name", [Format.AVRO, "twice"])
-def test_a_name_that_is_taken_is_refused(installed: Path, name: str) -> None:
-    """By a format of ours, or by another package."""
-    with (installed / "entry_points.txt").open("a") as file:
-        file.write(f"{name} = my_formats:hexadecimal\n")
+def test_a_name_that_two_packages_have_is_refused_where_it_is_used(engine: Engine, installed: Path) -> None:
+    """Nothing else is; and one of a format of ours is ours."""
     other = installed.with_name("other-1.dist-info")
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
-    (other / "entry_points.txt").write_text(f"[{GROUP}]\ntwice = other:decode\n")
-    with pytest.raises(BadSetting, match=f"{name} = .* has the name of another format"):
-        own_formats()
+    (other / "entry_points.txt").write_text(f"[{GROUP}]\nfails = other:decode\n{Format.STRING} = other:decode\n")
+    with pytest.raises(BadSetting, match=r"format fails is to be one entry point of .*, found .*my_formats:fails"):
+        decode(engine, [b"1"], Side("fails"))
+    assert decode(engine, [b"6162"], Side("hexadecimal")).values == ["ab"]
+    assert decode(engine, [b"6162"], Side(Format.STRING)).values == ["6162"]

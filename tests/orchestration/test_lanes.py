@@ -112,7 +112,8 @@ def test_a_topic_that_is_slow_is_moved_out_of_the_way(
     assert len(world.pending) == 1, "its lane has nothing to do with it any more"
     assert run_lane(world, other, APART).success
     world.assert_all_landed_once()
-    assert f"slow, so that they are landed apart for ten minutes: {world.name};" in said(world, other.topic)
+    expected = f"slow, so apart for ten minutes, or until a job of its own is quick: raw/{world.name};"
+    assert expected in said(world, other.topic)
 
     monkeypatch.undo()
     world.send_numbered(100)
@@ -121,14 +122,28 @@ def test_a_topic_that_is_slow_is_moved_out_of_the_way(
 
 
 def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-97] Else nobody could say which of them is the slow one; one that is not is back after ten minutes."""
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.read_slow", lambda *_: {world.name, other.name})
+    """[R-97] Else nobody could say which of them is the slow one; one that is not goes back at once."""
+    clock, real = [world.edges.now_ms()], Spark.stage
+    world.edges.now_ms = lambda: clock[0]
+
+    def stage(self: Spark, *given: Any) -> Any:
+        clock[0] += 90_000
+        return real(self, *given)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(Spark, "stage", stage)
+        for each in (world, other):
+            assert run_lane(world, other, lane(each)).success
+            each.send_numbered(100)
+    assert asked_lanes(world, other) == [APART], "the fault"
     scans = []
     world.edges.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
     assert run_lane(world, other, APART).success
     assert sorted(scans) == sorted([world.name, other.name])
     for each in (world, other):
         each.assert_all_landed_once()
+        each.send_numbered(100)
+    assert asked_lanes(world, other) == ["0", "1"]
 
 
 def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, other: World) -> None:

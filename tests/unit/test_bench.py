@@ -364,5 +364,5 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
     monkeypatch.setitem(sys.modules, "psutil", None)
     error = CliRunner().invoke(bench).exception
     assert isinstance(error, BadSetting) and str(error).startswith(
-        "the benchmark needs psutil, which is not installed"
+        "the benchmark needs packages that are not installed: psutil;"
     ), error

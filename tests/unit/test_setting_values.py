@@ -18,7 +18,7 @@ from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.orchestration.home.project import make_home
-from pipeline_defs.settings import check_home, load_env_file, read_env_file, read_settings
+from pipeline_defs.settings import STARTED_BY_US, check_home, load_env_file, read_env_file, read_settings
 from tests.support.fuzz import draws, mutate
 from tests.support.secured import jaas, write_properties
 
@@ -398,6 +398,8 @@ def test_dagster_dev_never_records_where_no_command_looks(tmp_path: Path) -> Non
     ):
         check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o", "DAGSTER_HOME": "/srv/o/dagster"})
+    for one in (STARTED_BY_US, "DAGSTER_IS_DEFS_VALIDATION_CLI"):
+        check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o", one: "1"})
     (tmp_path / ".env").write_text(f"OFFSETLAKE_HOME=/srv/o\nDAGSTER_HOME={tmp_path}/.offsetlake/dagster\n")
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
 

@@ -24,37 +24,46 @@ GROUP = "offsetlake.formats"
 
 
 @cache
-def own_formats() -> Mapping[str, EntryPoint]:
-    """Return the entry points by the format's name in defs.yaml; raise `BadSetting` where a name is taken already."""
-    found: dict[str, EntryPoint] = {}
+def own_formats() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return the entry points by the format's name in defs.yaml; one that has the name of a `Format` is none."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
     for each in entry_points(group=GROUP):
-        other = "Offsetlake's own" if each.name in {*Format} else found[each.name].value if each.name in found else None
-        if other:
-            raise BadSetting(
-                f"the entry point {each.name} = {each.value} of {GROUP} has the name of another format, {other}; nothing was "
-                "decoded; give it another name in the package that it comes from"
-            )
-        found[each.name] = each
+        if each.name not in {*Format}:
+            found[each.name] = (*found.get(each.name, ()), each)
     return found
+
+
+def package_of(name: str) -> str:
+    """Return the package that a format comes from, with its version; raise `BadSetting` where several packages name one."""
+    point = _find(name)
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 def decode_own(raw: Column, name: str) -> Decoded:
     """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column."""
-    point = own_formats()[name]
+    point = _find(name)
     try:
         value = point.load()(raw)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     failure = failed(f"{name}_malformed", f.lit(f"{point.value} returned null for these bytes"))
     read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
-    package = {"package": f"{point.dist.name} {point.dist.version}"} if point.dist else {}
     return Decoded(
-        read,
-        lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()),
-        package,
+        read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
     )
+
+
+def _find(name: str) -> EntryPoint:
+    points = own_formats().get(name, ())
+    if len(points) != 1:
+        where = ", ".join(each.value for each in points) or "none"
+        raise BadSetting(
+            f"format {name} is to be one entry point of {GROUP}, found {where}; nothing was decoded; install the package that "
+            "has it, or give all but one another name"
+        )
+    return points[0]
 
 
 def _unusable(point: EntryPoint, why: str) -> BadSetting:

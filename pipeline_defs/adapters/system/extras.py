@@ -17,7 +17,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "json-schema": ("jsonschema_rs",),
     "openlineage": ("openlineage",),
     "protobuf": ("grpc_tools", "ptars"),
-    "registry": ("confluent_kafka", "httpx2"),
+    "registry": ("authlib", "cachetools", "confluent_kafka", "httpx2"),
 }
 """By extra, the modules that it brings."""
 
@@ -27,6 +27,6 @@ def require(extra: str, user: str) -> None:
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
         raise BadSetting(
-            f"{user} needs {', '.join(missing)}, which is not installed; nothing was read or written; "
+            f"{user} needs packages that are not installed: {', '.join(missing)}; nothing was read or written; "
             f"`pip install 'offsetlake[{extra}]'` installs it"
         )

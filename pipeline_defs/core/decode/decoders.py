@@ -58,6 +58,7 @@ class Side:
     `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
     With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
     readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several.
+    `package` is what a format of a user's own comes from, with its version: another one is another decoder.
     """
 
     format: str = Format.NONE
@@ -65,6 +66,7 @@ class Side:
     registry: str | None = None
     subject: str | None = None
     message: str | None = None
+    package: str | None = None
 
     def __post_init__(self) -> None:
         needs_schema = self.format in WITH_SCHEMA

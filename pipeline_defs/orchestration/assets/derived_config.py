@@ -44,6 +44,14 @@ def _format(value: str) -> str:
     return one_of(value, [*Format, *own_formats()])
 
 
+def _package(name: str) -> str | None:
+    if name in {*Format}:
+        return None
+    from ...adapters.formats.own_formats import package_of
+
+    return package_of(name)
+
+
 class SideConfig(YamlModel):
     """How keys, or values, are decoded."""
 
@@ -94,7 +102,7 @@ class SideConfig(YamlModel):
                     "name a file below the project's folder"
                 ) from None
         try:
-            return Side(self.format, schema, self.registry, self.subject, self.message)
+            return Side(self.format, schema, self.registry, self.subject, self.message, _package(self.format))
         except ValueError as error:
             raise BadSetting(f"{where} in defs.yaml: {error}; nothing was decoded; correct it") from error
 

@@ -24,7 +24,7 @@ from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.processes import Process, read_process, spawn_process
 from ...core.errors import BadSetting, Refused, Unavailable
-from ...settings import ENV_FILE, PROJECT, read_env_file
+from ...settings import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from .daemons import DaemonProcess, find_daemons
 from .dagster_home import open_instance
 from .run_locks import is_code_server_gone
@@ -184,7 +184,7 @@ class DagsterServer:
         self.port = port
         command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        environment = {**os.environ, "DAGSTER_HOME": str(self._home), "PATH": path}
+        environment = {**os.environ, "DAGSTER_HOME": str(self._home), "PATH": path, STARTED_BY_US: "1"}
         try:
             with chdir(self._project):  # whose `.env` it reads
                 self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)

@@ -23,7 +23,7 @@ from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, read_known
 from ..runs.moments import duration_text
 from ..runs.projection import ACTIVE, FAILED
-from ..runs.slow_topics import read_slow
+from ..runs.slow_topics import is_slow, read_slow
 from ..runs.tries import failures_of
 from ..runs.visiting import visit_topics
 from .comparing import COMPARE, build_comparison, is_comparison_due
@@ -131,9 +131,13 @@ def find_runs(
     lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
     slow = read_slow(instance, edges.now_ms()) if lanes > 1 else set[str]()
     if slow:
-        postponed.append(f"slow, so that they are landed apart for ten minutes: {', '.join(sorted(slow))}")
+        postponed.append(
+            f"slow, so apart for ten minutes, or until a job of its own is quick: {', '.join(sorted(slow))}"
+        )
     due = (
-        lane_of(each.topic.name, lanes, each.failures, is_slow=each.topic.name in slow) for each in ticks if each.is_due
+        lane_of(each.topic.name, lanes, each.failures, is_slow=is_slow(each.topic, slow))
+        for each in ticks
+        if each.is_due
     )
     for lane in sorted(set(due)):
         tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}

@@ -38,7 +38,7 @@ from ..runs.known import read_known
 from ..runs.moments import Pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_id
-from ..runs.slow_topics import SLOW_SECONDS, note_slow, read_slow
+from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_slow
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 LAND_AND_DERIVE = "land_and_derive"  # the op
 RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
+RANGES_APART = 50  # of a topic that may be slow: its next job shows it
 RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
 JOB_SECONDS = 10.0  # that a job takes, about: whoever becomes pending meanwhile waits for its end
 FIRST_OFFSETS = 1_000_000.0  # of a run's first job, whose pace nobody knows
@@ -85,7 +86,7 @@ def land_and_derive(
 class _PulseRun:
     """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
 
-    `passed_over` says of which topics nothing could be taken, and why; `slow` are those that are of the lane apart.
+    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart.
     """
 
     topics: dict[str, Topic]
@@ -119,9 +120,10 @@ class _PulseRun:
     def _land_next(self) -> bool:
         """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
         due = self._find_due() if self.left > 0 else {}
+        most = RANGES_AT_ONCE
         if self.lane == APART:  # of a job that they share nobody could say which of them is slow
-            due = dict(islice(due.items(), 1))
-        batch = take_turns(due, min(self.left, RANGES_AT_ONCE), self.most_offsets)
+            due, most = dict(islice(due.items(), 1)), RANGES_APART
+        batch = take_turns(due, min(self.left, most), self.most_offsets)
         if not batch:
             return False
         began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
@@ -232,7 +234,7 @@ class _PulseRun:
     def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
         """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
         lane = lane_of(
-            topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=topic.name in self.slow
+            topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow)
         )
         return self.lane in {None, lane}
 
@@ -240,15 +242,23 @@ class _PulseRun:
         """Log a step of landing; what a job that took long has read is slow."""
         log_step(step, **fields)
         if step == "stage":
-            self._judge(fields["topic"].split(","), fields["seconds"])
+            self._judge([self.topics[name].landing for name in fields["topic"].split(",")], fields["seconds"])
 
-    def _judge(self, names: Sequence[str], seconds: float) -> None:
-        """Note topics as slow, where they have kept others waiting for so long: they leave the run's lane, and go on apart."""
-        if self.lane is None or seconds <= SLOW_SECONDS:
+    def _judge(self, duties: Sequence[Duty], seconds: float) -> None:
+        """Note what is slow, where it has kept others waiting for so long: its topic leaves the run's lane, and goes on apart.
+
+        Of several that shared a job nobody knows which: each goes back as soon as a job of its own was quick.
+        """
+        if self.lane is None:
             return
-        self.context.log.warning("step=slow topic=%s seconds=%s", ",".join(names), round(seconds))
-        self.slow |= {*names}
-        note_slow(names, self.context.run.run_id, self.context.instance)
+        names, run_id, instance = {*map(name_of, duties)}, self.context.run.run_id, self.context.instance
+        if seconds > SLOW_SECONDS:
+            self.context.log.warning("step=slow asset=%s seconds=%s", ",".join(sorted(names)), round(seconds))
+            self.slow |= names
+            note_speed(names, run_id, instance, is_slow=True)
+        elif len(names) == 1 and names <= self.slow:
+            self.slow -= names
+            note_speed(names, run_id, instance, is_slow=False)
 
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; what was last decoded longest ago comes first."""
@@ -284,7 +294,7 @@ class _PulseRun:
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         log_step.tell()
-        self._judge([topic.name], (edges.now_ms() - began_ms) / 1000)
+        self._judge([topic.decoding], (edges.now_ms() - began_ms) / 1000)
         report_days(topic, context.instance, edges)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():

@@ -47,8 +47,14 @@ class Undecoded:
         if not self.due:
             return ""
         some = f"{len(self.due):,} range{'s wait' if len(self.due) > 1 else ' waits'}"
+        attempts = [tried.attempts for offsets in self.due if (tried := self.tried.get(offsets, NEVER_TRIED)).attempts]
+        failed = (
+            f" ({len(attempts):,} failed, up to {max(attempts)} times in a row: why is in the failed run)"
+            if attempts
+            else ""
+        )
         return pending_text(
-            f"{some} to be decoded since {time_text(min(self.due.values()))}",
+            f"{some} to be decoded since {time_text(min(self.due.values()))}{failed}",
             self.turns,
             DECODING,
             held=sum(offsets in self.held for offsets in self.due),
