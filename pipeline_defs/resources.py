@@ -35,6 +35,7 @@ from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresse
 from .core.setting_values import check_plain, check_remote, remote_parameters
 from .core.steps import StepWatcher, no_step
 from .landing.attempt import Tools
+from .landing.planner import Planner
 from .landing.staging_places import near, staging_of
 from .settings import IN_PROCESS, Settings, code_version
 from .tables.decoded_staging import DecodeTools
@@ -168,6 +169,12 @@ class Edges:
         from dagster_pyspark import LazyPySparkResource
 
         return LazyPySparkResource(spark_config=self.spark_conf())
+
+    def planner(self, topic: Topic, name: str, kafka: Kafka | None = None) -> Planner:
+        """Return who plans a topic; its steps are found by the name, which begins with the one that is given."""
+        broker = kafka or self.kafka(topic)
+        unique = f"{name} {uuid.uuid4().hex[:8]}"
+        return Planner(topic.name, topic.policy, self.lake, broker, self.now_ms, unique, self.watch_step)
 
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Return the tools of one landing run; Spark is looked for, or started, at the first scan."""

@@ -52,8 +52,8 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         if unknown:
             near = meant(unknown[0], there)
             raise UnknownTopic(
-                f"{', '.join(unknown)}: no such topic at {where}{near}; found {', '.join(there) or 'none'}, beside Kafka's own, "
-                "which begin with __; nothing was written"
+                f"{', '.join(unknown)}: no such topic at {where}{near}; found {', '.join(there) or 'none'}, beside Kafka's "
+                "own, which begin with __; nothing was written"
             )
         if not there:
             raise EmptySelection(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -15,7 +14,6 @@ from ..core.errors import EmptySelection, Refused
 from ..core.log.plan_step import PlanStep
 from ..core.log.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.log.planning import plan as decide
-from ..landing.planner import commit_next_step
 from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.pulse.rebuilding import rebuild_topic
 from ..orchestration.runs.moments import duration_text
@@ -122,16 +120,8 @@ def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -
 
 def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
     edges.check_lake(topic.name)
-    while step := commit_next_step(
-        topic.name,
-        topic.policy,
-        edges.lake,
-        edges.kafka(topic),
-        edges.now_ms(),
-        planner=f"cli {uuid.uuid4().hex[:8]}",
-        through_end=through_end,
-        on_step=edges.watch_step,
-    ):
+    planner = edges.planner(topic, "cli")
+    while step := planner.commit(through_end=through_end):
         yield step
 
 

@@ -6,7 +6,8 @@ record is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import stamina
 
@@ -30,28 +31,50 @@ class _Unproven(Exception):
         self.state = state
 
 
-def decide_step(
-    topic: str,
-    policy: Policy,
-    lake: Lake,
-    kafka: Kafka,
-    now_ms: int,
-    *,
-    planner: str,
-    through_end: bool = False,
-    known: Coverage | None = None,
-    skip: SkipAhead | None = None,
-) -> PlanStep | None:
-    """Decide the next plan step without writing it, or the one that skips ahead; none where there is nothing to decide.
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Who plans a topic, by which policy, from which broker into which lake; `name` is written into its steps."""
 
-    `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
-    """
-    coverage = known or lake.recent(topic)  # which refuses a log that has lost its newest step
-    tail = coverage.log.tail
-    state = _read_settled(topic, tail, policy, kafka, now_ms)
-    if skip is not None:
-        return plan_skip(tail, state, policy, now_ms, skip, coverage.pending(), planner=planner)
-    return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
+    topic: str
+    policy: Policy
+    lake: Lake
+    kafka: Kafka
+    now_ms: Callable[[], int]
+    name: str
+    on_step: StepWatcher = no_step
+
+    def decide(
+        self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
+    ) -> PlanStep | None:
+        """Decide the next plan step without writing it, or the one that skips ahead; none where there is nothing to decide.
+
+        `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
+        """
+        coverage = known or self.lake.recent(self.topic)  # which refuses a log that has lost its newest step
+        tail, now_ms = coverage.log.tail, self.now_ms()
+        state = _read_settled(self.topic, tail, self.policy, self.kafka, now_ms)
+        if skip is not None:
+            return plan_skip(tail, state, self.policy, now_ms, skip, coverage.pending(), planner=self.name)
+        return plan(tail, state, self.policy, now_ms, planner=self.name, through_end=through_end)
+
+    def commit(
+        self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
+    ) -> PlanStep | None:
+        """Commit the next plan step, or the one that skips ahead; raise `BrokenPlanLog`.
+
+        However many planners race, each boundary is decided once. A step is held against the one before it right before it
+        is written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
+        """
+        while True:
+            known = known or self.lake.recent(self.topic)
+            step = self.decide(known, through_end=through_end, skip=skip)
+            if step is None:
+                return None
+            self.on_step("plan_decided", topic=self.topic, seq=step.seq)
+            if self.lake.goes_on(known.log) and self.lake.commit_step(step):
+                self.on_step("plan_committed", topic=self.topic, seq=step.seq)
+                return step
+            known = None  # another planner was there first, or what it was decided from is not there any more
 
 
 def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
@@ -69,38 +92,6 @@ def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: 
     except _Unproven as last:
         return last.state
     raise AssertionError("a retry context ends by returning or raising")
-
-
-def commit_next_step(
-    topic: str,
-    policy: Policy,
-    lake: Lake,
-    kafka: Kafka,
-    now_ms: int,
-    *,
-    planner: str,
-    through_end: bool = False,
-    known: Coverage | None = None,
-    skip: SkipAhead | None = None,
-    on_step: StepWatcher = no_step,
-) -> PlanStep | None:
-    """Commit the next plan step, or the one that skips ahead; raise `BrokenPlanLog`.
-
-    However many planners race, each boundary is decided once. A step is held against the one before it right before it is
-    written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
-    """
-    while True:
-        known = known or lake.recent(topic)
-        step = decide_step(
-            topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known, skip=skip
-        )
-        if step is None:
-            return None
-        on_step("plan_decided", topic=topic, seq=step.seq)
-        if lake.goes_on(known.log) and lake.commit_step(step):
-            on_step("plan_committed", topic=topic, seq=step.seq)
-            return step
-        known = None  # another planner was there first, or what it was decided from is not there any more
 
 
 def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> PlanStep:

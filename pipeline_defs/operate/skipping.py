@@ -5,12 +5,9 @@ What is skipped, and what is planned of it, is decided by `core.planning.plan_sk
 
 from __future__ import annotations
 
-import uuid
-
 from ..core.errors import Refused
 from ..core.log.plan_step import PlanStep
 from ..core.log.planning import SkipAhead
-from ..landing.planner import commit_next_step, decide_step
 from ..orchestration.runs.moments import parse_time
 from ..resources import Edges
 from ..topics import Topic
@@ -38,20 +35,9 @@ def _parse(to: str) -> int:
 
 def preview_skip(topic: Topic, skip: SkipAhead, edges: Edges) -> PlanStep | None:
     """Return the step that skips, without writing it; none where nothing waits before it."""
-    return decide_step(
-        topic.name, topic.policy, edges.lake, edges.kafka(topic), edges.now_ms(), planner="preview", skip=skip
-    )
+    return edges.planner(topic, "preview").decide(skip=skip)
 
 
 def commit_skip(topic: Topic, skip: SkipAhead, edges: Edges) -> PlanStep | None:
     """Write the step that skips; none where nothing waits before it."""
-    return commit_next_step(
-        topic.name,
-        topic.policy,
-        edges.lake,
-        edges.kafka(topic),
-        edges.now_ms(),
-        planner=f"cli {uuid.uuid4().hex[:8]}",
-        skip=skip,
-        on_step=edges.watch_step,
-    )
+    return edges.planner(topic, "cli").commit(skip=skip)

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from tests.support.power import Power
 from tests.support.world import World
@@ -68,7 +68,7 @@ def test_two_homes_land_each_row_once_and_each_shows_it(world: World, homes: tup
         def go_on() -> bool:
             with Kafka(world.edges.bootstrap_servers(world.topic)) as kafka:
                 now_ms, lake = world.edges.now_ms(), world.edges.lake
-                commit_next_step(world.name, Policy(), lake, kafka, now_ms, planner="a person", through_end=True)
+                Planner(world.name, Policy(), lake, kafka, lambda: now_ms, "a person").commit(through_end=True)
             for partition in (0, 1):
                 world.send_numbered(2, partition)
             return planned_by_sensors() >= wanted

@@ -17,7 +17,7 @@ from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.pulse.pulse import tick_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
@@ -183,7 +183,7 @@ def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, i
 
     def plan(by: Kafka) -> PlanStep | None:
         now_ms = world.edges.now_ms()
-        return commit_next_step(one.name, Policy(), world.edges.lake, by, now_ms, planner="test", through_end=True)
+        return Planner(one.name, Policy(), world.edges.lake, by, lambda: now_ms, "test").commit(through_end=True)
 
     with kafka, other:
         assert plan(other) is not None

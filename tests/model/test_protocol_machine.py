@@ -51,7 +51,7 @@ from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
@@ -406,17 +406,9 @@ class ProtocolMachine(RuleBasedStateMachine):
             if skipped_percent is not None:
                 seen, generation = self.kafka.observe(TOPIC, self.isolation_level), self.coverage().log.generation
                 skip = skip_of(seen.watermarks, seen.topic_id, generation, skipped_percent)
-            step = commit_next_step(
-                TOPIC,
-                self.policy,
-                process.lake,
-                cast("Any", kafka or self.kafka),
-                self.now_ms,
-                planner=f"planner-{next(self.attempts)}",
-                through_end=through_end,
-                skip=skip,
-                on_step=process,
-            )
+            broker, name = cast("Any", kafka or self.kafka), f"planner-{next(self.attempts)}"
+            planner = Planner(TOPIC, self.policy, process.lake, broker, lambda: self.now_ms, name, process)
+            step = planner.commit(through_end=through_end, skip=skip)
             assert step is None or step in self.lake.read_plan_log(TOPIC).steps
             return step is not None
         return False

@@ -29,7 +29,7 @@ from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.landing.attempt import Tools
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"
@@ -304,7 +304,7 @@ def kafka_with(records: int, value: str = "v") -> FakeKafka:
 
 def plan_all(lake: Lake, kafka: FakeKafka, policy: Policy, topic: str = TOPIC) -> None:
     """Plan whatever can be, tails included."""
-    while commit_next_step(topic, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
+    while Planner(topic, policy, lake, cast("Any", kafka), lambda: EPOCH_MS, "test").commit(through_end=True):
         pass
 
 

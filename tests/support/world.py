@@ -31,7 +31,6 @@ from pipeline_defs.core.tables.decoding import DecodeVerdict, Decoding
 from pipeline_defs.landing.attempt import Attempt, Tools
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.planner import commit_next_step
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
@@ -219,16 +218,8 @@ class World:
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:
         """Plans until there is nothing to decide."""
         steps = []
-        while step := commit_next_step(
-            self.name,
-            self.topic.policy,
-            self.edges.lake,
-            self.edges.kafka(self.topic),
-            self.edges.now_ms(),
-            planner="test",
-            through_end=through_end,
-            on_step=self.edges.watch_step,
-        ):
+        planner = self.edges.planner(self.topic, "test")
+        while step := planner.commit(through_end=through_end):
             steps.append(step)
         return steps
 

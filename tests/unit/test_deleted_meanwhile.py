@@ -14,7 +14,7 @@ from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
@@ -44,7 +44,7 @@ def lose_newest_step(world: SmallWorld) -> None:
 
 def tick(world: SmallWorld, lake: Lake, **options: Any) -> Any:
     kafka = cast("Any", world.kafka)
-    return commit_next_step(TOPIC, world.policy, lake, kafka, EPOCH_MS, planner="server", through_end=True, **options)
+    return Planner(TOPIC, world.policy, lake, kafka, lambda: EPOCH_MS, "server").commit(through_end=True, **options)
 
 
 def test_a_manifest_that_was_landed_anew_is_seen_by_who_has_read_the_one_before(world: SmallWorld) -> None:

@@ -21,7 +21,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
@@ -285,7 +285,7 @@ def go_on(world: SmallWorld, rounds: int = 3) -> int:
 
 
 def plan_from_document(world: SmallWorld, lake: Lake) -> None:
-    commit_next_step(TOPIC, world.policy, lake, world.kafka, EPOCH_MS, planner="test", through_end=True)
+    Planner(TOPIC, world.policy, lake, world.kafka, lambda: EPOCH_MS, "test").commit(through_end=True)
 
 
 def newest_step(world: SmallWorld) -> str:

@@ -21,7 +21,7 @@ from pipeline_defs.core.steps import no_step
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.ticking import run_tick
@@ -226,7 +226,7 @@ def test_a_plan_log_that_goes_before_anything_is_landed_is_not_begun_anew(tmp_pa
     shutil.rmtree(place.lake / "plan")
     policy, kafka = Policy(records_per_range=4, max_age_seconds=0, start="latest"), cast("Any", place.kafka)
     with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC}"):
-        commit_next_step(TOPIC, policy, place.edges.lake, kafka, EPOCH_MS, planner="test")
+        Planner(TOPIC, policy, place.edges.lake, kafka, lambda: EPOCH_MS, "test").commit()
     assert not (place.lake / "plan").exists()
 
 

@@ -21,7 +21,7 @@ from pipeline_defs.core.errors import StaleAnswer
 from pipeline_defs.core.log.plan_step import Tail, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.landing import planner
-from pipeline_defs.landing.planner import commit_next_step
+from pipeline_defs.landing.planner import Planner
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 
@@ -125,8 +125,9 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     monkeypatch.setattr(planner, "SETTLE_SECONDS", 1.0)
     lake, policy = Lake(str(tmp_path)), Policy(records_per_range=100, max_age_seconds=0)
     kafka = cast("Any", OldBrokers(ends))
-    for now_ms in (1, 2):
-        commit_next_step("orders", policy, lake, kafka, now_ms, planner="test", through_end=True)
+    times = iter((1, 2))
+    for _ in range(2):
+        Planner("orders", policy, lake, kafka, lambda: next(times, 2), "test").commit(through_end=True)
     assert lake.read_plan_log("orders").tail.generation == generation
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.log.planning import Policy
-from ...landing.planner import commit_next_step
 from ...resources import Edges
 from ...topics import Topic
 from .data import SEED, produce
@@ -62,9 +61,7 @@ def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
         load = Load(VALUE_BYTES, each * KAFKA_PARTITIONS, each, KAFKA_PARTITIONS)
         produce(edges.bootstrap_servers(), topic.name, load)
         produced += load.records
-        commit_next_step(
-            topic.name, topic.policy, edges.lake, edges.kafka(topic), edges.now_ms(), planner="bench", through_end=True
-        )
+        edges.planner(topic, "bench").commit(through_end=True)
     found = edges.lake.coverage(topic.name).pending()
     if len(found) != ranges or sum(map(len, found)) != produced:
         raise WrongCount(f"{len(found)} ranges of {topic.name} are planned, and {ranges} were to be")

@@ -25,7 +25,6 @@ from ...core.log.planning import Policy
 from ...core.offsets import OffsetRange, TopicRange
 from ...landing.attempt import Attempt, Tools
 from ...landing.landing import land
-from ...landing.planner import commit_next_step
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.topic_defs import build_topic_defs
 from ...resources import Edges
@@ -226,15 +225,8 @@ class _Stopwatch:
 
 def plan_all(topic: Topic, edges: Edges) -> None:
     """Plan until there is nothing to decide."""
-    while commit_next_step(
-        topic.name,
-        topic.policy,
-        edges.lake,
-        edges.kafka(topic),
-        edges.now_ms(),
-        planner="bench",
-        through_end=True,
-    ):
+    planner = edges.planner(topic, "bench")
+    while planner.commit(through_end=True):
         pass
 
 

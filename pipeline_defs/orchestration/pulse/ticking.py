@@ -5,7 +5,6 @@ All is read from the lake and from Dagster. Two ticks at once are harmless.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoding import Decided, Decoding
 from ...core.tables.latest import Latest
 from ...landing.mirror import mirror_frontier
-from ...landing.planner import commit_next_step
 from ...landing.raw_table import try_append
 from ...landing.sweeping import SWEEP_AFTER_SECONDS
 from ...resources import Edges
@@ -99,16 +97,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     """
     known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.recent(topic.name)  # of a log that is refused nothing is planned
-    step = commit_next_step(
-        topic.name,
-        topic.policy,
-        edges.lake,
-        edges.kafka(topic),
-        edges.now_ms(),
-        planner=f"sensor {uuid.uuid4().hex[:8]}",
-        known=coverage,
-        on_step=edges.watch_step,
-    )
+    step = edges.planner(topic, "sensor").commit(coverage)
     if step is not None:
         coverage = edges.lake.recent(topic.name)
     compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,7 +17,6 @@ import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
 from ...core.errors import BrokerUnavailable, OffsetlakeError
-from ...landing.planner import commit_next_step
 from ...resources import Edges
 from ...topic_files import PatternFile, TopicFiles
 from ...topics import Topic
@@ -97,15 +95,7 @@ def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iter
             try:
                 topic = files.find(name)
                 if topic is not None:
-                    commit_next_step(
-                        topic.name,
-                        topic.policy,
-                        edges.lake,
-                        kafka,
-                        edges.now_ms(),
-                        planner=f"discovery {uuid.uuid4().hex[:8]}",
-                        on_step=edges.watch_step,
-                    )
+                    edges.planner(topic, "discovery", kafka).commit()
             except OffsetlakeError as error:
                 yield f"{name}: {error}"
 
