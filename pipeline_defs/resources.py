@@ -253,7 +253,7 @@ class Edges:
         self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
     ) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
-        from .adapters.formats.spark_decoding import SparkDecoder  # with every format's library
+        from .adapters.decoding.spark_decoding import SparkDecoder  # with every format's library
 
         return DecodeTools(
             decodings=self.decodings,

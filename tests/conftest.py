@@ -17,9 +17,9 @@ from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import Broker, start_broker, stop_broker
 from pipeline_defs.cli import progress
-from pipeline_defs.lab.bench.counting_proxy import CountingProxy
-from pipeline_defs.lab.bench.s3 import s3_environment, s3_server, s3a_conf
-from pipeline_defs.lab.bench.spark_cluster import SparkCluster
+from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
+from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3_server, s3a_conf
+from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.dagster_up import hear_signals

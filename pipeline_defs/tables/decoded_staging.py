@@ -30,7 +30,7 @@ from ..landing.attempt import Attempt
 from ..landing.staging_places import Landed, LocalStaging, Staging
 
 if TYPE_CHECKING:
-    from ..adapters.formats.spark_decoding import SparkDecoder
+    from ..adapters.decoding.spark_decoding import SparkDecoder
 
 SHOWN = 3  # dead letters in a message
 

@@ -16,7 +16,7 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.lab.bench.s3 import s3_environment, s3a_conf
+from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT

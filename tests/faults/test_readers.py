@@ -20,7 +20,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.lab.bench.s3 import s3_environment, s3a_conf
+from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
 from pipeline_defs.tables.compaction import compact, compact_table

@@ -30,7 +30,7 @@ def quiet(settings: Settings, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def run(quiet: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    command = importlib.import_module("pipeline_defs.cli.land")
+    command = importlib.import_module("pipeline_defs.cli.work.land")
     monkeypatch.setattr(command, "open_edges", lambda: quiet.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: quiet.topic)
     return lambda verb, *arguments: CliRunner().invoke(getattr(command, verb), [quiet.name, *arguments])

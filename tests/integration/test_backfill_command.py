@@ -26,7 +26,9 @@ def backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> Backfill:
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": NOON_MS + n * MINUTE_MS} for n in range(50))
     world.plan()
     world.land([offsets.key for offsets in world.pending[:4]])
-    command = importlib.import_module("pipeline_defs.cli.backfill")  # the package has the command itself by this name
+    command = importlib.import_module(
+        "pipeline_defs.cli.work.backfill"
+    )  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
     return lambda *arguments: CliRunner().invoke(command.backfill, [world.name, *arguments])

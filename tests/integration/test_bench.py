@@ -11,22 +11,15 @@ import pytest
 from pipeline_defs.adapters.spark.spark_server import read_server
 from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.lab.bench import (
-    append_cost,
-    backlog,
-    client_cost,
-    decode_cost,
-    derived,
-    history,
-    measurement,
-    topics_cost,
-    upsert,
-)
-from pipeline_defs.lab.bench.delta import DeltaState
-from pipeline_defs.lab.bench.engine import AIMS, EngineProfile, run_engine_bench
+from pipeline_defs.lab.bench import measurement
+from pipeline_defs.lab.bench.engine_costs import backlog, client_cost
+from pipeline_defs.lab.bench.engine_costs.engine import AIMS, EngineProfile, run_engine_bench
+from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, RUN
 from pipeline_defs.lab.bench.measurement import Bench, WrongCount
+from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
-from pipeline_defs.lab.bench.run_cost import PARTS, RUN
+from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
+from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 

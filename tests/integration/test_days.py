@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.adapters.formats.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.decoding.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.event_time import count_days
 from pipeline_defs.cli.launching import decode_through_dagster

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline_defs.adapters.formats.spark_json import parse_schema
+from pipeline_defs.adapters.formats.json.spark_json import parse_schema
 from pipeline_defs.adapters.spark.spark_session import end, make_active, open_session
 from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
 from pipeline_defs.core.errors import BadSetting

@@ -210,7 +210,7 @@ def test_protobuf_through_spark_loses_and_blames_nothing(engine: Engine) -> None
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
-    from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+    from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 
     for seed, dice in draws(1):
         text = draw_schema(dice)

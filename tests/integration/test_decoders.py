@@ -20,9 +20,9 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
+from pipeline_defs.adapters.decoding.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.adapters.formats.decoded import Decoded
-from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
-from pipeline_defs.adapters.formats.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect

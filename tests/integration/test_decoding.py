@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.formats.decoded import Decoded
-from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder
-from pipeline_defs.cli.decode import SAID
+from pipeline_defs.cli.work.decode import SAID
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict
@@ -234,7 +234,7 @@ def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, 
 
 
 def test_a_job_tells_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each few seconds: how many of its files Spark has written. The command shows it (`cli/decode.py`)."""
+    """Each few seconds: how many of its files Spark has written. The command shows it (`cli/work/decode.py`)."""
     monkeypatch.setattr(staging_places, "TELL_SECONDS", 0.0)
     configure(world)
     world.create_topic(2)

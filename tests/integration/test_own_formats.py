@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from pipeline_defs.adapters.formats.own_formats import GROUP, own_formats
+from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting

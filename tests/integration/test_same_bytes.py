@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF
+from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.parquet import digest
 from pipeline_defs.adapters.spark import spark as spark_edge

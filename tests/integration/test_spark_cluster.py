@@ -21,7 +21,7 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EngineLost, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.decoding import Decided
-from pipeline_defs.lab.bench.spark_cluster import SparkCluster
+from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.environment import plain_environment

@@ -14,11 +14,11 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
-from pipeline_defs.lab.bench.counting_proxy import CountingProxy
 from pipeline_defs.lab.bench.data import produce
-from pipeline_defs.lab.bench.driver_bytes import LOAD, count_control, count_driver_bytes
+from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
+from pipeline_defs.lab.bench.engine_costs.driver_bytes import LOAD, count_control, count_driver_bytes
+from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.bench.measurement import Bench
-from pipeline_defs.lab.bench.spark_cluster import SparkCluster
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges

@@ -16,7 +16,7 @@ from kafka.admin import AbortTransactionSpec
 from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
-from pipeline_defs.cli import glance as status_commands
+from pipeline_defs.cli.look import glance as status_commands
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import holding_row, read_holding
 from pipeline_defs.settings import Settings

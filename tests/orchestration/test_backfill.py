@@ -55,7 +55,9 @@ def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
 @pytest.fixture
 def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs `offsetlake backfill` on the world's topic to its end, as a person types it, and returns what it prints."""
-    module = importlib.import_module("pipeline_defs.cli.backfill")  # the package has the command itself by this name
+    module = importlib.import_module(
+        "pipeline_defs.cli.work.backfill"
+    )  # the package has the command itself by this name
     monkeypatch.setattr(module, "open_edges", lambda: world.edges)
     monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
 

@@ -174,7 +174,7 @@ def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> No
 
 def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One way exactly, called as its options are; where that finds nothing, the command says so and is content."""
-    module = importlib.import_module("pipeline_defs.cli.decode")  # the package has the command itself by this name
+    module = importlib.import_module("pipeline_defs.cli.work.decode")  # the package has the command itself by this name
     monkeypatch.setattr(module, "open_edges", lambda: decoded.edges)
     monkeypatch.setattr(module, "find_topic", lambda name: decoded.topic)
 

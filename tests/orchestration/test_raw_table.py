@@ -6,7 +6,7 @@ import pytest
 
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.progress import Shown
-from pipeline_defs.cli.read import run_audit
+from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.landing.auditing import check_table
 from tests.support.world import World
 

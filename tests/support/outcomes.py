@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, Decision, find_decoder
+from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.progress import progress
-from pipeline_defs.cli.read import run_audit
+from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.auditing import Finding, check_published, check_table, check_tiling

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from pipeline_defs.adapters.formats.spark_avro_schema import whole_schema
+from pipeline_defs.adapters.formats.avro.spark_avro_schema import whole_schema
 from pipeline_defs.core.decode.avro import END, enclose, parse_avro, read_avro, record_name
 from pipeline_defs.core.decode.decoders import name_subject
 from pipeline_defs.core.errors import UnusableSchema

@@ -16,15 +16,24 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.lab.bench import derived, topics_cost
 from pipeline_defs.lab.bench.data import values
-from pipeline_defs.lab.bench.delta import DeltaState
-from pipeline_defs.lab.bench.engine import AIMS
+from pipeline_defs.lab.bench.engine_costs.engine import AIMS
+from pipeline_defs.lab.bench.engine_costs.run_cost import (
+    CODE_SERVER,
+    DAEMON,
+    ENGINE,
+    PARTS,
+    REST,
+    RUN,
+    UsageLook,
+    net_seconds,
+    sum_up,
+)
 from pipeline_defs.lab.bench.measurement import EngineReplaced
-from pipeline_defs.lab.bench.orders import PROTO, VALUES
+from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
 from pipeline_defs.lab.bench.rounds import (
     Load,
@@ -37,17 +46,9 @@ from pipeline_defs.lab.bench.rounds import (
     spread,
     summary,
 )
-from pipeline_defs.lab.bench.run_cost import (
-    CODE_SERVER,
-    DAEMON,
-    ENGINE,
-    PARTS,
-    REST,
-    RUN,
-    UsageLook,
-    net_seconds,
-    sum_up,
-)
+from pipeline_defs.lab.bench.table_costs import derived
+from pipeline_defs.lab.bench.table_costs.delta import DeltaState
+from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
 from pipeline_defs.lab.cli.bench import bench
@@ -233,7 +234,7 @@ def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
     rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    monkeypatch.setattr("pipeline_defs.lab.bench.topics_cost.time.time", lambda: 110.0)
+    monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.time.time", lambda: 110.0)
     for _ in range(2):
         traffic.look(tmp_path)
         assert sorted(traffic.waits["t"]) == [8.5, 10.0]
@@ -262,9 +263,9 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
     monkeypatch.setattr("pipeline_defs.lab.bench.report.run_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.engine.run_engine_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.derived.run_derived_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.topics_cost.run_topics_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.engine_costs.engine.run_engine_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.table_costs.derived.run_derived_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.run_topics_bench", start)
     for options, expected in (
         ([], whole),
         (["--part", "engine"], part),

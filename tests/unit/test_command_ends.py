@@ -55,7 +55,9 @@ def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     assert "import goes on" in ended.stdout and ended.returncode == 7
 
 
-@pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.doctor.find_text"])
+@pytest.mark.parametrize(
+    "where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"]
+)
 def test_ctrl_c_while_a_command_runs_ends_it_with_130(
     where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +95,7 @@ def test_an_error_of_the_system_that_is_not_of_the_output_is_not_taken_for_one(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pipeline_defs.cli.doctor.find_text", fail)
+    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", fail)
     with pytest.raises(OSError, match="No space left"):
         ending(monkeypatch, "explain", "refused")
     assert "output_unwritable" not in capfd.readouterr().err
@@ -110,7 +112,7 @@ def test_what_dagster_calls_beta_is_not_said_to_users(
         warnings.warn("records may be lost", UserWarning, stacklevel=1)
         return "text"
 
-    monkeypatch.setattr("pipeline_defs.cli.doctor.find_text", warn)
+    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", warn)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert ending(monkeypatch, "explain", "refused") == 0

@@ -20,7 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli import glance, show, terminal
+from pipeline_defs.cli import show, terminal
+from pipeline_defs.cli.look import glance
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
 from pipeline_defs.core.log.plan_step import Tail

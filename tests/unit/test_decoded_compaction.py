@@ -19,7 +19,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import differing_in_any_order
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli import read
+from pipeline_defs.cli.work import read
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
 from pipeline_defs.core.log.planning import Policy
@@ -46,7 +46,7 @@ from tests.unit.test_redecoding import ALL, MENDED, POISONED, WHOLE
 
 __all__ = ["lake"]
 
-decode_command = importlib.import_module("pipeline_defs.cli.decode")
+decode_command = importlib.import_module("pipeline_defs.cli.work.decode")
 
 INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
 BOTH = [*ALL, *range(10, 20)]

@@ -25,7 +25,7 @@ LOADS_WITHOUT = f"""
 import sys, pkgutil, importlib
 for name in {MODULES}:
     sys.modules[name] = None  # as if it were not installed
-import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.formats.spark_decoding
+import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.decoding.spark_decoding
 for each in pkgutil.iter_modules(pipeline_defs.cli.__path__):
     if each.name != "__main__":
         importlib.import_module(f"pipeline_defs.cli.{{each.name}}")
@@ -48,7 +48,7 @@ def test_without_any_extra_all_else_loads() -> None:
         [sys.executable, "-c", LOADS_WITHOUT], capture_output=True, text=True, check=False, cwd=PROJECT
     )
     assert done.returncode == 0, done.stderr[-2_000:]
-    control = LOADS_WITHOUT + "\nimport pipeline_defs.adapters.formats.spark_protobuf"
+    control = LOADS_WITHOUT + "\nimport pipeline_defs.adapters.formats.protobuf.spark_protobuf"
     done = subprocess.run([sys.executable, "-c", control], capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 1 and "ModuleNotFoundError" in done.stderr
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
-from pipeline_defs.adapters.formats.json_batches import UNEXPLAINED, explain_mismatch
+from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
 
 INNER = StructType().add("x", "integer").add("at", "timestamp")
 ORDER = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.adapters.formats.json_batches import batch_checker
-from pipeline_defs.adapters.formats.json_checks import find_violation, open_checker
+from pipeline_defs.adapters.formats.json.json_batches import batch_checker
+from pipeline_defs.adapters.formats.json.json_checks import find_violation, open_checker
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
 

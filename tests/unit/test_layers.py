@@ -58,17 +58,30 @@ ENVIRONMENT = {
     "orchestration/home/dagster_server.py": "sets what Dagster's processes inherit",
     "orchestration/home/run_locks.py": "finds the home of the Dagster process that it is in",
     "lab/drills/children.py": "has a child forget what its parent is",
-    "lab/bench/driver_bytes.py": "hands it to a child process, with another lake",
-    "lab/bench/history.py": "hands it to a child process, with another lake",
-    "lab/bench/spark_cluster.py": "hands it to a child process, with a token",
+    "lab/bench/engine_costs/driver_bytes.py": "hands it to a child process, with another lake",
+    "lab/bench/pulse_costs/history.py": "hands it to a child process, with another lake",
+    "lab/bench/engine_costs/spark_cluster.py": "hands it to a child process, with a token",
 }
 
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
 LAYERS = [
     *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
-    *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/lake", "adapters/kafka"),
-    *("adapters/tables", "adapters/spark", "adapters/formats"),
-    *("settings.py", "landing", "tables", "topics.py", "resources.py"),
+    *(
+        "adapters/system",
+        "adapters/testbed",
+        "adapters/telemetry",
+        "adapters/lake",
+        "adapters/kafka",
+        "adapters/tables",
+    ),
+    *(
+        "adapters/spark",
+        "adapters/formats",
+        "adapters/formats/json",
+        "adapters/formats/protobuf",
+        "adapters/formats/avro",
+    ),
+    *("adapters/decoding", "settings.py", "landing", "tables", "topics.py", "resources.py"),
     *(
         "orchestration/home",
         "orchestration/runs",
@@ -77,7 +90,9 @@ LAYERS = [
         "orchestration/backfill",
     ),
     *("orchestration", "component.py", "topic_files.py", "orchestration/pulse", "orchestration/upkeep"),
-    *("operate", "definitions.py", "cli", "lab", "lab/demo", "lab/bench", "lab/drills", "lab/cli"),
+    *("operate", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
+    *("lab", "lab/demo", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
+    *("lab/drills", "lab/cli"),
 ]
 FREE_OF_DAGSTER = LAYERS[: LAYERS.index("topics.py")]
 

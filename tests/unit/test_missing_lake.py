@@ -31,7 +31,7 @@ from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
-land_command = importlib.import_module("pipeline_defs.cli.land")
+land_command = importlib.import_module("pipeline_defs.cli.work.land")
 POLICY = Policy(records_per_range=4, max_age_seconds=0)
 ORDERS = Topic(TOPIC, POLICY)
 

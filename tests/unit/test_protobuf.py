@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.adapters.formats.protobuf_schema import (
+from pipeline_defs.adapters.formats.protobuf.protobuf_batches import arrow_type, decode_bodies, open_reader
+from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
     MAIN,
     ProtoFile,
     compile_proto,

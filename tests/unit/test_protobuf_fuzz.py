@@ -8,8 +8,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.protobuf.protobuf_batches import arrow_type, decode_bodies, open_reader
+from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.duck_questions import close_in
-from pipeline_defs.cli import read
 from pipeline_defs.cli.commands import cli
+from pipeline_defs.cli.work import read
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.decoded import DecodedTopic

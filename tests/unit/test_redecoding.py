@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.formats.spark_decoding import Decision
+from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings

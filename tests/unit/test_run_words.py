@@ -40,7 +40,7 @@ def run_that_lands_the_first_only() -> Launched:
 
 def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No line says that a range failed which has landed; the control is the run that landed all."""
-    command = importlib.import_module("pipeline_defs.cli.land")
+    command = importlib.import_module("pipeline_defs.cli.work.land")
     bad = run_that_lands_the_first_only()
 
     def runs(*_: object, **__: object) -> Iterator[Launched]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline_defs.cli import glance, show
+from pipeline_defs.cli import show
+from pipeline_defs.cli.look import glance
 
 NOW_MS = 1_700_000_000_000
 BILLIONS = 4_294_967_296

@@ -27,7 +27,7 @@ from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
-from pipeline_defs.cli import compact as command
+from pipeline_defs.cli.work import compact as command
 from pipeline_defs.core.errors import DamagedFile, LakeUnavailable, RangeFilesKept, TableFileGone
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage

@@ -14,9 +14,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.cli import commands, glance, read, show, terminal
+from pipeline_defs.cli import commands, show, terminal
 from pipeline_defs.cli import progress as bar
 from pipeline_defs.cli.commands import cli
+from pipeline_defs.cli.look import glance
+from pipeline_defs.cli.work import read
 from pipeline_defs.landing.auditing import Finding
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.topics import NO_TOPICS

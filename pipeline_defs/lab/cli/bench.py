@@ -71,9 +71,11 @@ def bench(
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
     require("bench", "the benchmark")
-    from ..bench import derived, engine, pulse_cost, topics_cost
+    from ..bench.engine_costs import engine
     from ..bench.measurement import require_own_spark
+    from ..bench.pulse_costs import pulse_cost, topics_cost
     from ..bench.report import choose_loads, choose_systems, run_bench
+    from ..bench.table_costs import derived
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too

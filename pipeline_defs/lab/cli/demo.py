@@ -23,7 +23,7 @@ from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
-from ...cli.engine import stopping_engine
+from ...cli.home.engine import stopping_engine
 from ...cli.show import find_topic, open_edges, print_table, size_text
 from ...cli.terminal import OUT, TerminalWords, styled
 from ...core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic

@@ -25,7 +25,7 @@ from ...core.steps import no_step
 
 PRELOADED = [
     "pipeline_defs.cli.commands",
-    "pipeline_defs.cli.land",
+    "pipeline_defs.cli.work.land",
     "pipeline_defs.lab.drills.peers",
     "dagster_pyspark",
     "pyarrow.dataset",

@@ -39,7 +39,7 @@ def _format(value: str) -> str:
     """Return the name of a format; one of a user's own is looked for only where it is none of ours: that imports Spark."""
     if value in {*Format}:
         return value
-    from ...adapters.formats.own_formats import own_formats
+    from ...adapters.decoding.own_formats import own_formats
 
     return one_of(value, [*Format, *own_formats()])
 
@@ -47,7 +47,7 @@ def _format(value: str) -> str:
 def _package(name: str) -> str | None:
     if name in {*Format}:
         return None
-    from ...adapters.formats.own_formats import package_of
+    from ...adapters.decoding.own_formats import package_of
 
     return package_of(name)
 

@@ -36,13 +36,13 @@ def read_side(side: Side, name: str) -> Column:
         case Format.JSON:
             return _read_ddl(side.schema, name)
         case Format.AVRO:
-            from ...adapters.formats.spark_avro_schema import reader_schema
+            from ...adapters.formats.avro.spark_avro_schema import reader_schema
 
             return reader_schema(side.schema, (), what).column
         case Format.PROTOBUF:
             return _read_proto(side.schema, side.message, what)
         case _:
-            from ...adapters.formats.json_checks import read_columns
+            from ...adapters.formats.json.json_checks import read_columns
 
             return parse_ddl(read_columns(side.schema, {}, what)[1])
 
@@ -61,7 +61,7 @@ def _read_ddl(text: str, name: str) -> Column:
 
 
 def _read_proto(text: str, message: str | None, what: str) -> Column:
-    from ...adapters.formats.protobuf_schema import columns_of as columns_of_message
-    from ...adapters.formats.protobuf_schema import compile_proto, find_message
+    from ...adapters.formats.protobuf.protobuf_schema import columns_of as columns_of_message
+    from ...adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 
     return columns_of_message(find_message(compile_proto(text, {}, what), message, what))

@@ -1,0 +1,1 @@
+"""Decoding in Spark: which format decodes what, those of a user's own included."""

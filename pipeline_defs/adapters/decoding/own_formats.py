@@ -1,0 +1,73 @@
+"""Formats of a user's own: functions that an installed package names under the entry points `offsetlake.formats`.
+
+    [project.entry-points."offsetlake.formats"]
+    ebcdic = "my_formats:from_ebcdic"     # from_ebcdic(raw: Column) -> Column
+
+Such a function is given the Spark column of the bytes, and returns that of the values: null where bytes cannot be decoded, and
+the same value for the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from ...core.decode.decoders import Format
+from ...core.errors import BadSetting, first_line
+from ..formats.decoded import Decoded, SideOutcome, failed, no_id
+
+GROUP = "offsetlake.formats"
+
+
+@cache
+def own_formats() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return the entry points by the format's name in defs.yaml; one that has the name of a `Format` is none."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for each in entry_points(group=GROUP):
+        if each.name not in {*Format}:
+            found[each.name] = (*found.get(each.name, ()), each)
+    return found
+
+
+def package_of(name: str) -> str:
+    """Return the package that a format comes from, with its version; raise `BadSetting` where several packages name one."""
+    point = _find(name)
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def decode_own(raw: Column, name: str) -> Decoded:
+    """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column."""
+    point = _find(name)
+    try:
+        value = point.load()(raw)
+    except (Exception, SystemExit) as error:
+        raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(value, Column):
+        raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
+    failure = failed(f"{name}_malformed", f.lit(f"{point.value} returned null for these bytes"))
+    read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
+    return Decoded(
+        read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
+    )
+
+
+def _find(name: str) -> EntryPoint:
+    points = own_formats().get(name, ())
+    if len(points) != 1:
+        where = ", ".join(each.value for each in points) or "none"
+        raise BadSetting(
+            f"format {name} is to be one entry point of {GROUP}, found {where}; nothing was decoded; install the package that "
+            "has it, or give all but one another name"
+        )
+    return points[0]
+
+
+def _unusable(point: EntryPoint, why: str) -> BadSetting:
+    return BadSetting(
+        f"format {point.name} of {GROUP}, {point.value}, cannot be used: {why}; nothing was decoded; correct that function, or "
+        "`format` in defs.yaml"
+    )

@@ -1,0 +1,185 @@
+"""Decoding in Spark: landed files in, per file one of decoded rows and, where any are bad, one of dead letters.
+
+One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
+from ...core.login.client_properties import ANYBODY, RegistryLogin
+from ...core.tables.decoded_table import IDENTITY
+from ..formats.avro.spark_avro import decode_avro
+from ..formats.decoded import Decoded, SideOutcome, failed, no_id
+from ..formats.json.spark_json import decode_json
+from ..lake.remote_file import File
+from ..spark.engine import Engine
+from ..spark.spark import SCAN_CONF, paths_of, write_parquet
+from .own_formats import decode_own
+from .spark_event_time import with_event_time
+from .spark_serialized import decode_serialized
+
+WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
+DECODE_CONF: Mapping[str, str] = {
+    **SCAN_CONF,
+    "spark.sql.files.maxPartitionBytes": WHOLE_FILES,
+    "spark.sql.files.openCostInBytes": WHOLE_FILES,
+    "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
+}
+RAW_SCHEMA = (
+    "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key {key}, "
+    "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+# read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
+TEXTS = (Format.JSON, Format.STRING, Format.UUID)
+BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
+READ = "_"  # the column of what is read of keys and values
+Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
+
+
+def decode_none(raw: Column) -> Decoded:
+    """Leave bytes as they are."""
+    nothing = f.lit(None).cast("string")
+    return Decoded(raw, lambda raw: SideOutcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
+
+
+def decode_string(raw: Column) -> Decoded:
+    """Read UTF-8; other bytes are an error, never replacement characters."""
+    failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
+    read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
+    return Decoded(
+        read, lambda read: SideOutcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
+    )
+
+
+def _json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
+    from ..formats.json.spark_json_schema import decode_json_schema  # of an extra
+
+    return decode_json_schema(rows, column, side, login)
+
+
+def _protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
+    from ..formats.protobuf.spark_protobuf import decode_protobuf  # of an extra
+
+    return decode_protobuf(rows, column, side, login)
+
+
+DECODERS: Mapping[str, Decoder] = {
+    Format.NONE: lambda _rows, column, _side, _login: decode_none(f.col(column)),
+    Format.STRING: lambda _rows, column, _side, _login: decode_string(f.col(column)),
+    Format.JSON: lambda _rows, column, side, _login: decode_json(f.col(column), side.schema or ""),
+    Format.JSON_SCHEMA: _json_schema,
+    Format.AVRO: decode_avro,
+    Format.PROTOBUF: _protobuf,
+    **dict.fromkeys(SERIALIZED, lambda _rows, column, side, _login: decode_serialized(f.col(column), side)),
+}
+
+
+def find_decoder(name: str) -> Decoder:
+    """Return the decoder of a format: ours, or a user's own."""
+    return DECODERS.get(name) or (lambda _rows, column, _side, _login: decode_own(f.col(column), name))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How keys and values of rows decode."""
+
+    sides: Mapping[str, Decoded]  # by key, value
+
+    @property
+    def schemas(self) -> Mapping[str, str]:
+        """What decided the outcome beside the configuration, by side and id."""
+        return {
+            f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()
+        }
+
+    def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, SideOutcome]]:
+        """Decode rows: these with one column more, and what became of each side in terms of it."""
+        # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
+        # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
+        once = f.monotonically_increasing_id().alias("once")
+        read = f.struct(*(decoded.read.alias(side) for side, decoded in self.sides.items()), once)
+        outcomes = {side: decoded.judge(f.col(READ)[side]) for side, decoded in self.sides.items()}
+        return rows.withColumn(READ, read), outcomes
+
+
+class SparkDecoder:
+    """Decodes landed files of one topic."""
+
+    def __init__(self, engine: Engine, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
+        self._engine = engine
+        self._sides = decode.sides
+        self._event_time = decode.event_time
+        self._login = login
+
+    @property
+    def writer(self) -> str:
+        """Names what writes: equal bytes can be expected only from the same writer."""
+        return f"spark {self._engine.version}"
+
+    def decide(self, files: Sequence[File]) -> Decision:
+        """Decide how rows of landed files decode, all that a registry is asked included.
+
+        Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
+        """
+        consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
+        with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
+            if any(side.format not in BY_SPARK for side in self._sides.values()):
+                self._engine.ready_workers(session)
+            rows = self._read(session, files)
+            return Decision(
+                {name: find_decoder(side.format)(rows, name, side, self._login) for name, side in self._sides.items()}
+            )
+
+    def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:
+        """Write the rows of landed files that can be decoded below `folder`."""
+
+        def good(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
+            columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
+            rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
+            return rows if self._event_time is None else with_event_time(rows, self._event_time)
+
+        self._stage(files, decision, good, folder)
+
+    def stage_dead_letters(self, files: Sequence[File], decision: Decision, folder: str) -> None:
+        """Write the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
+        self._stage(files, decision, _dead_letters, folder)
+
+    def _stage(
+        self,
+        files: Sequence[File],
+        decision: Decision,
+        choose: Callable[[DataFrame, Mapping[str, SideOutcome]], DataFrame],
+        folder: str,
+    ) -> None:
+        consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
+        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
+            rows = choose(*decision.read(self._read(session, files)))
+            write_parquet(rows, self._engine, folder)
+
+    def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
+        types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
+        return session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
+
+
+def _dead_letters(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
+    key, value = sides["key"], sides["value"]
+    failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
+    columns = [
+        *map(f.col, IDENTITY),
+        *(f.col(name).cast("binary").alias(f"raw_{name}") for name in sides),
+        f.col("headers"),
+        f.when(~key.is_right, "key").otherwise("value").alias("side"),
+        failure["error_class"].alias("error_class"),
+        failure["error"].alias("error"),
+    ]
+    return read.where(~(key.is_right & value.is_right)).select(*columns, *_schema_ids(sides))
+
+
+def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
+    return [side.schema_id.alias(f"{name}_schema_id") for name, side in sides.items()]

@@ -1,0 +1,1 @@
+"""JSON, with a schema in Spark's DDL or a JSON Schema."""

@@ -1,0 +1,113 @@
+"""JSON in Spark: bytes to columns of a stated schema, with what is wrong of those that do not have it.
+
+Spark's own parser does the work; what it would pass over in silence is an error here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
+
+from ....core.errors import LONGEST_REASON, BadSetting
+from ..decoded import Decoded, SideOutcome, failed, no_id
+from .json_batches import batch_explainer
+from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
+
+CORRUPT = "c"
+STRICT = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "timestampFormat": TIMESTAMP_FORMAT,
+}
+# the limits are those of Spark's parser
+NO_VALUE = (
+    "the text is not one JSON value, or one beyond what is read: 998 levels, 1,000 digits of a number, 50,000 characters of a "
+    "name, 20,000,000 of a text"
+)
+# an escaped backslash, or both halves of a pair: what is left of `\ud800` then stands alone, and Spark would make a ? of it
+WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
+
+
+def parse_schema(ddl: str) -> DataType:
+    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where Spark does not take it."""
+    try:
+        return DataType.fromDDL(ddl)
+    except AnalysisException as error:  # not of a server that went away, which is the engine's to say
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise BadSetting(
+            f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
+            "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
+        ) from error
+
+
+def decode_json(source: Column, ddl: str) -> Decoded:
+    """Decode JSON of a schema in Spark's DDL.
+
+    | the record | what becomes of it |
+    |---|---|
+    | null | null: a tombstone |
+    | not UTF-8, no JSON, more than one value, `null`, half of a surrogate pair | error |
+    | another type than the schema's, of a field or of the whole | error |
+    | a value that its type cannot say, see `spark_json_values` | error |
+    | a field that is null or missing | null; an error where the schema says `NOT NULL` |
+    | a field that the schema does not name | passed over: it is in the landed range |
+    """
+    schema = parse_schema(ddl)
+    text = source.cast("string")
+    # Spark reads the first value of a text and passes over what comes after it. So each text is read as the first of two
+    # members of a map, whose every member is counted. A text that closes the map itself, or opens another one, would have to
+    # know these names
+    box, end = secrets.token_hex(8), secrets.token_hex(8)
+    boxed = f.concat(f.lit(f'{{"{box}":{{"v":'), text, f.lit(f',"{end}":null}}}}'))
+    wrapped = StructType(
+        [StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())]
+    )
+    # bytes are ASCII where they stay as many as Latin 1; to be told so is faster than to be told that they are UTF-8
+    is_ascii = f.octet_length(f.decode(source.cast("binary"), "ISO-8859-1")) == f.octet_length(text)
+    # asked for by several fields, in each row: what is asked for twice without condition Spark works out once
+    parsed = f.from_json(boxed, wrapped, STRICT)
+    is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
+    read = f.struct(
+        f.get(f.map_values(parsed[box]), 0).alias("value"),
+        parsed.isNull().alias("is_null"),
+        f.coalesce(parsed[CORRUPT].isNull() & is_one, f.lit(False)).alias("is_one"),  # noqa: FBT003
+        (is_ascii | f.is_valid_utf8(text)).alias("is_utf8"),
+        (text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)).alias("is_halved"),
+    )
+
+    def judge(read: Column) -> SideOutcome:
+        value = read["value"]
+        is_read = read["is_one"] & read["is_utf8"] & ~read["is_halved"]
+        settled = settle(value, schema)
+        wrong = find_wrong(value, settled, schema)
+        inside = f.try_variant_get(f.try_parse_json(boxed), f"$.{box}", "map<string,variant>")
+        is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
+        failure = (
+            f.when(~read["is_utf8"], failed("not_utf8", f.lit("the bytes are not UTF-8")))
+            .when(
+                read["is_halved"],
+                failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")),
+            )
+            .when(~(is_read | is_json), failed("json_malformed", f.lit(NO_VALUE)))
+            .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
+        )
+        is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())
+        return SideOutcome(settled, is_right, failure, no_id())
+
+    return Decoded(read, judge)
+
+
+def _explain(text: Column, schema: DataType) -> Column:
+    """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    explained: Column = make(batch_explainer(schema), StringType())(text.cast("binary"))  # which need not be UTF-8
+    return explained

@@ -1,0 +1,286 @@
+"""Protobuf's schemas: .proto text through protoc to descriptors, and what one message can read of another's bytes.
+
+Nothing here decodes. Fields are told apart by their numbers, never by their names.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import grpc_tools
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from ....core.bounds import MOST_COLUMNS, MOST_LEVELS
+from ....core.decode.columns import Column
+from ....core.errors import UnusableSchema, unusable_schema
+from ....core.near import meant
+
+MAIN = "offsetlake_schema.proto"
+_OF_ABSL = re.compile(r"WARNING: All log messages before absl|[WI]\d{4} |\s*$")  # what protoc says of itself, on stderr
+PROTOC_SECONDS = 60
+LONGEST_NAME = 100  # characters of a name in a message
+
+# what a reader's type makes of a writer's other one without a loss: numbers that are encoded alike, and are no smaller
+WIDER: Mapping[str, frozenset[str]] = {
+    "int32": frozenset({"int64"}),
+    "uint32": frozenset({"uint64", "int64"}),
+    "sint32": frozenset({"sint64"}),
+    "bool": frozenset({"int32", "int64", "uint32", "uint64"}),
+    "enum": frozenset({"int32", "int64"}),
+    "string": frozenset({"bytes"}),
+    "bytes": frozenset({"string"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProtoFile:
+    """A compiled schema: a serialized FileDescriptorSet, what it imports before it."""
+
+    descriptors: bytes
+
+    def messages(self) -> Mapping[str, Descriptor]:
+        """Return the messages that the schema itself defines, by their full names, at any depth."""
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+        pool = DescriptorPool()
+        for file in FileDescriptorSet.FromString(self.descriptors).file:
+            pool.Add(file)
+        top = pool.FindFileByName(MAIN).message_types_by_name.values()
+        return {message.full_name: message for outer in top for message in _within(outer)}
+
+
+def compile_proto(text: str, references: Mapping[str, str], what: str) -> ProtoFile:
+    """Compile a schema with what it imports by name; raise `UnusableSchema` with what protoc says."""
+    return _compile(text, tuple(sorted(references.items())), what)
+
+
+@lru_cache(maxsize=1_000)
+def _compile(text: str, references: tuple[tuple[str, str], ...], what: str) -> ProtoFile:
+    known = Path(grpc_tools.__file__).parent / "_proto"
+    compiled = FileDescriptorSet()
+    with tempfile.TemporaryDirectory() as name:
+        given, out, folder = Path(name, "given"), Path(name, "descriptors"), Path(name, "sources")
+        folder.mkdir()
+        for file, _ in references:
+            _refuse_name(file, what)
+        for file, content in (*references, (MAIN, text)):
+            described = _read_described(content)
+            if described is not None:
+                described.name = file
+                compiled.file.append(described)
+            else:
+                _write(folder / file, content, what)
+        given.write_bytes(compiled.SerializeToString())
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{known}", "--include_imports"]
+        try:
+            done = subprocess.run(
+                [*command, f"--descriptor_set_in={given}", f"--descriptor_set_out={out}", MAIN],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PROTOC_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise unusable_schema(what, f"protoc does not end within {PROTOC_SECONDS} seconds") from error
+        if done.returncode != 0 or not out.exists():
+            lines = [line for line in done.stderr.splitlines() if not _OF_ABSL.match(line)]
+            lines = lines or [f"protoc ends with {done.returncode}"]
+            said = "; ".join(line.replace(f"{folder}/", "") for line in lines if line.strip())
+            raise unusable_schema(what, f"it is no Protobuf schema: {said}")
+        return ProtoFile(out.read_bytes())
+
+
+def _refuse_name(file: str, what: str) -> None:
+    """Refuse the name of an import that is no plain path: nothing is ever written outside of the temporary folder."""
+    parts = file.split("/")
+    if file == MAIN or not file.isprintable() or "\\" in file or {"", ".", ".."} & {*parts}:
+        raise unusable_schema(
+            what, f"it imports {file[:LONGEST_NAME]!r}, expected a plain path below its own such as shop/order.proto"
+        )
+
+
+def _write(path: Path, content: str, what: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    except (OSError, ValueError) as error:  # too long, no text, or a file where another import has a folder
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise unusable_schema(what, f"the import {path.name[:LONGEST_NAME]!r} cannot be written: {reason}") from error
+
+
+def _read_described(text: str) -> FileDescriptorProto | None:
+    """Return a schema that is a descriptor in base64, as Confluent's clients for Python register it; none where it is text."""
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
+
+
+def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
+    """Return the message that records are of: the one that is named, with or without its package, else the only one."""
+    try:
+        messages = file.messages()
+    except (TypeError, KeyError) as error:  # descriptors that clients registered as they are
+        raise unusable_schema(what, f"its descriptors do not fit together: {error}") from error
+    outer = [each for each in messages.values() if each.containing_type is None]
+    found = [each for each in messages.values() if name in {each.full_name, each.name}] if name else outer
+    if len(found) != 1:
+        raise UnusableSchema(
+            f"{what} has the messages {', '.join(messages) or '(none)'}, expected {f'one {name}' if name else 'one'}"
+            f"{meant(name, messages) if name else ''}; nothing was decoded; name it with `message` in defs.yaml"
+        )
+    problems = _Problems()
+    problems.find(found[0], ())
+    if problems.found:
+        raise unusable_schema(what, f"it has no columns in Spark: {'; '.join(problems.found)}")
+    return found[0]
+
+
+KNOWN: Mapping[str, str] = {
+    "google.protobuf.Timestamp": "timestamp",
+    "google.type.Date": "date",
+    "google.protobuf.Duration": "integer",
+    "google.type.TimeOfDay": "integer",
+    **{f"google.protobuf.{kind}Value": "integer" for kind in ("Int32", "Int64", "UInt32")},
+    **{f"google.protobuf.{kind}Value": "number" for kind in ("UInt64", "Float", "Double")},
+    "google.protobuf.StringValue": "text",
+    "google.protobuf.BytesValue": "binary",
+    "google.protobuf.BoolValue": "boolean",
+}
+SCALARS: Mapping[str, str] = {
+    **dict.fromkeys(("uint64", "fixed64", "float", "double"), "number"),
+    "enum": "text",
+    "string": "text",
+    "bytes": "binary",
+    "bool": "boolean",
+}
+
+
+def columns_of(message: Descriptor) -> Column:
+    """Return the columns of a message, which has no problems."""
+    return Column("struct", {field.name: _column_of(field) for field in message.fields})
+
+
+def _column_of(field: FieldDescriptor) -> Column:
+    inner = field.message_type
+    if inner is None:
+        column = Column(SCALARS.get(_type(field), "integer"))
+    elif inner.GetOptions().map_entry:
+        return Column("map", inner=tuple(_column_of(each) for each in inner.fields))
+    else:
+        column = Column(KNOWN[inner.full_name]) if inner.full_name in KNOWN else columns_of(inner)
+    return Column("list", inner=(column,)) if _is_repeated(field) else column
+
+
+class _Problems:
+    """What of a message has no column; each message is looked at once, however often it is named."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._columns: dict[str, int] = {}
+
+    def find(self, message: Descriptor, outside: tuple[str, ...]) -> int:
+        """Find messages within themselves or without fields, groups, names that differ in case only; return the columns."""
+        name = message.full_name
+        if name in outside:
+            self.found.append(f"{name} contains itself")
+            return 1
+        if name in self._columns:
+            return self._columns[name]
+        if not message.fields:
+            self.found.append(f"{name} has no fields")
+        if len(outside) > MOST_LEVELS:
+            self.found.append(f"{name} is more than {MOST_LEVELS} levels deep")
+            return 1
+        names = [field.name.lower() for field in message.fields]
+        self._columns[name] = 1
+        columns = 1
+        for field in message.fields:
+            if names.count(field.name.lower()) > 1:
+                self.found.append(f"{name}.{field.name} differs from another field in case only")
+            if _type(field) == "group":  # ptars passes over it
+                self.found.append(f"{name}.{field.name} is a group")
+            columns += 1 if field.message_type is None else self.find(field.message_type, (*outside, name))
+        self._columns[name] = columns
+        if columns > MOST_COLUMNS and not self.found:
+            self.found.append(
+                f"{name} has more than {MOST_COLUMNS:,} columns, once each message is put where it is named"
+            )
+        return columns
+
+
+def encode_path(message: Descriptor) -> list[bytes]:
+    """Return the ways in which Confluent's serializers say which message of its file follows; the first is the usual one."""
+    path: list[int] = []
+    inner: Descriptor | None = message
+    while inner is not None:
+        outer = inner.containing_type
+        siblings = outer.nested_types if outer else inner.file.message_types_by_name.values()
+        path.insert(0, [each.full_name for each in siblings].index(inner.full_name))
+        inner = outer
+    spelled = b"".join(_zigzag(number) for number in (len(path), *path))
+    return [b"\0", spelled] if path == [0] else [spelled]
+
+
+def find_mismatches(
+    writer: Descriptor, reader: Descriptor, where: str = "", seen: set[tuple[str, str]] | None = None
+) -> Iterator[str]:
+    """Find the numbers that two messages use for what is not the same: Protobuf itself would pass over it, or change it.
+
+    Two messages are compared where they first meet, and nowhere again (`seen`).
+    """
+    seen = set() if seen is None else seen
+    if (writer.full_name, reader.full_name) in seen:
+        return
+    seen.add((writer.full_name, reader.full_name))
+    known = {field.number: field for field in writer.fields}
+    for field in reader.fields:
+        wrote = known.get(field.number)
+        if wrote is None:
+            continue
+        at = f"{where}{field.name} = {field.number}"
+        before, after = _type(wrote), _type(field)
+        if _is_repeated(wrote) != _is_repeated(field) or (before != after and after not in WIDER.get(before, ())):
+            yield f"{at} was written as {_spell(wrote)}, expected {_spell(field)}"
+        elif field.message_type is not None:
+            yield from find_mismatches(wrote.message_type, field.message_type, f"{at}: ", seen)
+
+
+def _within(message: Descriptor) -> Iterator[Descriptor]:
+    yield message
+    for inner in message.nested_types:
+        if not inner.GetOptions().map_entry:
+            yield from _within(inner)
+
+
+def _zigzag(number: int) -> bytes:
+    """Return a number as a varint of zigzag; of no negative ones."""
+    left, out = number << 1, b""
+    while left > 0x7F:
+        out, left = out + bytes([left & 0x7F | 0x80]), left >> 7
+    return out + bytes([left])
+
+
+def _type(field: FieldDescriptor) -> str:
+    name: str = FieldDescriptorProto.Type.Name(field.type)
+    return name.removeprefix("TYPE_").lower()
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    return bool(field.is_repeated)
+
+
+def _spell(field: FieldDescriptor) -> str:
+    return f"{'repeated ' if _is_repeated(field) else ''}{_type(field)}"

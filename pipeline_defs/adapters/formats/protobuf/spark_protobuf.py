@@ -1,0 +1,110 @@
+"""Protobuf in Spark: messages of any writers' schemas read as one message, in Arrow batches of Spark's Python workers.
+
+Protobuf's bytes do not say what they are: where a registry names their writers' schemas, those are compared first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ....core.decode.decoders import Side
+from ....core.login.client_properties import ANYBODY, RegistryLogin
+from ...kafka.schema_registry import Registered, connect
+from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
+from .protobuf_batches import arrow_type, batch_decoder, open_reader
+from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
+
+KIND = "PROTOBUF"
+
+
+def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
+    """Decode Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
+
+    Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
+    """
+    if side.registry:
+        return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
+    what = f"the protobuf schema of the {column}"
+    file = compile_proto(side.schema or "", {}, what)
+    raw, nothing = f.col(column), f.lit(None).cast("string")
+    read = _read(raw, file, find_message(file, side.message, what))
+    return _decoded(f.lit(False), read, (nothing, nothing), no_id(), {})  # noqa: FBT003
+
+
+def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
+    raw = f.col(column)
+    given = wire.read_reader(side, side.message, KIND)
+    file = compile_proto(given.text, given.references, given.what)
+    reader = find_message(file, side.message, given.what)
+    body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
+    compared, unusable = usable(wire.writers, KIND, lambda schema: _compare(schema, reader))
+    failures = {each: failure for each, (_, failure) in compared.items()} | unusable
+    for each, (prefixes, _) in compared.items():
+        for prefix in prefixes:
+            start = head_of(each) + prefix
+            body = body.when(
+                f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1)
+            )
+    read = _read(body, file, reader)
+    writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
+    schemas = writers | ({} if side.schema else {"reader": _text(given)})
+    is_unread = raw.isNotNull() & body.isNull()
+    return _decoded(is_unread, read, wire.explain(raw, failures), schema_id(raw), schemas)
+
+
+def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
+    """Return the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
+    messages = compile_proto(schema.text, schema.references, f"schema {schema.id}").messages()
+    written = messages.get(reader.full_name)
+    if written is None:
+        reason = f"it has the messages {', '.join(messages)}, expected {reader.full_name}"
+        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
+    mismatches = [*find_mismatches(written, reader)]
+    if mismatches:
+        reason = "; ".join(mismatches)
+        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
+    return encode_path(written), (
+        "other_message",
+        f"another message of schema {schema.id}, expected {reader.full_name}",
+    )
+
+
+def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
+    """Return struct<value, error>, of bodies that are not null."""
+    found = open_reader(file.descriptors, message.full_name).handler.schema()
+    columns = from_arrow_type(arrow_type(pa.struct(list(found))))
+    wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
+    returned = StructType([StructField("value", columns), StructField("error", StringType())])
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    read: Column = make(batch_decoder(file.descriptors, message.full_name, wanted), returned)(body)
+    return read
+
+
+def _decoded(
+    is_unread: Column, message: Column, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
+) -> Decoded:
+    """Return what was read of messages; `failure` is what is wrong where there is no body to read."""
+    read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
+
+    def judge(read: Column) -> SideOutcome:
+        value, error = read["message"]["value"], read["message"]["error"]
+        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(failed("protobuf_malformed", error))
+        return SideOutcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
+
+    return Decoded(read, judge, schemas)
+
+
+def _text(schema: Registered | Reader) -> str:
+    """Return the schema with what it imports, as one text to be told apart by."""
+    imported: Mapping[str, str] = schema.references
+    return "\n".join([*(f"// {name}\n{text}" for name, text in sorted(imported.items())), schema.text])

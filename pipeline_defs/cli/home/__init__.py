@@ -1,0 +1,1 @@
+"""Commands of a project and its processes."""

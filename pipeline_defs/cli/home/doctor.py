@@ -1,0 +1,188 @@
+"""`offsetlake doctor`, `jars` and `explain`: what this machine lacks, how it gets it, and what an error means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.markdown import Markdown
+
+from ...adapters.system.jars import resolve_jars
+from ...adapters.system.java import find_java
+from ...adapters.testbed.class_archive import make_archive
+from ...core.durability import Durability
+from ...core.errors import OffsetlakeError
+from ...operate.documents import explain as find_text
+from ...operate.documents import read_runbook
+from ...orchestration.home.dagster_home import open_instance
+from ...orchestration.home.project import write_env
+from ...resources import Edges
+from ...settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
+from ...topic_files import load_topics
+from ...topics import Topic
+from ..progress import progress
+from ..show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
+from ..terminal import OUT
+from .engine import spark_text
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check Java, jars, Spark, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
+
+    The last lines say of each topic what the loss of a broker would take: a risk is no error.
+
+    \b
+    Example:
+      offsetlake doctor
+    """
+    edges = open_edges()
+    questions: dict[str, Callable[[], str]] = {
+        **_about_spark(edges),
+        "broker": lambda: _ask_brokers(edges),
+        "lake": lambda: _ask_lake(edges),
+        "dagster home": lambda: _ask_dagster(edges),
+        "topics": lambda: _ask_topics(edges),
+    }
+    answers: dict[str, tuple[bool, str]] = {}
+    durable: dict[str, Durability] = {}
+    with progress("looking at this machine") as shown:
+        for name, question in questions.items():
+            shown.update(
+                text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer"
+            )
+            if name == "topics" and not answers["broker"][0]:
+                answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
+            else:
+                answers[name] = _ask(question)
+        for broken in load_topics().broken:
+            answers[f"topic {broken.name}"] = False, broken.error.message
+        if answers["broker"][0]:
+            answers |= {name: (True, text) for name, text in _ask_patterns(edges)}
+        for topic in _configured() if answers["topics"][0] else ():
+            shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
+            try:
+                durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+            except OffsetlakeError as error:
+                answers[f"topic {topic.name}"] = False, str(error)
+    if as_json:
+        rest = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
+        risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
+        print_json([*rest, *risks])
+    else:
+        rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
+        for name, each in durable.items():
+            rows += [(f"topic {name}", "risk", risk) for risk in each.risks] or [(f"topic {name}", "ok", each.promise)]
+        print_table("doctor", ["what", "", "found"], rows)
+    if not all(ok for ok, _ in answers.values()):
+        raise SystemExit(1)
+
+
+def _about_spark(edges: Edges) -> dict[str, Callable[[], str]]:
+    """Return what is asked about Spark: of somebody else's only whether it fits, which needs neither Java nor jars here."""
+    settings = edges.settings
+    if settings.spark_remote is not None:
+        return {"spark": lambda: f"Spark {edges.engine(edges.pyspark()).version}, {spark_text(settings)}"}
+    return {
+        "java": lambda: str(find_java()),
+        "jars": lambda: f"{len(resolve_jars('spark', settings.jars))} in {settings.jars}",
+        "spark": lambda: spark_text(settings),
+    }
+
+
+def _ask(question: Callable[[], str]) -> tuple[bool, str]:
+    try:
+        return True, question()
+    except OffsetlakeError as error:
+        return False, str(error)
+
+
+def _ask_brokers(edges: Edges) -> str:
+    """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
+    of_clusters = [*(each.template for each in load_topics().patterns), *_configured()]
+    asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
+    found = []
+    for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
+        # first: what is wrong of the address or the properties file is said here
+        topics = edges.kafka(topic).list_topics()
+        found.append(f"{address} answers over {edges.access(topic).properties}, {len(topics)} topics")
+    return "\n".join(found)
+
+
+def _configured() -> list[Topic]:
+    """Return the project's topics; a defs.yaml that is wrong has a row of its own."""
+    return list(load_topics().topics.values())
+
+
+def _ask_patterns(edges: Edges) -> Iterator[tuple[str, str]]:
+    """Yield each pattern with what it matches on its cluster."""
+    found = load_topics()
+    for file in found.patterns:
+        names = [name for name in edges.kafka(file.template).list_topics() if file.pattern.matches(name)]
+        new = sorted({*names} - found.topics.keys())
+        more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
+        yield f"topics {file.pattern}", f"{len(names)} match{more}"
+
+
+def _ask_lake(edges: Edges) -> str:
+    edges.check_lake()
+    return f"{edges.settings.lake} can be written"
+
+
+def _ask_dagster(edges: Edges) -> str:
+    """Look into Dagster's home, and have a plain `dagster dev` use it: writes `.env` where a clone has none."""
+    project, home = find_project(), edges.settings.dagster_home
+    if home == project.joinpath(*DEFAULT_HOME):
+        write_env(project, home)
+    with open_instance(home) as instance:
+        found = f"{home}, {instance.get_runs_count()} runs"
+    elsewhere = read_env_file(project).get("DAGSTER_HOME", str(home))
+    if Path(elsewhere) != home:
+        found += f"; a plain `dagster dev` in {project} takes {elsewhere} of its .env: use `offsetlake up`"
+    return found
+
+
+def _ask_topics(edges: Edges) -> str:
+    found = []
+    for name, topic in sorted(load_topics().topics.items()):
+        topic_id = edges.kafka(topic).read_topic_id(name)
+        found.append(
+            name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
+        )
+    return ", ".join(found) or f"none configured: add {defs_folder(find_project())}/<topic>/defs.yaml"
+
+
+@click.command()
+def jars() -> None:
+    """Fetch Spark's jars, check their sha256, and prepare Spark's start; what is there already is kept.
+
+    \b
+    Example:
+      OFFSETLAKE_HOME=/opt/offsetlake/home offsetlake jars
+    """
+    folder = read_settings().jars
+    with progress("fetching Spark's jars, where they are not there yet"):
+        found = resolve_jars("spark", folder)
+    make_archive(folder, "spark")
+    OUT.print(f"{len(found)} jars of Spark are in {folder}, each with its pinned sha256", soft_wrap=True)
+
+
+@click.command()
+@click.argument("kind", required=False)
+def explain(kind: str | None) -> None:
+    """Print what KIND, the word before an error's message, means and what to do. Without it: all kinds.
+
+    The name of a document, such as `security` or `decoding`, prints that document.
+
+    \b
+    Examples:
+      offsetlake explain broker_unavailable
+      offsetlake explain security
+    """
+    if kind:
+        OUT.print(Markdown(find_text(kind)))
+        return
+    rows = [(paragraph.kind, paragraph.first_sentence) for paragraph in read_runbook().values()]
+    print_table("kinds of errors", ["kind", "what it means"], rows)

@@ -1,0 +1,118 @@
+"""`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from ...adapters.system.jars import resolve_jars
+from ...adapters.system.java import find_java
+from ...core.errors import EmptySelection, LakeUnavailable
+from ...operate.failed_runs import FailedSince
+from ...operate.landed import LandedSince, landed_text
+from ...orchestration.home.daemons import DaemonProcess
+from ...orchestration.home.dagster_home import open_instance
+from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
+from ...orchestration.home.project import write_env
+from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
+from ...resources import Edges
+from ...settings import DEFAULT_HOME, defs_folder, find_project
+from ...topic_files import load_topics
+from ..progress import progress
+from ..show import open_edges, print_broken
+from ..terminal import OUT, styled
+from .engine import stopping_engine
+
+LOOKS_EVERY_SECONDS = 1.0
+_TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port of Dagster's UI; by default 3000, or one that is free."
+)
+def up(port: int | None) -> None:
+    """Start Dagster for this project and say what lands, until Ctrl-C.
+
+    \b
+    Examples:
+      offsetlake up
+      offsetlake up --port 3001
+    """
+    _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
+    project, edges = find_project(), open_edges()
+    found = load_topics()
+    topics = list(found.topics.values())
+    print_broken(found.broken)
+    if not topics and not found.patterns:
+        raise EmptySelection(
+            f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
+        )
+    try:
+        with _services(project, edges, port) as server, open_instance(edges.settings.dagster_home) as instance:
+            if why := server.find_load_error():
+                raise DagsterUnavailable(
+                    f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
+                    "`dg check defs` shows the place"
+                )
+            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
+            names = ", ".join(
+                [*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)]
+            )
+            OUT.print(
+                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
+                soft_wrap=True,
+            )
+            told: set[DaemonProcess] = set()
+            looked = time.monotonic()
+            while server.is_running():
+                time.sleep(LOOKS_EVERY_SECONDS)
+                if server.revive_code_server():
+                    OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
+                for other in set(server.find_others()) - told:
+                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                    told.add(other)
+                if found.patterns and time.monotonic() - looked > DISCOVER_SECONDS:
+                    looked = time.monotonic()
+                    with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
+                        topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
+                for line in failed.read(datetime.now(UTC)):
+                    OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
+                if landed := since.read():
+                    OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
+            raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
+    except KeyboardInterrupt:
+        OUT.print("everything is stopped; what is landed stays landed")
+
+
+@contextmanager
+def _services(project: Path, edges: Edges, port: int | None) -> Iterator[DagsterServer]:
+    """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
+    settings = edges.settings
+    find_java()
+    with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
+        resolve_jars("spark", settings.jars)
+    if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
+        write_env(project, settings.dagster_home)
+    server = DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port)
+    server.check_alone()
+    OUT.print("starting Dagster, which takes some 20 seconds")
+    with stopping_engine(settings), server:
+        try:
+            yield server
+        finally:
+            _handle_signals(signal.SIG_IGN)  # a second Ctrl-C would leave running what the first one ends
+            OUT.print("stopping Dagster")
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)

@@ -1,0 +1,70 @@
+"""`offsetlake map`: the picture of a topic's coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...core.advice import counted
+from ...core.errors import Refused
+from ...core.landing.picture import LinkLook
+from ...operate.status import find_instance
+from ...orchestration.map.draw import read_picture, write_page
+from ...orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
+from ..progress import progress
+from ..show import find_topic, open_edges, print_table, size_text, topic_argument
+from ..terminal import ERRORS, OUT
+
+
+@click.command("map")
+@topic_argument
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
+)
+def coverage_map(topic: str, out: Path | None) -> None:
+    """Draw what of TOPIC is landed and decoded, planned, failed or lost: in the terminal, or as an HTML file without network.
+
+    \b
+    Examples:
+      offsetlake map flights
+      offsetlake map flights --out flights.html
+    """
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Refused(
+            f"cannot write the map to {out}: there is no folder {out.absolute().parent}; nothing was written; name another "
+            "--out, or make that folder"
+        )
+    configured, edges = find_topic(topic), open_edges()
+    with find_instance(edges.settings.dagster_home) as instance, progress(f"reading {topic}"):
+        picture, remark = read_picture(configured, edges, instance)
+    if out is not None:
+        with progress(f"drawing {len(picture.lengths):,} ranges"):
+            write_page(picture, remark, edges.now_ms(), out)
+        OUT.print(
+            f"{counted(len(picture.lengths), 'range')} of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
+            soft_wrap=True,
+        )
+    else:
+        rows = []
+        for line in picture.lines:
+            found = counts(picture, line)
+            rows.append(
+                (
+                    name(line),
+                    bar(picture, line),
+                    *(found[look] for look in (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)),
+                    *(decoded(picture, line) or ()),
+                )
+            )
+        print_table(
+            f"coverage of {topic}",
+            [
+                *("", "from the first offset to the head", "landed", "planned", "failed", "lost"),
+                *(DECODED_COLUMNS if picture.dead_letters else ()),
+            ],
+            rows,
+        )
+        OUT.print(legend())
+    if remark:
+        ERRORS.print(remark, soft_wrap=True)

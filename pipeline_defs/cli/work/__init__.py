@@ -1,0 +1,1 @@
+"""Commands that work on a topic: produce, plan, land, decode, read, compact."""

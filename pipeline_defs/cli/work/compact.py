@@ -1,0 +1,196 @@
+"""`offsetlake compact`: many small files of tables become few, range files that the raw one has may go from `data/`.
+
+And `sweep`: what crashes left in staging goes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ...core.advice import counted
+from ...core.errors import RangeFilesKept
+from ...core.tables.compaction import CompactionVerdict, Group
+from ...core.tables.decoded_table import DecodedGroup
+from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from ...orchestration.runs.moments import time_text
+from ...orchestration.upkeep.compacting import check_compaction, check_has_table, compact_tables, plan_compaction
+from ...resources import Edges
+from ...tables.dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
+from ..progress import progress
+from ..show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
+from ..terminal import OUT
+
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
+
+
+class _Age(click.ParamType[float]):
+    name = "age"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return an age in seconds."""
+        found = re.fullmatch(r"(\d{1,6})([dhm])", str(value), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is no age: expected a number of up to six digits and d, h or m, e.g. 30d", param, ctx)
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+@click.command()
+@topic_argument
+@click.option("--all", "every", is_flag=True, help="The newest files too, which would wait for more to weigh enough.")
+@click.option(
+    "--drop-range-files-after",
+    "drop_after",
+    type=_Age(),
+    metavar="AGE",
+    help="Delete range files from data/ that were landed so long ago, e.g. 30d, and that a compacted file has the rows of; "
+    "0d: however lately.",
+)
+@click.option("--apply", is_flag=True, help="Compact, and drop range files (default: dry run).")
+@json_option
+def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_json: bool) -> None:
+    """Compact the raw and the decoded table of TOPIC: many small files become few of about target_file_bytes.
+
+    A job does it too.
+
+    What is landed stays as it is, unless --drop-range-files-after deletes files from `data/`: their rows are then in the table
+    alone, where `offsetlake sql`, audit, trace, redo and decoding find them, and a plain glob does not.
+
+    \b
+    Examples:
+      offsetlake compact flights
+      offsetlake compact flights --all --apply
+      offsetlake compact flights --drop-range-files-after 30d --apply
+    """
+    with progress(f"looking for what of {topic} can be compacted"):
+        configured, edges = find_topic(topic), open_edges()
+        if drop_after is not None or configured.decode is None:
+            check_has_table(edges)
+        groups = [group for table in plan_compaction(configured, edges, every=every).values() for group in table]
+    verdicts = list[CompactionVerdict]()
+    dropped = list[DropVerdict]()
+    if apply:
+        edges.check_lake(topic)
+        with progress(f"compacting {topic}", len(groups)) as shown:
+            edges.watch_step = shown.watching(edges.watch_step)
+            tools = edges.tools(configured, edges.pyspark())
+            for verdict in compact_tables(configured, "cli", tools, edges, every=every):
+                verdicts.append(verdict)
+                shown.advance()
+    plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
+    if plans:
+        dropped = _drop(topic, plans, edges, dry_run=not apply)
+    kept = [each for each in dropped if each.reason]
+    plans = [plan.without({each.offsets for each in kept}) for plan in plans]
+    rows = [_row(each.group, each) for each in verdicts] if apply else [_row(group, None) for group in groups]
+    if as_json:
+        drops = [{"key": each.offsets.key, "reason": each.reason} for each in dropped]
+        print_json({"topic": topic, "done": apply, "files": rows, "droppable": _count(plans), "dropped": drops})
+    else:
+        _show(topic, rows, plans, drop_after, edges, dry_run=not apply)
+    check_compaction(topic, verdicts)
+    if kept:
+        raise RangeFilesKept(
+            f"{len(kept)} of {len(dropped)} range files of topic {topic} {'' if apply else 'would '}stay where they are",
+            [f"range {each.offsets.text(topic)}: {each.reason}" for each in kept],
+        )
+
+
+def _drop(topic: str, plans: Sequence[Droppable], edges: Edges, *, dry_run: bool) -> list[DropVerdict]:
+    found = []
+    with progress(f"{'looking at' if dry_run else 'dropping'} range files of {topic}", _count(plans)) as shown:
+        for verdict in drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step, dry_run=dry_run):
+            found.append(verdict)
+            shown.advance()
+    return found
+
+
+def _count(plans: Sequence[Droppable]) -> int:
+    return sum(len(plan.manifests) for plan in plans)
+
+
+def _row(group: Group, verdict: CompactionVerdict | None) -> dict[str, Any]:
+    return {
+        "table": "decoded" if isinstance(group, DecodedGroup) else "raw",
+        "key": group.key,
+        "outcome": verdict.outcome.value if verdict else None,
+        "files": len(group.files),
+        "rows": group.rows,
+        "bytes_before": group.bytes,
+        "bytes_after": verdict.file.bytes if verdict and verdict.file else None,
+    }
+
+
+def _show(
+    topic: str,
+    rows: Sequence[dict[str, Any]],
+    plans: Sequence[Droppable],
+    drop_after: float | None,
+    edges: Edges,
+    *,
+    dry_run: bool,
+) -> None:
+    sizes, files = ("bytes_before", "bytes_after"), sum(row["files"] for row in rows)
+    print_table(
+        f"{'would compact' if dry_run else 'compacted'} {counted(files, 'file')} of {topic} to {len(rows)}",
+        ["table", "ranges", "outcome", "files", "rows", "before", "after"],
+        [
+            [*(row[name] for name in ("table", "key", "outcome", "files", "rows")), *(size_text(row[s]) for s in sizes)]
+            for row in rows
+        ],
+    )
+    if drop_after is not None:
+        glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
+        print_table(
+            f"{'would drop' if dry_run else 'dropped'} {counted(_count(plans), 'range file')} of {topic}",
+            ["compacted", "range files", "bytes"],
+            [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans if plan.manifests],
+        )
+        if any(plan.manifests for plan in plans):
+            OUT.print(
+                f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True
+            )
+    if dry_run:
+        OUT.print("nothing was written; add --apply to do it")
+
+
+@click.command()
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=SWEEP_AFTER_SECONDS / 3600,
+    show_default=True,
+    metavar="HOURS",
+    help="Leave what was written later: a run may be at work on it.",
+)
+@click.option("--apply", is_flag=True, help="Delete them (default: dry run).")
+def sweep(older_than: float, apply: bool) -> None:
+    """Delete what attempts that died left unpublished; published files are never touched. A nightly job does it too.
+
+    \b
+    Examples:
+      offsetlake sweep
+      offsetlake sweep --older-than 12 --apply
+    """
+    if not math.isfinite(older_than):
+        raise click.BadParameter(f"expected a number of hours, found {older_than}", param_hint="--older-than")
+    edges = open_edges()
+    with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
+        now_ms, seconds = edges.now_ms(), older_than * 3600
+        if apply:
+            orphans = sweep_orphans(edges.lake, now_ms, seconds, shown.count)
+        else:
+            orphans = find_orphans(edges.lake, now_ms, seconds)
+    rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
+    verb = "swept" if apply else "would sweep"
+    print_table(
+        f"{verb} {counted(len(orphans), 'orphan')} of {edges.lake.store.url('staging')}",
+        ["staged by", "size", "last written"],
+        rows,
+    )
+    if orphans and not apply:
+        OUT.print("nothing was deleted; add --apply to delete them")

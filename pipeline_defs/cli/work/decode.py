@@ -1,0 +1,143 @@
+"""`offsetlake decode`, `dead-letters` and `latest`: what landed records say, which cannot be read, the latest of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ...adapters.tables.latest_table import LatestTable
+from ...core.advice import counted
+from ...core.command_lines import command
+from ...core.decode.decoders import Decode
+from ...core.errors import BadSetting, RangesFailed, Refused
+from ...core.landing.selection import find_ranges
+from ...core.offsets import OffsetRange
+from ...orchestration.assets.decoded_checks import read_dead_letters
+from ...orchestration.backfill.choosing import Choice, find_decoded
+from ...resources import Edges
+from ...tables.latest import find_due
+from ...topics import Topic
+from ..launching import decode_through_dagster, update_latest_through_dagster
+from ..progress import progress
+from ..runs import launching, print_runs
+from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
+from ..terminal import OUT
+
+SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
+LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
+
+
+@click.command()
+@topic_argument
+@click.option("--due", "missing", is_flag=True, help="What is landed and not decoded as it is landed now; the default.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
+@click.option("--dead", is_flag=True, help="Ranges with dead letters, again.")
+@click.option("--outdated", is_flag=True, help="Ranges that another decoder than that of defs.yaml has decoded, again.")
+@click.option("--schema", "schema_id", metavar="ID", help="Ranges with rows of this registry id, again: 7, or value:7.")
+def decode(topic: str, **chosen: Any) -> None:
+    """Decode landed ranges through Dagster, in this process: those that are due, or those chosen. Kafka is not asked.
+
+    \b
+    Examples:
+      offsetlake decode flights
+      offsetlake decode flights --dead
+      offsetlake decode flights --key 0-0-20000
+    """
+    configured, edges = find_topic(topic), open_edges()
+    check_decodes(configured)
+    edges.check_lake(topic)
+    choice = Choice(**(chosen if any(chosen.values()) else {"missing": True}), decoded=True, said_in="decode")
+    ranges = _find(choice, configured, edges)
+    if not ranges:
+        OUT.print(f"nothing of {topic} is to be decoded")
+        return
+    with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
+        runs = decode_through_dagster(
+            configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
+        )
+        print_runs(topic, runs, "decoded")
+
+
+def check_decodes(topic: Topic) -> Decode:
+    """Return how the topic is decoded; refuse one that is not."""
+    if topic.decode is None:
+        raise Refused(
+            f"topic {topic.name} is not decoded: its defs.yaml has no `decode`; nothing was read or written; say there how its "
+            "keys and values are decoded (`offsetlake explain decoding`)"
+        )
+    return topic.decode
+
+
+def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
+    if choice.way == "key":
+        return find_ranges(topic.name, choice.keys, edges.lake.coverage_of(topic.name, choice.keys))
+    return find_decoded(choice, topic, edges)
+
+
+@click.command(name="dead-letters")
+@topic_argument
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Of this range; by default of all.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="So many at most.")
+@json_option
+def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Show the records that could not be decoded, with what is wrong. Exit code 1 if there is one.
+
+    \b
+    Examples:
+      offsetlake dead-letters flights
+      offsetlake dead-letters flights --key 0-0-20000 --json
+    """
+    configured, edges = find_topic(topic), open_edges()
+    check_decodes(configured)
+    wanted = find_ranges(topic, keys, edges.lake.coverage(topic)) if keys else None
+    with progress(f"reading dead letters of {topic}"):
+        total, columns, rows = read_dead_letters(configured, wanted, limit, edges)
+    if as_json:
+        print_json({"topic": topic, "dead_letters": total, "shown": [dict(zip(columns, r, strict=True)) for r in rows]})
+    else:
+        print_table(f"{counted(total, 'dead letter')} of {topic}", columns, rows, LONGEST_IN_A_ROW)
+        if total > len(rows):
+            OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
+        if total:
+            OUT.print(f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}", soft_wrap=True)
+    if total:
+        raise SystemExit(1)
+
+
+@click.command()
+@topic_argument
+@click.option("--rebuild", "full", is_flag=True, help="Make the table anew from all decoded ranges, whatever stands.")
+def latest(topic: str, full: bool) -> None:
+    """Bring the latest record of each key up to date with the decoded ranges.
+
+    \b
+    Examples:
+      offsetlake latest flights
+      offsetlake latest flights --rebuild
+    """
+    configured, edges = find_topic(topic), open_edges()
+    if configured.latest is None:
+        raise BadSetting(
+            f"topic {topic} has no `latest` in its defs.yaml; nothing was read or written; add `latest: {{}}` beside `decode`"
+        )
+    edges.check_lake(topic)
+    due = find_due(topic, configured.latest, edges.decodings, full=full)
+    if not due.has_work:
+        OUT.print(f"latest records of {topic} are up to date: {_count(topic, edges):,} keys")
+        return
+    steps = {"read_decoded": ", Spark reads {ranges} ranges", "rebuild_latest": ", made anew: {reason}"}
+    with launching(edges, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
+        launched = update_latest_through_dagster(configured, edges, instance, full=full)
+    if not launched.succeeded:
+        raise RangesFailed(
+            f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be",
+            [launched.reason],
+        )
+    OUT.print(f"latest records of {topic}: {_count(topic, edges):,} keys, in run {launched.run_id}")
+
+
+def _count(topic: str, edges: Edges) -> int:
+    table = LatestTable(edges.lake, topic)
+    return table.count(table.read())[0]

@@ -1,0 +1,118 @@
+"""`offsetlake produce`: records from a file into a topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...adapters.kafka import producer
+from ...core.advice import counted
+from ...core.errors import BadSetting, UnknownTopic
+from ...core.near import meant
+from ...topic_files import load_topics
+from ..progress import progress
+from ..show import open_edges, topic_argument
+from ..terminal import ERRORS, OUT
+
+
+@click.command()
+@topic_argument
+@click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--key-field", help="Field of each JSON line that becomes the record's key.")
+@click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys."
+)
+@click.option("--timestamp-field", help="Field with the record's timestamp, in ms since 1970.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
+@click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition that is created. [default: 1]")
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Who must have a record before it is acknowledged: nobody, the leader, all replicas in sync.",
+)
+@click.option(
+    "--idempotence/--no-idempotence",
+    default=None,
+    help="Whether a record that is sent again stands once. [default: with acks=all]",
+)
+@click.option("--transactional-id", help="Produce in transactions under this id.")
+@click.option(
+    "--records-per-transaction",
+    type=click.IntRange(min=1),
+    help=f"Commit after so many records. [default: {producer.RECORDS_PER_TRANSACTION}]",
+)
+def produce(
+    topic: str,
+    path: Path,
+    key_field: str | None,
+    raw: bool,
+    key_separator: str | None,
+    timestamp_field: str | None,
+    partitions: int | None,
+    replicas: int | None,
+    acks: producer.Acks,
+    idempotence: bool | None,
+    transactional_id: str | None,
+    records_per_transaction: int | None,
+) -> None:
+    """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
+
+    A line that is no record ends it: what came before is produced, but for its open transaction, and that is said.
+
+    \b
+    Examples:
+      offsetlake produce orders --file orders.jsonl --key-field order_id
+      offsetlake produce orders --file orders.jsonl.gz --key-field order_id --partitions 4
+      offsetlake produce orders --file poison.txt --raw --key-separator ,
+      offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
+    """
+    if raw and (key_field or timestamp_field):
+        raise BadSetting(
+            "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and --timestamp-field out"
+        )
+    if key_separator is not None and not raw:
+        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
+    if replicas is not None and partitions is None:
+        raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
+    separator = "\t" if key_separator is None else key_separator
+    records = (
+        producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
+    )
+    guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
+    with progress(f"producing to {topic}") as shown:
+        edges = open_edges()
+        found = load_topics()
+        configured = found.find(topic)
+        if configured is None and (broken := found.find_broken(topic)):
+            raise broken.error
+        servers = edges.bootstrap_servers(configured)
+        if not edges.is_told(configured):
+            ERRORS.print(
+                f"no broker is configured here, so {servers} is taken; to name another: OFFSETLAKE_BOOTSTRAP_SERVERS, or "
+                "bootstrap_servers in the topic's defs.yaml",
+                soft_wrap=True,
+            )
+        kafka = edges.kafka(configured)
+        try:
+            kafka.read_topic_id(topic)
+        except UnknownTopic:
+            if partitions is None:
+                there = [name for name in kafka.list_topics() if not name.startswith("__")]
+                raise UnknownTopic(
+                    f"topic {topic} does not exist at {servers}{meant(topic, there)}; nothing was produced; to create it with "
+                    "N Kafka partitions first, add --partitions N"
+                ) from None
+            kafka.create_topic(topic, partitions, replicas=replicas or 1)
+        count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
+    if acks == "0":
+        OUT.print(
+            f"{counted(count, 'record')} sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
+        )
+    elif transactional_id is not None:
+        OUT.print(f"{counted(count, 'record')} committed to {topic} by {transactional_id}")
+    else:
+        OUT.print(f"{counted(count, 'record')} acknowledged by {topic}")

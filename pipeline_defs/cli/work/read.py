@@ -1,0 +1,174 @@
+"""`offsetlake sql`, `trace` and `audit`: what the lake says, where a record came from, whether it all holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...adapters.tables.duck import Duck
+from ...core.advice import counted
+from ...landing.auditing import (
+    Finding,
+    check_completeness,
+    check_published,
+    check_replay,
+    check_table,
+    check_tiling,
+    looked,
+)
+from ...operate.reports import NOT_ASKED, check_broker, trace_row
+from ...orchestration.assets.decoded_checks import check_decoded
+from ...orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
+from ...orchestration.runs.moments import time_text
+from ...resources import Edges
+from ...topic_files import load_topics
+from ...topics import Topic
+from ..progress import Shown, progress
+from ..show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument
+from ..terminal import ERRORS, OUT, styled
+
+
+@click.command()
+@click.argument("statement")
+@json_option
+def sql(statement: str, as_json: bool) -> None:
+    """Ask the lake in DuckDB's SQL: a view per topic, plus `ranges` and `losses`.
+
+    One statement that reads: SELECT, FROM, WITH, DESCRIBE, SHOW or SUMMARIZE. It reaches no file outside of the lake. Columns
+    of one name are told apart: `a`, `a_1`. With --json bytes that are not UTF-8 are base64, NaN and the infinities text.
+
+    \b
+    Examples:
+      offsetlake sql "SELECT count(*) FROM flights"
+      offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
+    """
+    with progress("asking DuckDB"):
+        duck = Duck(open_edges().lake, load_topics().names)
+        columns, rows = duck.ask(statement)
+    for reason in duck.find_left_out(statement):
+        ERRORS.print(f"note: {reason}", soft_wrap=True)
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(counted(len(rows), "row"), columns, rows)
+
+
+@click.command()
+@topic_argument
+@click.argument("kafka_partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--generation", type=click.IntRange(min=0), help="Incarnation of the topic; by default the open one.")
+@json_option
+def trace(topic: str, kafka_partition: int, offset: int, generation: int | None, as_json: bool) -> None:
+    """Follow one record back: row, file, range, run, attempt, code version, plan step.
+
+    \b
+    Example:
+      offsetlake trace flights 0 12345
+    """
+    with progress(f"following {topic}/{kafka_partition} offset {offset}"):
+        answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
+    if as_json:
+        print_json(answer)
+        return
+    print_fields(answer)
+
+
+def print_fields(fields: dict[str, Any], prefix: str = "") -> None:
+    """Print a line per field, and below it those of a field that has fields itself, with its name before theirs."""
+    width = len(prefix) + max(14, *map(len, fields))
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            print_fields(value, f"{prefix}{name}.")
+            continue
+        is_time, is_number = name.endswith("_ms"), type(value) is int  # as it is typed to another command: no commas
+        text = time_text(value) if is_time else str(value) if is_number else cell(value)
+        OUT.print(f"{prefix + name.removesuffix('_ms'):>{width}}  {text}", soft_wrap=True)
+
+
+@click.command()
+@topic_argument
+@click.option("--replay", default="1", metavar="N|all|none", show_default=True, help="Landed ranges to read again.")
+@click.option("--seed", default="0", show_default=True, help="Which ranges the replay draws.")
+@json_option
+def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
+    """Prove it: every check of TOPIC from the lake and the broker. Exit code 1 on any violation.
+
+    \b
+    Examples:
+      offsetlake audit flights
+      offsetlake audit flights --replay all --json
+    """
+    if replay not in {"all", "none"} and not replay.isdigit():
+        raise click.BadParameter("expected a number, all or none", param_hint="--replay")
+    configured, edges = find_topic(topic), open_edges()
+    with progress(f"auditing {topic}") as shown:
+        edges.watch_step = shown.watching()
+        findings = run_audit(configured, edges, replay, seed, shown)
+    if as_json:
+        print_json(
+            [
+                {
+                    "check": f.check,
+                    "passed": f.passed,
+                    "looked_at": f.looked_at,
+                    "facts": f.facts,
+                    "violations": f.violations,
+                }
+                for f in findings
+            ]
+        )
+    else:
+        print_findings(topic, findings)
+    if not all(finding.passed for finding in findings):
+        raise SystemExit(1)
+
+
+def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
+    """Run every check of a topic, and show how far it is."""
+    findings = [
+        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first),
+        check_completeness(topic.name, edges.lake),
+    ]
+    shown.begin(f"digests of {topic.name}")
+    findings.append(check_published(topic.name, edges.lake, shown.count))
+    if edges.settings.has_raw_table:
+        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake)))
+    if topic.decode is not None:
+        findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
+    shown.begin(f"broker and losses of {topic.name}")
+    findings.append(looked("broker", lambda: check_broker(topic, edges)))
+    is_asked = findings[-1].looked_at != NOT_ASKED
+    read_losses = read_ledger if is_asked else read_ledger_of_lake
+    findings.append(looked("losses", lambda: check_losses(topic, read_losses(topic, edges))))
+    if replay in {"none", "0"}:
+        return findings
+    if not findings[0].passed:
+        reason = f"nothing was read again: {topic.name} does not tile, so no range of it is certain; see `tiling` first"
+        findings.append(Finding("replay", "nothing", (reason,)))
+    elif not is_asked:
+        findings.append(Finding("replay", "nothing", ("nothing was read again: see `broker`",)))
+    else:
+        tools = edges.tools(topic, edges.pyspark())
+        shown.begin(f"reading {topic.name} again")
+        sample = None if replay == "all" else int(replay)
+        findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.count))
+    return findings
+
+
+def print_findings(topic: str, findings: list[Finding]) -> None:
+    """Print one line per check, then every violation."""
+    rows = [
+        (
+            finding.check,
+            "ok" if finding.passed else "VIOLATED",
+            finding.looked_at,
+            ", ".join(f"{name} {count:,}" for name, count in finding.facts.items()),
+        )
+        for finding in findings
+    ]
+    print_table(f"audit of {topic}", ["check", "result", "looked at", "found"], rows)
+    for finding in findings:
+        for violation in finding.violations:
+            OUT.print(styled((finding.check, "red"), f": {violation}"), soft_wrap=True)

@@ -1,0 +1,82 @@
+"""How fast a backlog is landed that no grid has: ranges of all lengths of three Kafka partitions, through `land`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ....core.log.planning import Policy
+from ....resources import Edges
+from ....topics import Topic
+from ..data import SEED, produce
+from ..measurement import Bench, Tell, WrongCount, count_rows
+from ..rounds import Load, spread
+from ..systems import land_pending
+
+TOPIC = "bench-backlog"
+KAFKA_PARTITIONS = 3
+RANGES = 300
+VALUE_BYTES = 100
+RECORDS = (40, 160)  # of a range, at least and at most
+
+
+def measure_backlog(bench: Bench, rounds: int, tell: Tell, ranges: int = RANGES) -> dict[str, object]:
+    """Plan a backlog once and land it `rounds` times, each in a lake of its own; the first time counts nowhere."""
+    topic = Topic(TOPIC, Policy(max_age_seconds=0))
+    tell("backlog: producing and planning")
+    planned = _edges_of(bench, bench.folder / "backlog")
+    bench.edges.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
+    records = _plan(planned, topic, ranges)
+    seconds = []
+    for number in range(rounds + 1):
+        tell(f"backlog: {number or 'warm-up'} of {rounds}")
+        folder = bench.folder / f"backlog-{number}"
+        shutil.copytree(bench.folder / "backlog", folder)
+        seconds.append(_land(_edges_of(bench, folder), bench, topic, records))
+        shutil.rmtree(folder)
+    rates = [ranges / each for each in seconds[1:]]
+    return {
+        "measured": (
+            f"{ranges} ranges of {RECORDS[0]} to {RECORDS[1]} records of {VALUE_BYTES} B in {KAFKA_PARTITIONS} Kafka "
+            "partitions, in random order of length, landed by one call of the protocol without Dagster around it"
+        ),
+        "ranges_per_second": spread(rates),
+        "seconds": spread(seconds[1:]),
+    }
+
+
+def _edges_of(bench: Bench, folder: Path) -> Edges:
+    return Edges(replace(bench.edges.settings, lake=str(folder), dagster_home=folder / "dagster"))
+
+
+def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
+    """Produce and plan by turns, so that each turn is a range of another length per Kafka partition; return the records."""
+    chance = random.Random(SEED)  # noqa: S311 (no secret)
+    produced = 0
+    for _ in range(ranges // KAFKA_PARTITIONS):
+        each = chance.randint(*RECORDS)
+        load = Load(VALUE_BYTES, each * KAFKA_PARTITIONS, each, KAFKA_PARTITIONS)
+        produce(edges.bootstrap_servers(), topic.name, load)
+        produced += load.records
+        edges.planner(topic, "bench").commit(through_end=True)
+    found = edges.lake.coverage(topic.name).pending()
+    if len(found) != ranges or sum(map(len, found)) != produced:
+        raise WrongCount(f"{len(found)} ranges of {topic.name} are planned, and {ranges} were to be")
+    return produced
+
+
+def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
+    edges.check_lake()
+    tools = edges.tools(topic, bench.pyspark)
+    tools.kafka.read_topic_id(topic.name)  # connects
+    started = time.perf_counter()
+    land_pending(topic, edges, tools)
+    seconds = time.perf_counter() - started
+    edges.kafka(topic).close()
+    rows = count_rows(Path(edges.settings.lake) / "data")
+    if rows != records:
+        raise WrongCount(f"{rows:,} rows of {records:,} records of {topic.name} are landed")
+    return seconds

@@ -1,0 +1,103 @@
+"""Bytes through the run's process and Spark's driver for each byte that is landed, on a cluster whose lake is in a bucket.
+
+What anybody says to the store, and the run's process and the driver to each other, goes through proxies that count. The
+control is a Spark in the run's own process on the same store, which uploads each byte.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from ....adapters.spark.spark_knock import LOOPBACK
+from ....adapters.system.jars import resolve_jars
+from ....settings import IN_PROCESS
+from ..data import produce
+from ..measurement import Bench, Tell, WrongCount
+from ..rounds import Load, spread
+from . import landing_client
+from .client_cost import ClientFailed
+from .counting_proxy import CountingProxy
+from .s3 import BUCKET, s3_environment, s3_server, s3a_conf
+from .spark_cluster import SparkCluster
+
+LOAD = Load(10_000, 9_000, 3_000, 1)  # zstd halves it: files of more than 10 MB
+
+
+def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[str, object]:
+    """Land the same ranges once by a cluster and once, as the control, in process; return both shares."""
+    folder = bench.folder / "cluster"
+    folder.mkdir()
+    tell("driver bytes: producing")
+    bench.edges.kafka().create_topic(load.topic, load.kafka_partitions)
+    produce(bench.edges.bootstrap_servers(), load.topic, load)
+    tell("driver bytes: jars for S3, some 560 MB, fetched once")
+    jars = [*resolve_jars("spark", bench.edges.settings.jars), *resolve_jars("s3a", bench.edges.settings.jars)]
+    tell("driver bytes: starting a cluster")
+    with s3_server(folder) as s3, CountingProxy(s3) as store:
+        with SparkCluster(folder / "spark", jars, s3a_conf(store.url)) as cluster:
+            tell("driver bytes: landing by the cluster")
+            found = count_driver_bytes(bench, cluster, store, load)
+        tell("driver bytes: the control")
+        control = count_control(bench, store, load)
+    return {
+        "measured": (
+            f"{load.records // load.records_per_range} ranges of {load.records_per_range:,} records of {load.value_bytes:,} B, "
+            "landed by a cluster of two workers into an S3-compatible server: bytes that the run's process and Spark's "
+            "driver exchange with the store and with each other, for each byte of the landed files; the control is a Spark "
+            "in the run's own process"
+        ),
+        "per_landed_byte": spread([found]),
+        "control": spread([control]),
+    }
+
+
+def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy, load: Load) -> float:
+    """Land by a cluster; return the share of bytes that pass the run's process and Spark's driver."""
+    with (
+        CountingProxy(f"http://{LOOPBACK}:{cluster.port}") as connect,
+        connect.counting() as said,
+        store.counting() as seen,
+    ):
+        url = cluster.url.replace(f":{cluster.port}/", f":{connect.port}/")
+        pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
+    ours = seen[pid] + seen[cluster.processes["server"].pid]
+    if not seen[pid] or not said or seen.total() - ours < landed:
+        raise WrongCount(f"of {landed:,} bytes landed the proxies saw {dict(seen)} and {dict(said)}, by process")
+    return (ours + said.total()) / landed
+
+
+def count_control(bench: Bench, store: CountingProxy, load: Load) -> float:
+    """Land by a Spark in the run's process; return the same share, which is 1 or more."""
+    with store.counting() as seen:
+        _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store, load)
+    if seen.total() < landed:
+        raise WrongCount(f"of {landed:,} bytes that were uploaded the proxy saw {dict(seen)}, by process")
+    return seen.total() / landed
+
+
+def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy, load: Load) -> tuple[int, int]:
+    """Land by a process of its own; return its id and the bytes of the landed files."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    environment = {
+        **others,
+        **s3_environment(store.url),
+        **spark,
+        "OFFSETLAKE_HOME": str(bench.folder),
+        "DAGSTER_HOME": str(bench.folder / lake),  # which remembers where the topic is landed
+        "OFFSETLAKE_LAKE": f"s3://{BUCKET}/{lake}",
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
+    }
+    command = [sys.executable, "-m", landing_client.__name__, load.topic, str(load.records_per_range)]
+    log = bench.folder / "landing_client.log"
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(command, cwd=bench.folder, env=environment, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        printed, _ = process.communicate()
+    if process.returncode:
+        said = log.read_text(errors="replace").splitlines()[-2:]
+        raise ClientFailed(f"a landing process ended with {process.returncode}: {' '.join(said)}")
+    return process.pid, int(printed)

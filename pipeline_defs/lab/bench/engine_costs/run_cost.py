@@ -1,0 +1,135 @@
+"""CPU seconds of one small landing run as Dagster does it: from the first of its records to the end of its process.
+
+Counted are the run's process and all it starts, code server, daemon, the rest of `dagster dev` and the engine; the broker and
+the benchmark itself are not. What they use while nothing happens, the sensor's ticks included, is taken off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ....adapters.spark.spark_server import read_server
+from ....adapters.system.processes import Process
+from ..measurement import Bench, EngineReplaced, Tell
+from ..rounds import Load, spread
+from ..usage import ProcessUsage, read_tree
+from ..watched import Watched, wait_until, watching
+
+LOAD = Load(1_000, 2_000, 1_000, 2)  # two ranges
+TOPIC = "bench-run"
+IDLE_SECONDS = 30.0  # six ticks of the sensor
+RUN, CODE_SERVER, DAEMON, ENGINE, REST = PARTS = ("run", "code_server", "daemon", "engine", "rest_of_dagster")
+_HELPER = "multiprocessing.resource_tracker"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLook:
+    """CPU seconds used so far by each part, seen at a moment (seconds of a clock that only ever goes on).
+
+    `server` is the engine that was seen, none where it is in the run's own process.
+    """
+
+    at: float
+    seconds: Mapping[str, float]
+    server: Process | None = None
+
+
+def measure_run_cost(
+    bench: Bench, rounds: int, tell: Tell, *, load: Load = LOAD, idle_seconds: float = IDLE_SECONDS
+) -> dict[str, object]:
+    """Produce one run's records `rounds` times to a topic that Dagster watches; return the CPU seconds of each run.
+
+    The first time is a warm-up and counts nowhere.
+    """
+    found = []
+    tell("a run's CPU: starting Dagster")
+    with watching(bench, TOPIC, load) as watched:
+        _take_run(watched)
+        tell(f"a run's CPU: {idle_seconds:.0f} s of nothing")
+        before = _look(watched)
+        time.sleep(idle_seconds)
+        idle = _rates(before, _look(watched))
+        for number in range(1, rounds + 1):
+            tell(f"a run's CPU: {number} of {rounds}")
+            before = _look(watched)
+            _take_run(watched)
+            found.append(net_seconds(before, _look(watched), idle))
+    parts = {part: round(median(each[part] for each in found), 3) for part in PARTS}
+    return {
+        "measured": (
+            f"a landing run of {load.kafka_partitions} ranges of {load.records_per_range:,} records of {load.value_bytes:,} B "
+            "through dagster dev and its real launcher, from before its records are produced to the end of its process: "
+            "planning, tick, queue, launch, landing, checks and events"
+        ),
+        "cpu_seconds": spread([sum(each.values()) for each in found]),
+        "median_by_part": parts,
+        "idle_cpu_seconds_per_second": {part: round(rate, 4) for part, rate in idle.items()},
+    }
+
+
+def net_seconds(before: UsageLook, after: UsageLook, idle: Mapping[str, float]) -> dict[str, float]:
+    """Return what each part has used between two looks, less what it would have used while nothing happens.
+
+    Raise `EngineReplaced` where the looks are at two engines: the second one's start would be counted, the first one not.
+    """
+    if before.server != after.server:
+        raise EngineReplaced("the Spark server was replaced while a run was measured, so its CPU seconds mean nothing")
+    elapsed = after.at - before.at
+    return {part: after.seconds[part] - before.seconds[part] - elapsed * idle[part] for part in PARTS}
+
+
+def sum_up(dagster: Sequence[ProcessUsage], engine: Sequence[ProcessUsage]) -> dict[str, float]:
+    """Return the CPU seconds that each part has used so far, of the processes that descend from `dagster dev` and the engine's.
+
+    All that descends from a code server and is not itself one is of a run.
+    """
+    servers = {each.pid for each in dagster if _is_code_server(each)}
+    of_runs = set[int]()
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for each in dagster:  # parents come before their children
+        if each.pid in servers:
+            seconds[CODE_SERVER] += each.own_seconds
+            seconds[RUN] += each.ended_seconds
+            continue
+        if each.parent in servers | of_runs:
+            of_runs.add(each.pid)
+            part = RUN
+        else:
+            part = DAEMON if "dagster._daemon" in each.command else REST
+        seconds[part] += each.own_seconds + each.ended_seconds
+    seconds[ENGINE] = sum(each.own_seconds + each.ended_seconds for each in engine)
+    return seconds
+
+
+def _is_code_server(each: ProcessUsage) -> bool:
+    return " api grpc " in each.command or " code-server start " in each.command
+
+
+def _take_run(watched: Watched) -> None:
+    """Produce the records of a run and wait until its process has ended and its code server has taken note of it."""
+    produced_at = watched.produce()
+    watched.await_rows()
+    watched.await_step("report", produced_at)
+    wait_until(lambda: not _has_run(watched.pid), "the end of the run's process")
+
+
+def _has_run(dagster: int) -> bool:
+    found = read_tree(dagster)
+    servers = {each.pid for each in found if _is_code_server(each)}
+    return any(each.parent in servers and each.pid not in servers and _HELPER not in each.command for each in found)
+
+
+def _look(watched: Watched) -> UsageLook:
+    dagster = read_tree(watched.pid)
+    # an engine in the run's own process is below Dagster already
+    server = read_server(watched.bench.edges.settings.engine_folder)
+    engine = read_tree(server.process.pid) if server else []
+    return UsageLook(time.monotonic(), sum_up(dagster, engine), server.process if server else None)
+
+
+def _rates(before: UsageLook, after: UsageLook) -> dict[str, float]:
+    seconds = net_seconds(before, after, dict.fromkeys(PARTS, 0.0))
+    return {part: used / (after.at - before.at) for part, used in seconds.items()}

@@ -1,0 +1,201 @@
+"""A real Spark cluster on loopback, of the wheel's jars: a master, workers and a Connect server, each to be killed alone.
+
+The benchmark measures on it, and the tests have it die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from ....adapters.spark.spark_knock import LOOPBACK
+from ....adapters.spark.spark_server import TOKEN
+from ....adapters.system.java import find_java
+from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
+from ..starting import wait_until_ready
+
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
+CONF: Mapping[str, str] = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.scheduler.mode": "FAIR",
+    "spark.executor.extraJavaOptions": " ".join(JVM),
+    "spark.connect.grpc.binding.address": LOOPBACK,
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
+    "spark.connect.execute.manager.detachedTimeout": "30s",
+    "spark.connect.execute.manager.maintenanceInterval": "3s",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.network.timeout": "60s",
+}
+
+
+@dataclass
+class SparkCluster:
+    """A standalone master, two workers of one core and a Connect server, running while the context is open."""
+
+    folder: Path
+    jars: Sequence[Path]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 2
+    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._master_port, self._master_page, self._port = free_ports(3)
+
+    @property
+    def port(self) -> int:
+        """Port of the Connect server."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Address of the Connect server as OFFSETLAKE_SPARK_REMOTE takes it, token included."""
+        return f"sc://localhost:{self._port}/;token={self.token}"
+
+    def __enter__(self) -> SparkCluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start(
+                "master",
+                *("org.apache.spark.deploy.master.Master", "--host", LOOPBACK),
+                *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
+            )
+            self._wait_for("master", lambda: self._has_workers(0))
+            for number in range(self.workers):
+                self.start_worker(number)
+            self.start_server()
+            self._wait_for("master", lambda: self._has_workers(self.workers))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all of it, the server first, executors too; the ids are those of processes that were started here."""
+        for name in sorted(self.processes, key=_order):
+            for process in [*self.executors(name), self.processes[name]]:
+                stop_process(process, 5)
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker of one core, which the master knows a moment later."""
+        self._start(
+            f"worker{number}",
+            *("org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--cores", "1", "--memory", "1g"),
+            *("--webui-port", "0", "--work-dir", str(self.folder / f"work{number}")),
+            f"spark://{LOOPBACK}:{self._master_port}",
+        )
+
+    def start_server(self) -> None:
+        """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
+        # where they lie: of what is named as jars each executor copies half a gigabyte, twice
+        classes = os.pathsep.join(map(str, self.jars))
+        conf = {
+            **CONF,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.executor.extraClassPath": classes,
+            **self.conf,
+        }
+        options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
+        self._start(
+            "server",
+            *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{LOOPBACK}:{self._master_port}"),
+            *(*options, "--class", CONNECT, "spark-internal"),
+        )
+        self._wait_for("server", lambda: _listens(self.processes["server"], self._port))
+
+    def kill(self, name: str) -> None:
+        """Kill a process by SIGKILL, a worker with its executors, as a machine that goes away."""
+        for process in [self.processes[name], *self.executors(name)]:
+            stop_process(process, 0)
+
+    def executors(self, worker: str) -> list[Process]:
+        """Process below a worker: its executors, and their Python workers."""
+        process = self.processes[worker]
+        if not worker.startswith("worker") or not process.is_running():
+            return []
+        found = (read_process(each.pid) for each in psutil.Process(process.pid).children(recursive=True))
+        return [each for each in found if each is not None]
+
+    def _has_workers(self, number: int) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self._master_page}/json/", timeout=5) as answer:
+                workers = json.load(answer)["workers"]
+        except urllib.error.URLError:
+            return False  # it listens in a moment
+        return [worker["state"] for worker in workers].count("ALIVE") == number
+
+    def _wait_for(self, name: str, is_ready: Callable[[], bool]) -> None:
+        wait_until_ready(is_ready, self.processes[name], self.folder / f"{name}.log")
+
+    def _start(self, name: str, *command: str) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        environment = {
+            **{key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"},
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",  # of the wheel's jars; else no executor starts
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "PYSPARK_PYTHON": sys.executable,
+            TOKEN: self.token,
+        }
+        heap = "-Xmx1g" if name == "server" else "-Xmx256m"
+        java = [
+            str(find_java()),
+            *JVM,
+            heap,
+            *_opens(),
+            "-cp",
+            os.pathsep.join([f"{home / 'conf'}", f"{home / 'jars'}/*", *map(str, self.jars)]),
+        ]
+        work = self.folder / name
+        work.mkdir(exist_ok=True)
+        if name == "server":
+            java.insert(-2, f"-Duser.dir={work}")  # where it makes its folder `artifacts`
+        self.processes[name] = spawn_process(
+            [*java, *command], log=self.folder / f"{name}.log", environment=environment
+        )
+
+
+def _order(name: str) -> int:
+    return ("server", "worker", "master").index(name.rstrip("0123456789"))
+
+
+def _opens() -> list[str]:
+    """Options that Spark's own launcher gives a JVM of version 17 and newer."""
+    packages = "lang lang.invoke lang.reflect io net nio util util.concurrent util.concurrent.atomic"
+    opens = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in packages.split()]
+    inner = "nio.ch nio.cs security.action util.calendar"
+    opens += [f"--add-opens=java.base/sun.{each}=ALL-UNNAMED" for each in inner.split()]
+    return [*opens, "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "-Djdk.reflect.useDirectMethodHandle=false"]
+
+
+def _listens(process: Process, port: int) -> bool:
+    try:
+        connections = psutil.Process(process.pid).net_connections()
+    except psutil.NoSuchProcess:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)

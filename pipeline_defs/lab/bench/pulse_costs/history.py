@@ -1,0 +1,210 @@
+"""What a long history costs: a topic with so many landed ranges, laid out exactly as real ones, and who has to read it.
+
+Plan steps are the planner's own, manifests and files are written at once, without waiting for the disk. The raw table has all
+of them, but for the newest in compacted files. Dagster has no keys of them (`max_keys: 1`). Each figure is of a process of its
+own, with that process's peak of memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from ....adapters.lake.lake import Lake
+from ....adapters.lake.layout import data_path, manifest_path
+from ....adapters.lake.parquet import RAW_SCHEMA
+from ....adapters.tables.delta_log import raw_table_log
+from ....core.log.latency import WINDOW_MS
+from ....core.log.manifest import Manifest, Provenance, StagedFile
+from ....core.log.plan_step import PlanStep, Tail
+from ....core.log.planning import Policy, plan
+from ....core.offsets import OffsetRange
+from ....core.steps import no_step
+from ....core.tables.delta import Commit
+from ....core.tables.raw_table import SETTLED, compacted_file, compacted_name
+from ....landing.raw_table import append_landed, write_checkpoint_if_due
+from ....orchestration.home.project import COMPONENT, plan_project, write_project
+from .. import peak as peak_module
+from ..data import produce
+from ..engine_costs.client_cost import ClientFailed
+from ..measurement import Bench, Tell
+from ..rounds import Load
+from . import history_client
+
+PARTITIONS = 8
+NEW_RANGES = 10  # that the run lands
+TOPIC = "bench-history"
+RANGE_OF = 1  # offsets: a range costs the same, whatever is in it
+POLICY = Policy(records_per_range=RANGE_OF, budget=200)
+VALUE_BYTES = 10
+STEPS_PER_FRONTIER = 50
+LINKS_OF_A_FILE = 10_000  # a file system bounds how many names a file may have
+COMPACTED_AT = 10_000  # ranges of the table; a topic with fewer has a file of each
+
+
+def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
+    """Measure one topic with so many landed ranges; return seconds, and the largest peak of a process in MB."""
+    load = Load(VALUE_BYTES, ranges + NEW_RANGES, RANGE_OF, PARTITIONS)
+    tell(f"{ranges:,} ranges: producing")
+    bench.edges.kafka().create_topic(TOPIC, PARTITIONS)
+    produce(bench.edges.bootstrap_servers(), TOPIC, load)
+    tell(f"{ranges:,} ranges: writing them as landed")
+    write_history(bench, ranges)
+    os.sync()  # else whoever waits for the disk next waits for all of it
+    project = _write_project(bench)
+    found: dict[str, Any] = {"ranges": ranges}
+    peaks = []
+    for figures, command in {
+        ("open_seconds",): [history_client.__name__, "open", TOPIC],
+        ("planning_tick_seconds", "tick_seconds"): [history_client.__name__, "tick", TOPIC],
+        ("run_seconds",): [history_client.__name__, "run", TOPIC],
+        ("status_seconds",): ["pipeline_defs.cli", "status", TOPIC, "--json"],
+        ("trace_seconds",): ["pipeline_defs.cli", "trace", TOPIC, "0", "0", "--json"],
+    }.items():
+        tell(f"{ranges:,} ranges: {figures[-1]}")
+        seconds, peak_bytes = _measure(bench, project, command)
+        tell(f"{ranges:,} ranges: {figures[-1]} {seconds[-1]:.2f}, {peak_bytes / 1e6:.0f} MB")
+        found |= {figure: round(each, 2) for figure, each in zip(figures, seconds, strict=True)}
+        peaks.append(peak_bytes)
+    return {**found, "peak_mb": round(max(peaks) / 1e6)}
+
+
+def write_history(bench: Bench, ranges: int) -> None:
+    """Write a plan log and as many landed ranges as it plans."""
+    root = Path(bench.edges.settings.lake)
+    now_ms, tail, planned = bench.edges.now_ms() - 2 * WINDOW_MS, Tail(), 0
+    lake = bench.edges.lake
+    state = bench.edges.kafka().read_topic_state(TOPIC, tail, POLICY, now_ms)
+    content = _file_of([OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
+    source = root / "staging" / "history"
+    source.mkdir(parents=True)
+    folders: set[Path] = set()
+    uncompacted: list[OffsetRange] = []
+    while planned < ranges:
+        policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
+        step = plan(tail, state, policy, now_ms, planner="bench")
+        assert step is not None
+        _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json(), folders)
+        for number, offsets in enumerate(step.ranges, start=planned):
+            file = source / f"{number // LINKS_OF_A_FILE}.parquet"
+            if not file.exists():
+                file.write_bytes(content)
+            path = root / data_path(TOPIC, offsets)
+            _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json(), folders)
+            _make_folder(path.parent, folders)
+            os.link(file, path)
+        tail, planned, uncompacted = step.tail, planned + len(step.ranges), [*uncompacted, *step.ranges]
+        if len(uncompacted) >= COMPACTED_AT:
+            _add_compacted(uncompacted, lake, now_ms)
+            uncompacted = []
+        if step.seq % STEPS_PER_FRONTIER == 0 or planned == ranges:
+            lake.move_frontier(lake.recent(TOPIC), now_ms, 0)
+    append_landed(TOPIC, lake, lambda: now_ms)
+
+
+def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> None:
+    """Add ranges to the raw table as a compaction leaves them there: one file of each Kafka partition."""
+    log = raw_table_log(TOPIC, lake.store)
+    table = log.read_head()
+    added, transactions = [], {SETTLED: table.transactions.get(SETTLED, 0) + len(ranges)}
+    for partition in range(PARTITIONS):
+        own = [each for each in ranges if each.partition == partition]
+        offsets = OffsetRange(0, partition, own[0].start, own[-1].end)
+        name, content = compacted_name(offsets, str(uuid.uuid4())), _file_of(own)
+        lake.store.put_new(f"{log.folder}/{name}", content, "staging/history")
+        at = name, len(content), hashlib.sha256(content).hexdigest(), len(own), offsets.start, offsets.end - 1
+        added.append(compacted_file(name, offsets, StagedFile(*at, now_ms, now_ms), {}, now_ms, len(content)))
+        transactions |= dict.fromkeys((f"g0/p{partition}", f"g0/p{partition}/end"), offsets.end)
+    assert log.commit(Commit(added, {}, transactions), table, now_ms)
+    write_checkpoint_if_due(TOPIC, log, table.version + 1, no_step)
+
+
+def _file_of(ranges: Sequence[OffsetRange]) -> bytes:
+    """Return a file with the rows of some ranges."""
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    row = {"topic": TOPIC, "generation": 0, "timestamp": moment, "timestamp_type": 0, "key": b"k"}
+    row |= {"value": b"v" * VALUE_BYTES, "headers": []}
+    rows = [{**row, "partition": each.partition, "offset": each.start} for each in ranges]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, RAW_SCHEMA), buffer)
+    return buffer.getvalue()
+
+
+def _manifest(offsets: OffsetRange, step: PlanStep, content: bytes) -> Manifest:
+    at_ms = step.planned_at_ms
+    digest = hashlib.sha256(content).hexdigest()
+    path = f"staging/00000000-00000000/{offsets.key}.parquet"
+    file = StagedFile(path, len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms)
+    provenance = Provenance("bench", "0" * 36, "bench", "bench", step.seq, step.topic_id, at_ms, 0.1)
+    return Manifest(TOPIC, offsets, file, (), provenance, schema={each.name: str(each.type) for each in RAW_SCHEMA})
+
+
+def _write(path: Path, data: bytes, folders: set[Path]) -> None:
+    _make_folder(path.parent, folders)
+    path.write_bytes(data)
+
+
+def _make_folder(folder: Path, made: set[Path]) -> None:
+    if folder not in made:
+        folder.mkdir(parents=True, exist_ok=True)
+        made.add(folder)
+
+
+def _write_project(bench: Bench) -> Path:
+    """Write a project with the topic, as its commands find it."""
+    project = bench.folder / "project"
+    attributes = {"topic": TOPIC, "records_per_range": RANGE_OF, "max_keys": 1, "max_age_seconds": 0}
+    document = {"type": COMPONENT, "attributes": attributes}
+    files = plan_project(project, [TOPIC], None)
+    write_project({**files, **{path: yaml.safe_dump(document) for path in files if path.name == "defs.yaml"}})
+    return project
+
+
+def _measure(bench: Bench, project: Path, command: Sequence[str]) -> tuple[Sequence[float], int]:
+    """Run a module in the project; return its seconds, its own where it prints them, and its peak of resident bytes."""
+    log, peak, began = bench.folder / "history.log", bench.folder / "history.peak", time.monotonic()
+    with log.open("ab") as errors:
+        ended = subprocess.run(
+            [sys.executable, "-m", peak_module.__name__, str(peak), *command],
+            cwd=project,
+            env=_environment(bench),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            check=False,
+        )
+    seconds = [time.monotonic() - began]
+    if ended.returncode:
+        lines = log.read_text(errors="replace").splitlines()[-2:]
+        raise ClientFailed(f"{' '.join(command)} ended with {ended.returncode}: {' '.join(lines)}")
+    if command[0] == history_client.__name__:
+        seconds = json.loads(ended.stdout)["seconds"]
+    return seconds, int(peak.read_text())
+
+
+def _environment(bench: Bench) -> Mapping[str, str]:
+    settings = bench.edges.settings
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    return {
+        **others,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OFFSETLAKE_HOME": str(settings.home),
+        "DAGSTER_HOME": str(settings.dagster_home),
+        "OFFSETLAKE_LAKE": settings.lake,
+        "OFFSETLAKE_SPARK_MASTER": settings.spark_master,  # with the next, the warm Spark that is there, and not another one
+        "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
+    }

@@ -1,0 +1,184 @@
+"""The part `topics` of the benchmark: how long records of many topics wait until a glob shows them, and what that costs.
+
+Each number of topics has a world of its own, with a real `dagster dev` at the defaults. A record waits from its
+acknowledgement until the first look, one each second, at which its file is there; all that were acknowledged count, those of
+the warm-up excepted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from dagster import DagsterRunStatus, RunsFilter
+
+from ....core.log.planning import Policy
+from ....orchestration.home.dagster_home import open_instance
+from ....orchestration.home.dagster_server import DagsterServer
+from ....settings import Settings
+from ....topics import Topic
+from ..location import write_location
+from ..measurement import Bench, Tell, environment_of_part, open_bench
+from ..rounds import missed_aims, p95
+from ..usage import read_cpu_seconds, read_tree
+from ..watched import NothingSeen, wait_until
+
+AIMS: Mapping[str, float] = {"p95_wait_seconds": 75.0, "queued_max": 1}
+VALUE = b"x" * 200
+TOPIC = "bench-topics"
+BATCHES_PER_SECOND = 10
+Place = tuple[str, int, int]  # topic, Kafka partition, offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsProfile:
+    """How much is measured: numbers of topics, for how long each, and what arrives."""
+
+    topics: Sequence[int] = (12, 60, 100)
+    warm_up_seconds: float = 90.0
+    seconds: float = 300.0
+    records_per_second: int = 20  # of each topic
+    kafka_partitions: int = 2
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass
+class _Traffic:
+    """What was acknowledged and not seen yet, by record; `waits` are of those that were seen, by topic."""
+
+    names: Sequence[str]
+    profile: TopicsProfile
+    counts_from: float = math.inf
+    acked: dict[Place, float] = field(default_factory=dict)
+    waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    files: set[Path] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+
+    def on_delivery(self, error: object, message: Any) -> None:
+        """Note when a record was acknowledged."""
+        if error is not None:
+            self.failures.append(str(error))
+        else:
+            self.acked[message.topic(), message.partition(), message.offset()] = time.time()
+
+    def look(self, folder: Path) -> None:
+        """Look which files have come, and note how long their records have waited."""
+        for file in {*folder.rglob("*.parquet")} - self.files:
+            with suppress(FileNotFoundError):
+                rows = pq.read_table(file, columns=["topic", "partition", "offset"])
+                seen_at = time.time()
+                self.files.add(file)
+                for place in zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True):
+                    acked_at = self.acked.pop(place, None)
+                    if acked_at is not None and acked_at >= self.counts_from:
+                        self.waits[place[0]].append(seen_at - acked_at)
+
+
+def run_topics_bench(settings: Settings, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
+    """Measure each number of topics and return the document; what was started is stopped and deleted."""
+    load_before = os.getloadavg()
+    found = []
+    for count in profile.topics:
+        with open_bench(settings, tell) as bench:
+            found.append(measure_topics(bench, count, profile, tell))
+    missed = [f"{each['topics']} topics: {text}" for each in found for text in missed_aims(each, AIMS)]
+    return {
+        "pulse": {"topics": found},
+        "missed_targets": missed,
+        "rounds": 1,
+        "environment": environment_of_part(settings, load_before),
+    }
+
+
+def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
+    """Measure so many topics; return seconds, the longest queue, and the share of the machine's cores that was used."""
+    names = [f"{TOPIC}-{number:03d}" for number in range(count)]
+    settings, edges = bench.edges.settings, bench.edges
+    for name in names:
+        edges.kafka().create_topic(name, profile.kafka_partitions)
+    workspace = write_location(bench.folder / "location", settings, *(Topic(name, profile.policy) for name in names))
+    traffic = _Traffic(names, profile)
+    queued_max, data = 0, Path(settings.lake) / "data"
+    with (
+        open_instance(settings.dagster_home) as instance,
+        DagsterServer(bench.folder / "server", settings.dagster_home, workspace) as server,
+        _producing(edges.bootstrap_servers(), traffic),
+    ):
+        began = time.time()
+        traffic.counts_from = began + profile.warm_up_seconds
+        used_before, used_from = None, began
+        while (passed := time.time() - began) < profile.warm_up_seconds + profile.seconds:
+            time.sleep(1)
+            tell(f"{count} topics: {passed:.0f} of {profile.warm_up_seconds + profile.seconds:.0f} s")
+            traffic.look(data)
+            queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED])
+            queued_max = max(queued_max, len(instance.get_run_ids(queued)))
+            if used_before is None and passed >= profile.warm_up_seconds:
+                used_before, used_from = _cpu_seconds(server.pid, bench.jvm_pid), time.time()
+        used = _cpu_seconds(server.pid, bench.jvm_pid) - (used_before or 0.0)
+        share = used / (time.time() - used_from) / (os.cpu_count() or 1)
+        last = time.time()
+        tell(f"{count} topics: until all is seen")
+
+        def is_seen() -> bool:
+            traffic.look(data)
+            return not any(acked_at <= last for acked_at in traffic.acked.values())
+
+        wait_until(is_seen, f"{len(traffic.acked):,} records of {count} topics")
+    if traffic.failures:
+        raise NothingSeen(f"{len(traffic.failures):,} records were not taken by the broker: {traffic.failures[0]}")
+    waits = [p95(each) for each in traffic.waits.values()]
+    return {
+        "topics": count,
+        "p95_wait_seconds": round(p95(waits), 2),
+        "queued_max": queued_max,
+        "cpu_share": round(share, 3),
+        "records": sum(map(len, traffic.waits.values())),
+        "seconds": profile.seconds,
+        "max_age_seconds": profile.policy.max_age_seconds,
+    }
+
+
+@contextmanager
+def _producing(servers: str, traffic: _Traffic) -> Iterator[None]:
+    """Produce to all topics, evenly over their Kafka partitions, while the context is open."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 5, "log_level": 3})
+        profile, sent, start = traffic.profile, 0, time.monotonic()
+        per_batch = max(1, profile.records_per_second // BATCHES_PER_SECOND)
+        while not ended.is_set():
+            for name in traffic.names:
+                for number in range(per_batch):
+                    partition = (sent * per_batch + number) % profile.kafka_partitions
+                    producer.produce(name, value=VALUE, partition=partition, on_delivery=traffic.on_delivery)
+            sent += 1
+            while (left := start + sent / BATCHES_PER_SECOND - time.monotonic()) > 0 and not ended.is_set():
+                producer.poll(min(left, 0.05))
+            producer.poll(0)
+        producer.flush()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _cpu_seconds(dagster_pid: int, jvm_pid: int) -> float:
+    """Read what Dagster's processes and the warm Spark have used: broker and producer are none of them."""
+    return sum(each.own_seconds + each.ended_seconds for each in read_tree(dagster_pid)) + read_cpu_seconds(jvm_pid)

@@ -1,0 +1,62 @@
+"""Which share the raw table's append adds to landing: measured within each landing, between the steps of the protocol."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from typing import Any
+
+from ....resources import Edges
+from ..data import produce
+from ..measurement import Bench, Tell, WrongCount, count_rows
+from ..rounds import Load, spread
+from ..systems import Place, offsetlake
+
+LOAD = Load(1_000, 1_000_000, 62_500)
+TOPIC = "bench-append"
+STEPS = ("link_to_table", "append")  # of the append; the first one ends with what was read to find what is due
+
+
+def measure_append(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, Any]:
+    """Land the load `rounds` times, each into a lake of its own; return the append's seconds over those of the rest."""
+    tell(f"{TOPIC}: producing {load.records:,} records")
+    bench.edges.kafka().create_topic(TOPIC, load.kafka_partitions)
+    produce(bench.edges.bootstrap_servers(), TOPIC, load)
+    seconds, appends = list[float](), list[float]()
+    for number in range(rounds + 1):
+        tell(f"{TOPIC}: {f'round {number} of {rounds}' if number else 'warm-up'}")
+        whole, append = _take_turn(bench, load)
+        if number:
+            seconds.append(whole)
+            appends.append(append)
+    return {
+        "measured": (
+            f"landing {load.records:,} records of {load.value_bytes:,} B in {load.records // load.records_per_range} ranges: "
+            "the seconds that end with a step of the raw table's append, over all others"
+        ),
+        "append_to_landing": spread(
+            [append / (whole - append) for whole, append in zip(seconds, appends, strict=True)]
+        ),
+        "seconds": spread(seconds),
+        "append_seconds": spread(appends),
+    }
+
+
+def _take_turn(bench: Bench, load: Load) -> tuple[float, float]:
+    """Return the seconds of landing, and those of them that the append took."""
+    out = bench.folder / "append"
+    out.mkdir()
+    try:
+        edges = Edges(replace(bench.edges.settings, has_raw_table=True))
+        place = Place(load, edges, bench.pyspark, out, topic_name=TOPIC)
+        land = offsetlake(place)
+        started = time.perf_counter()
+        land()
+        seconds = time.perf_counter() - started
+        rows = count_rows(out / "data")
+        if rows != load.records:
+            raise WrongCount(f"{rows:,} rows of {load.records:,} records of {TOPIC} are landed")
+        return seconds, sum(place.steps[step] for step in STEPS)
+    finally:
+        shutil.rmtree(out)

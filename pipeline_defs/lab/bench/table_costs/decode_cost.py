@@ -1,0 +1,113 @@
+"""Decoding and compaction of landed records beside landing the same, round by round.
+
+Each round lands the load into a lake of its own, and then derives from it. Invariant: a turn that did not give every record
+is an error, not a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ....core.decode.decoders import Decode
+from ....core.errors import RangesFailed
+from ....landing.attempt import Attempt
+from ....resources import Edges
+from ....tables.compaction import compact
+from ....tables.decoding import decode
+from ..data import produce_values
+from ..measurement import Bench, Tell, WrongCount
+from ..rounds import Load, spread
+from ..systems import Place, offsetlake
+from .orders import DECODES, VALUES
+
+LOAD = Load(1_000, 240_000, 15_000)
+TOPIC = "bench-derived"
+WARM_UPS = 4  # landing and decoding get faster until then, while the JVM compiles them
+
+
+def measure_decoding(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, Any]:
+    """Measure landing and what is derived from it; return seconds, and how many times as long as landing the same each took."""
+    for kind, values in VALUES.items():
+        bench.edges.kafka().create_topic(_topic(kind), load.kafka_partitions)
+        tell(f"{_topic(kind)}: producing {load.records:,} records")
+        produce_values(bench.edges.bootstrap_servers(), _topic(kind), values(load), load)
+    seconds: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
+    for number in range(1 - WARM_UPS, rounds + 1):
+        for kind in VALUES:
+            tell(f"{_topic(kind)}: {f'round {number} of {rounds}' if number > 0 else 'warm-up'}")
+            landing, taken = _take_round(bench, kind, load)
+            if number > 0:
+                for name, value in {f"landing_{kind}": landing, **taken}.items():
+                    seconds.setdefault(name, []).append(value)
+                for name, value in taken.items():
+                    ratios.setdefault(f"{name}_to_landing", []).append(value / landing)
+    return {
+        "measured": (
+            f"{load.records:,} records of {load.value_bytes:,} B in {load.records // load.records_per_range} ranges, the same "
+            "orders in each format; each round lands them into a lake of its own, decodes them, and compacts what is landed"
+        ),
+        "seconds": {name: spread(values) for name, values in seconds.items()},
+        "ratios": {name: spread(values) for name, values in ratios.items()},
+    }
+
+
+def _topic(kind: str) -> str:
+    return f"{TOPIC}-{kind}"
+
+
+def _take_round(bench: Bench, kind: str, load: Load) -> tuple[float, dict[str, float]]:
+    """Return the seconds of landing, and by name those of what is derived from it."""
+    out = bench.folder / "derived"
+    out.mkdir()
+    try:
+        place = Place(load, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
+        landing, seconds = timed(offsetlake(place)), dict[str, float]()
+        for name, config in DECODES[kind].items():
+            seconds[name] = timed(partial(decode_ranges, bench, place, config, place.fresh_edges()))
+            shutil.rmtree(out / "tables/decoded")  # for the next one
+        seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, place.fresh_edges()))
+        return landing, seconds
+    finally:
+        shutil.rmtree(out)
+
+
+def timed(act: Callable[[], None]) -> float:
+    """Measure how many seconds something takes."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def decode_ranges(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
+    """Decode all ranges of a landed topic; every record must come out."""
+    ranges = {offsets.key: len(offsets) for offsets in edges.lake.coverage(place.topic.name).log.ranges}
+    verdicts = list(decode(place.topic.name, [*ranges], attempt(), edges.decode_tools(config, bench.pyspark)))
+    _check([text for verdict in verdicts for text in verdict.violations])
+    rows, records = sum(each.decoding.rows for each in verdicts if each.decoding), sum(ranges.values())
+    if rows != records:
+        raise WrongCount(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
+
+
+def _compact(bench: Bench, place: Place, edges: Edges) -> None:
+    tools = edges.tools(place.topic, bench.pyspark)
+    target = place.topic.policy.target_file_bytes
+    verdicts = list(compact(place.topic.name, attempt(), tools, target, every=True))
+    _check([text for verdict in verdicts for text in verdict.violations])
+    if not verdicts:
+        raise WrongCount(f"nothing of {place.topic.name} was compacted")
+
+
+def attempt() -> Attempt:
+    """Return a try of the benchmark's own."""
+    return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
+
+
+def _check(violations: Sequence[str]) -> None:
+    if violations:
+        raise RangesFailed("the benchmark's own deriving failed", violations)
