@@ -26,9 +26,9 @@ import sys, pkgutil, importlib
 for name in {MODULES}:
     sys.modules[name] = None  # as if it were not installed
 import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.decoding.spark_decoding
-for each in pkgutil.iter_modules(pipeline_defs.cli.__path__):
-    if each.name != "__main__":
-        importlib.import_module(f"pipeline_defs.cli.{{each.name}}")
+for each in pkgutil.walk_packages(pipeline_defs.cli.__path__, "pipeline_defs.cli."):
+    if not each.name.endswith("__main__"):
+        importlib.import_module(each.name)
 """
 
 
