@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.orchestration.home.daemons import find_daemons
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, Settings, read_settings
@@ -63,7 +64,8 @@ def kill_code_server(project: Path) -> None:
 def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, environment: Mapping[str, str]) -> None:
     """U1, U13, L6: also where `.env` is missing, as in a clone; a second one is refused, for it would plan and land twice.
 
-    A code server that is killed is started again; what is left when all that started it is killed, the next `up` ends.
+    A code server, or a daemon, that is killed is started again; what is left when all that started it is killed, the next
+    `up` ends.
     """
     run_id = run_by_command(project)
     (project / ".env").unlink()
@@ -88,6 +90,11 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
         up.wait_for("Ctrl-C ends it")
         with pytest.raises(ProcessLookupError):
             os.killpg(left, 0)
+        home = read_settings({}, project).dagster_home
+        (daemon,) = find_daemons(home)
+        os.kill(daemon.pid, signal.SIGKILL)
+        up.wait_for("Dagster ended by itself; it is started again")
+        up.wait_until(lambda: {each.pid for each in find_daemons(home)} - {daemon.pid} and is_answering(up.url))
         leader = read_leader(project)
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"

@@ -73,8 +73,14 @@ def up(port: int | None) -> None:
             )
             told: set[DaemonProcess] = set()
             looked = time.monotonic()
-            while server.is_running():
+            while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
+                if not server.is_running():
+                    OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
+                    if not server.revive():
+                        raise DagsterUnavailable(
+                            f"Dagster ends by itself again and again; what is landed stays landed; its log is {server.log}"
+                        )
                 if server.revive_code_server():
                     OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
                 for other in set(server.find_others()) - told:
@@ -88,7 +94,6 @@ def up(port: int | None) -> None:
                     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
-            raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
 

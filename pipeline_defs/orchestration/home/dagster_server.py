@@ -43,6 +43,7 @@ _LOCATIONS = """
 """
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
+MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is not mended by another start
 LOOKS_WITHOUT = 5  # of `up`, one a second
 
 
@@ -81,6 +82,7 @@ class DagsterServer:
         self._process: Process | None = None
         self._storage: object = None
         self._looks_without = 0
+        self._revived: list[float] = []
 
     @property
     def url(self) -> str:
@@ -132,6 +134,17 @@ class DagsterServer:
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
         return self._process is not None and self._process.is_running()
+
+    def revive(self) -> bool:
+        """Start Dagster anew where it has ended, and return whether it is up; not where it has ended too often lately."""
+        now = time.monotonic()
+        self._revived = [each for each in self._revived if now - each < REVIVAL_SECONDS]
+        if len(self._revived) == MOST_REVIVALS:
+            return False
+        self._revived.append(now)
+        self._stop()  # its daemon, say, whose end has ended the others, may have left some
+        self._serve(_free_port(self.port, 0))
+        return True
 
     def revive_code_server(self) -> bool:
         """Have Dagster start its code server anew where that was killed, and return whether it was; nobody else does.
