@@ -26,7 +26,7 @@ from py4j.protocol import Py4JError
 
 from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.spark import engine, spark_knock, spark_server, spark_serving, spark_session
-from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.spark.engine import Engine, first_cause
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
@@ -620,3 +620,22 @@ def test_what_a_command_says_of_spark_was_asked(
     settings = dataclasses.replace(settings, engine="in-process")
     code, said = ask("--json")
     assert code == 1 and json.loads(said) == {"running": False, "engine": "in-process"}
+
+
+def test_an_error_of_pythons_in_a_worker_is_told_by_type_and_place() -> None:
+    """What it says may be of a record."""
+    said = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/site-packages/pyspark/worker.py", line 10, in main
+    process()
+  File "/home/ann/my_formats.py", line 7, in decode
+    return 1 // int(value)
+ZeroDivisionError: of a secret
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException
+"""
+    found = first_cause(RuntimeError(said))
+    assert found.startswith("Python of a Spark worker raised ZeroDivisionError in decode of my_formats.py, line 7;")
+    assert "secret" not in found
+    assert first_cause(RuntimeError("org.x.Foo\nCaused by: java.io.IOException: no")) == "java.io.IOException: no"

@@ -22,7 +22,9 @@ from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, watch_obstore
 
 # the package has the commands under the names of their modules
-land, losses, show = (importlib.import_module(f"pipeline_defs.cli.{name}") for name in ("work.land", "work.losses", "show"))
+land, losses, show = (
+    importlib.import_module(f"pipeline_defs.cli.{name}") for name in ("work.land", "work.losses", "show")
+)
 
 
 @pytest.fixture

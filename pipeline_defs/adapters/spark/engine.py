@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
+_RAISED = re.compile(
+    r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL
+)
+_FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 # files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
 # its digest. It stays in the executors, where it would break what others write to S3
@@ -312,8 +316,13 @@ def scan_failed(what: str, error: Exception, consequence: str, **fields: object)
 def first_cause(error: Exception) -> str:
     """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
 
-    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that.
+    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that; of one in a worker's
+    Python its type and place, since what it says may be of a record.
     """
+    if raised := _RAISED.findall(str(error)):
+        frames = _FRAME.findall(str(error))
+        place = f" in {frames[-1][2]} of {frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]}" if frames else ""
+        return f"Python of a Spark worker raised {raised[-1]}{place}; what it says is in Spark's log"
     if refused := _REFUSED.search(str(error)):
         return f"{refused[1]}: {refused[2]}"
     lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]

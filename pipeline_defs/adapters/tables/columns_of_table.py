@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
+from ...core.errors import unusable_schema
 from ...core.tables.decoded_table import DEAD, EVENT_TIME
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -47,10 +48,16 @@ class ColumnsDiffer(Exception):
 
 
 def text_of(schema: pa.Schema) -> str:
-    """Return what of a decoded file's columns is its decoder's, as Delta writes it."""
+    """Return what of a decoded file's columns is its decoder's, as Delta writes it; raise `UnusableSchema` for no such columns."""
     from deltalake import Schema
 
-    return Schema.from_arrow(pa.schema([schema.field(name) for name in DECODED])).to_json()
+    columns = pa.schema([schema.field(name) for name in DECODED])
+    try:
+        return Schema.from_arrow(columns).to_json()
+    except Exception as error:  # delta-rs raises it as such
+        raise unusable_schema(
+            "what keys and values are decoded to", f"no Delta table has such columns: {error}"
+        ) from error
 
 
 def schema_of(texts: Sequence[str]) -> str:

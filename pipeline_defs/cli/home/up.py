@@ -75,14 +75,7 @@ def up(port: int | None) -> None:
             looked = time.monotonic()
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
-                if not server.is_running():
-                    OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
-                    if not server.revive():
-                        raise DagsterUnavailable(
-                            f"Dagster ends by itself again and again; what is landed stays landed; its log is {server.log}"
-                        )
-                if server.revive_code_server():
-                    OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
+                _look_after(server)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
@@ -96,6 +89,18 @@ def up(port: int | None) -> None:
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
+
+
+def _look_after(server: DagsterServer) -> None:
+    """Start again what has ended of Dagster; raise `DagsterUnavailable` where it ends again and again."""
+    if not server.is_running():
+        OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
+        if not server.revive():
+            raise DagsterUnavailable(
+                f"Dagster ends by itself again and again; what is landed stays landed; its log is {server.log}"
+            )
+    if server.revive_code_server():
+        OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
 
 
 @contextmanager
