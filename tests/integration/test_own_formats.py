@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
+from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import Format, Side
-from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.errors import BadSetting, UnusableSchema
 from tests.support.outcomes import decode
 
 if TYPE_CHECKING:
@@ -70,6 +72,14 @@ def test_a_format_of_a_users_own_decodes(engine: Engine) -> None:
 def test_a_function_that_cannot_be_used_is_named(engine: Engine, name: str, said: str) -> None:
     with pytest.raises(BadSetting, match=f"my_formats:{name}, cannot be used: .*{said}"):
         decode(engine, [b"1"], Side(name))
+
+
+def test_columns_that_no_table_has_are_one_clear_error() -> None:
+    """As two that differ in case alone."""
+    twins = pa.struct([("a", pa.string()), ("A", pa.int32())])
+    schema = pa.schema([(name, twins if name == "value" else pa.string()) for name in DECODED])
+    with pytest.raises(UnusableSchema, match="no Delta table has such columns: .*case-insensitive"):
+        text_of(schema)
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own

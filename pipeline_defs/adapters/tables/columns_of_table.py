@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from ...core.errors import unusable_schema
+from ...core.errors import first_line, unusable_schema
 from ...core.tables.decoded_table import DEAD, EVENT_TIME
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -48,7 +48,7 @@ class ColumnsDiffer(Exception):
 
 
 def text_of(schema: pa.Schema) -> str:
-    """Return what of a decoded file's columns is its decoder's, as Delta writes it; raise `UnusableSchema` for no such columns."""
+    """Return what of a decoded file's columns is its decoder's, as Delta writes it; raise `UnusableSchema`."""
     from deltalake import Schema
 
     columns = pa.schema([schema.field(name) for name in DECODED])
@@ -56,7 +56,7 @@ def text_of(schema: pa.Schema) -> str:
         return Schema.from_arrow(columns).to_json()
     except Exception as error:  # delta-rs raises it as such
         raise unusable_schema(
-            "what keys and values are decoded to", f"no Delta table has such columns: {error}"
+            "what keys and values are decoded to", f"no Delta table has such columns: {first_line(error)}"
         ) from error
 
 
