@@ -78,7 +78,7 @@ def test_columns_that_no_table_has_are_one_clear_error() -> None:
     """As two that differ in case alone."""
     twins = pa.struct([("a", pa.string()), ("A", pa.int32())])
     schema = pa.schema([(name, twins if name == "value" else pa.string()) for name in DECODED])
-    with pytest.raises(UnusableSchema, match="no Delta table has such columns: .*case-insensitive"):
+    with pytest.raises(UnusableSchema, match=r"no Delta table has such columns: .*case-insensitive"):
         text_of(schema)
 
 

@@ -10,6 +10,7 @@ import click
 from ...operate.status import broken_document, find_instance, read_statuses
 from ...operate.tables import latency_text, table_text
 from ...orchestration.runs.moments import duration_text
+from ...topic_files import load_topics
 from ..home.engine import spark_text
 from ..progress import progress
 from ..show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
@@ -51,6 +52,12 @@ def status(topic: str | None, as_json: bool) -> None:
         print_json(documents)
     else:
         print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
+        for each in load_topics().patterns if topic is None else ():
+            if not any(each.pattern.matches(document["topic"]) for document in documents):
+                OUT.print(
+                    f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker",
+                    soft_wrap=True,
+                )
         OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)
