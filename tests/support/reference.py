@@ -1,0 +1,63 @@
+"""The reference of defs.yaml, made from the component's schema: `python -m tests.support.reference` writes it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig, SideConfig
+from pipeline_defs.settings import PROJECT
+
+PAGE = PROJECT / "docs" / "reference.md"
+HEAD = """# Reference
+
+Made from the code by `python -m tests.support.reference`. Variables: [settings](settings.md). Commands: `offsetlake --help`.
+
+"""
+
+
+def made() -> str:
+    """Return the page as the code says it now."""
+    return HEAD + "\n".join([*_of_defs(), ""])
+
+
+def _of_defs() -> Iterator[str]:
+    yield "## `defs.yaml`: `attributes`\n"
+    yield from _table(KafkaTopic)
+    for title, model in (
+        ("decode", DecodeConfig),
+        ("decode.key, decode.value", SideConfig),
+        ("days", DaysConfig),
+        ("latest", LatestConfig),
+    ):
+        yield f"\n### `{title}`\n"
+        yield from _table(model)
+
+
+def _table(model: type[Any]) -> Iterator[str]:
+    yield "| key | default | |"
+    yield "|---|---|---|"
+    for name, default, description in _fields_of(model):
+        yield f"| `{name}` | {default} | {description.replace('|', chr(92) + '|')} |"
+
+
+def _fields_of(model: type[Any]) -> Iterator[tuple[str, str, str]]:
+    found = model.model_fields if issubclass(model, BaseModel) else _of_component(model)
+    for name, field in found.items():
+        default = field.get_default(call_default_factory=True)
+        is_shown = isinstance(default, str | int | float) and not field.is_required()
+        yield name, f"`{default}`" if is_shown else "", field.description or ""
+
+
+def _of_component(model: type[Any]) -> dict[str, FieldInfo]:
+    hints = get_type_hints(model, include_extras=True)
+    return {each.name: each.default for each in fields(model) if isinstance(each.default, FieldInfo) and hints}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(made())
