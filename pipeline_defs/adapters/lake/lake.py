@@ -134,14 +134,15 @@ class Lake:
         last = log.steps[-1].seq if log.steps else -1
         is_elsewhere = any(seq > last for seq, _ in begun) or _contradicts(begun, log)
         if is_elsewhere or self._may_be_behind(log, begun):
-            if self.coverage(log.topic).log.steps[-1:] != log.steps[-1:]:
-                return False  # somebody has planned meanwhile
+            for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
+                if read(log.topic).log.steps[-1:] != log.steps[-1:]:
+                    return False
             if (
                 is_elsewhere
-            ):  # what a step did is there that is not: what a document left out may not be settled any more
+            ):  # a step that is not there did something: what a document left out may not be settled any more
                 self.forget_frontiers(log.topic)
-            elif log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
-                self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
+        if log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
+            self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
         self._looked_at.add(log.topic)
         return True
 
@@ -168,16 +169,15 @@ class Lake:
         return sorted((int(found[1]), name) for name in names if (found := BEGUN.fullmatch(name)))
 
     def _may_be_behind(self, log: PlanLog, begun: Sequence[tuple[int, str]]) -> bool:
-        """Return whether a log that was read by a frontier document may have lost steps that no name in `begun/` tells of.
+        """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
 
-        Somebody has deleted the name; or the lake is a backup that was made while it was written, of which a process finds out
-        the first time that it is asked, by listing.
+        Somebody has deleted the name; or the lake is a backup that was made while it was written, which a process looks for the
+        first time that it is asked.
         """
         if log.base is None:
             return False
-        if _last_settled(log.base) > max(begun, default=(-1,))[0]:
-            return True
-        return log.topic not in self._looked_at and self._is_behind(log.topic, log.steps[-1])
+        is_told = _last_settled(log.base) <= max(begun, default=(-1,))[0]
+        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.steps[-1])
 
     def _is_behind(self, topic: str, last: PlanStep) -> bool:
         """Return whether the lake has manifests or claims of ranges behind those of a step."""

@@ -112,6 +112,7 @@ def write_history(bench: Bench, ranges: int) -> None:
             _add_compacted(uncompacted, lake, now_ms)
             uncompacted = []
         if step.seq % STEPS_PER_FRONTIER == 0 or planned == ranges:
+            lake.begin(lake.recent(TOPIC).log, [step])
             lake.move_frontier(lake.recent(TOPIC), now_ms, 0)
     append_landed(TOPIC, lake, lambda: now_ms)
 
