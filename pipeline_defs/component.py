@@ -35,8 +35,7 @@ def _check_start(start: str) -> str:
             datetime.fromisoformat(start)
         except ValueError:
             raise ValueError(
-                f"start {start!r} is not one of earliest, latest, none, or an ISO 8601 timestamp such as "
-                "2026-01-31T10:00:00Z"
+                f"start {start!r} is not one of earliest, latest, none, or an ISO 8601 timestamp such as 2026-01-31T10:00:00Z"
             ) from None
     return start
 
@@ -100,8 +99,7 @@ class KafkaTopic(dg.Component, YamlModel):
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
     target_file_bytes: Annotated[int, number(1, 2**40)] = Field(
-        default=128 * 1024 * 1024,
-        description="bytes on the broker that an `auto` range aims at, and bytes of a compacted file",
+        default=128 * 1024 * 1024, description="bytes on the broker that an `auto` range aims at, and bytes of a compacted file"
     )
     max_age_seconds: Annotated[float, number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
@@ -142,9 +140,7 @@ class KafkaTopic(dg.Component, YamlModel):
         default={}, description="tags of its assets, to search and select by"
     )
     description: Annotated[str | None, LITERAL] = Field(
-        default=None,
-        min_length=1,
-        description="what is in the topic, in Markdown; shown before what Offsetlake says of it",
+        default=None, min_length=1, description="what is in the topic, in Markdown; shown before what Offsetlake says of it"
     )
 
     decode: DecodeConfig | None = Field(

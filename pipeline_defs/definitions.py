@@ -46,10 +46,7 @@ def build_defs(
     return dg.Definitions.merge(
         topics,
         dg.Definitions(sensors=[build_failure_sensor()]),
-        dg.Definitions(
-            resources={"edges": edges, "pyspark": edges.pyspark()},
-            executor=dg.in_process_executor,
-        ),
+        dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
     )
 
 

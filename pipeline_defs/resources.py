@@ -65,17 +65,13 @@ class Edges:
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
     opened_ms: int = field(init=False)  # when this was made
-    told_days: dict[str, object] = field(
-        default_factory=dict, init=False
-    )  # by topic what was compared with Dagster last
+    told_days: dict[str, object] = field(default_factory=dict, init=False)  # by topic what was compared with Dagster last
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     pools: dict[str, DagsterInstance] = field(default_factory=dict, init=False)  # that this process has made known
     mirrored: dict[str, Coverage] = field(default_factory=dict, init=False)  # by topic: what its group was moved by
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
-    silent_clusters: dict[str, Any] = field(
-        default_factory=dict, init=False
-    )  # by its servers, of clusters that do not answer
+    silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
@@ -160,9 +156,7 @@ class Edges:
         cache = settings.jars.resolve()  # homes that share it have the same configuration
         jars = [cache / "spark" / name for name in sorted(read_pins("spark"))]
         options = " ".join(f'"{option}"' for option in archive_options(cache, "spark"))
-        return spark_config(
-            settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
-        )
+        return spark_config(settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options)
 
     def pyspark(self) -> LazyPySparkResource:
         """Return the `pyspark` resource of definitions and commands."""
@@ -249,9 +243,7 @@ class Edges:
             self._decodings = Decodings(self.lake)
         return self._decodings
 
-    def decode_tools(
-        self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
-    ) -> DecodeTools:
+    def decode_tools(self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
         from .adapters.decoding.spark_decoding import SparkDecoder  # with every format's library
 

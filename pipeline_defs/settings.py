@@ -43,15 +43,9 @@ PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found
 DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
-S3_ENDPOINTS = (
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT",
-)  # where obstore looks for an S3-compatible store
+S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # where obstore looks for an S3-compatible store
 TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads a variable
-STARTED_BY_US = (
-    "_IS_STARTED_BY_UP"  # in the environment of what `offsetlake up` starts, which has the home of the commands
-)
+STARTED_BY_US = "_IS_STARTED_BY_UP"  # in the environment of what `offsetlake up` starts, which has the home of the commands
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
@@ -101,10 +95,7 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "none",
         "whom alerts are sent to beside the UI: Apprise URLs with spaces between, `json://host/hook`",
     ),
-    "OFFSETLAKE_PAGES_URL": (
-        "none",
-        "where `offsetlake metrics --listen` is reached: Dagster links to the maps there",
-    ),
+    "OFFSETLAKE_PAGES_URL": ("none", "where `offsetlake metrics --listen` is reached: Dagster links to the maps there"),
     "DAGSTER_HOME": (".offsetlake/dagster", "Dagster's instance folder"),
 }
 
@@ -121,10 +112,7 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_PAGES_URL": check_web_address,
 }
 """What each value must be, where there is one; addresses of brokers are checked by those who use them."""
-HOME_CHECKS: Mapping[str, Callable[[str], str]] = {
-    "OFFSETLAKE_HOME": check_own_home,
-    "DAGSTER_HOME": check_dagster_home,
-}
+HOME_CHECKS: Mapping[str, Callable[[str], str]] = {"OFFSETLAKE_HOME": check_own_home, "DAGSTER_HOME": check_dagster_home}
 """What the whole path of a home must be, wherever its links lead."""
 
 
@@ -401,9 +389,7 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """Return a setting that has one of some values, the first of them where it is not set; raise `BadSetting`."""
     found = env.get(name) or allowed[0]
     if found not in allowed:
-        raise BadSetting(
-            f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it"
-        )
+        raise BadSetting(f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it")
     return found
 
 
@@ -468,9 +454,7 @@ def _folder(name: str, text: str, project: Path) -> Path:
         except ValueError as error:
             wrong = str(error)
     if wrong:
-        raise BadSetting(
-            f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it"
-        )
+        raise BadSetting(f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it")
     return path
 
 

@@ -98,10 +98,7 @@ class TopicFiles:
     @property
     def names(self) -> list[str]:
         """The topics, and those of broken files that name one: what is landed of them is still there."""
-        return [
-            *self.topics,
-            *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics),
-        ]
+        return [*self.topics, *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics)]
 
     def refuse_broken(self) -> None:
         """Raise `BadSetting` with all that is wrong, where anything is."""
@@ -229,11 +226,7 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
     if not children:
         return None
     return DefsFolderDecl(
-        context=context,
-        loc=ComponentPath.from_path(path),
-        children=children,
-        source_tree=None,
-        component_file_model=None,
+        context=context, loc=ComponentPath.from_path(path), children=children, source_tree=None, component_file_model=None
     )
 
 

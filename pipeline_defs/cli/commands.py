@@ -82,9 +82,7 @@ class Commands(Mapping[str, click.Command]):
 
 _FUNCTIONS = {"map": "coverage_map"}
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
-INTERRUPTED_TEXT = (
-    "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
-)
+INTERRUPTED_TEXT = "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
 
 
 @contextmanager

@@ -90,12 +90,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
 
 
 def _draw(shown: Shown, ended: threading.Event) -> None:
-    columns = (
-        TerminalWords(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
+    columns = (TerminalWords(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=ERRORS, transient=True) as bar:
         task = bar.add_task(shown.text, total=shown.total, rate="")
         while not ended.wait(0.1):

@@ -53,6 +53,4 @@ def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
             reason = "\n  ".join(line for line in run.reason.splitlines() if line != NOTE)
             failures.append(f"run {run.run_id}: {reason}")
     if failures:
-        raise RangesFailed(
-            f"{counted(len(failures), 'run')} of topic {topic} failed; what it {did} stays {did}", failures
-        )
+        raise RangesFailed(f"{counted(len(failures), 'run')} of topic {topic} failed; what it {did} stays {did}", failures)

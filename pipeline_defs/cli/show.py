@@ -132,9 +132,7 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(_json(document), indent=1, allow_nan=False))
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], longest: int = LONGEST_SHOWN
-) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], longest: int = LONGEST_SHOWN) -> None:
     """Print a table; numbers stand to the right, and of a value of more than `longest` characters its beginning."""
     table = Table(title=title, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]

@@ -47,11 +47,7 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the string as it is; Rich asks here for each one, whatever renders it."""
-        kept = {
-            name: value
-            for name, value in options.items()
-            if name not in {"markup", "emoji", "highlight", "highlighter"}
-        }
+        kept = {name: value for name, value in options.items() if name not in {"markup", "emoji", "highlight", "highlighter"}}
         return super().render_str(visible(text), markup=False, emoji=False, highlight=False, **kept)
 
     def status(self, status: RenderableType, **options: Any) -> Status:

@@ -29,9 +29,7 @@ _LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
 _MASTER = re.compile(
     r"local|local\[(\*|[1-9][0-9]{0,3})(, *[1-9][0-9]{0,3})?\]|local-cluster\[[0-9, ]+\]|spark://\S+|k8s://\S+|yarn"
 )
-_REMOTE = re.compile(
-    r"sc://(?P<host>[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,6}))?(/(?P<parameters>(;[A-Za-z0-9_.-]+=[^;\s]+)*))?"
-)
+_REMOTE = re.compile(r"sc://(?P<host>[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,6}))?(/(?P<parameters>(;[A-Za-z0-9_.-]+=[^;\s]+)*))?")
 _IPV6_REMOTE = re.compile(r"sc://\[[0-9A-Fa-f:.]+\]")
 # what is none of Spark's own parameters is sent as a header, and gRPC takes bytes for one whose name ends so
 _PARAMETER_NAME = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
@@ -80,9 +78,7 @@ def check_lake(text: str) -> str:
     if "://" not in text:
         alike = _LIKE_A_SCHEME.match(text) or _LIKE_A_SHORT_SCHEME.match(text)
         if alike:
-            raise ValueError(
-                f"it begins with {alike[1]}: and has no //, expected a path, or a URL such as s3://bucket/lake"
-            )
+            raise ValueError(f"it begins with {alike[1]}: and has no //, expected a path, or a URL such as s3://bucket/lake")
         return text
     url = _split(text)
     if url.scheme.lower() not in LAKE_SCHEMES or not text.startswith(f"{url.scheme.lower()}://"):
@@ -114,9 +110,7 @@ def check_memory(text: str) -> str:
     if found is None:
         raise ValueError(f"found {_shown(text)!r}, expected a number with k, m, g or t, such as 4g")
     if int(found[1]) * _MIB_OF[found[2].lower()] < LEAST_MEMORY_MIB:
-        raise ValueError(
-            f"found {_shown(text)!r}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less"
-        )
+        raise ValueError(f"found {_shown(text)!r}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less")
     return text
 
 
@@ -148,9 +142,7 @@ def check_remote(text: str) -> str:
         if name == "use_ssl" and value.lower() not in {"true", "false"}:
             raise ValueError(f"its parameter use_ssl is {_shown(value)!r}, expected true or false")
         if name == "user_agent" and len(quote(unquote(value))) > _LONGEST_USER_AGENT:
-            raise ValueError(
-                f"its parameter user_agent is too long, expected {_LONGEST_USER_AGENT:,} characters at most"
-            )
+            raise ValueError(f"its parameter user_agent is too long, expected {_LONGEST_USER_AGENT:,} characters at most")
     return text
 
 

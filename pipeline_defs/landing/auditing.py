@@ -106,9 +106,7 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
     manifests = [manifest for manifest in map(coverage.manifests.__getitem__, published) if manifest.file is not None]
     digests, violations = Digests(lake), []
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        for done, violation in enumerate(
-            pool.map(lambda manifest: _why_not_published(manifest, digests, lake), manifests), 1
-        ):
+        for done, violation in enumerate(pool.map(lambda manifest: _why_not_published(manifest, digests, lake), manifests), 1):
             violations += [violation] if violation else []
             progress(done, len(manifests))
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
@@ -153,9 +151,7 @@ def check_table(topic: str, lake: Lake) -> Finding:
     if len(violations) > len(of_ranges):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
     rows = sum(file.rows for file in table.files.values())
-    return Finding(
-        "raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows}
-    )
+    return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
 
 
 def check_replay(

@@ -153,14 +153,10 @@ def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Ma
     if file is None and standing.file is not None:
         file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, run.attempt, run.tools.lake)
     run.staging.bring(part, file)
-    return replace(
-        ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop
-    )
+    return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop)
 
 
-def _publish(
-    run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False
-) -> Verdict:
+def _publish(run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False) -> Verdict:
     """Publish what a manifest has decided; the verdict is of what stands then, which may be a later revision."""
     lake, offsets = run.tools.lake, manifest.offsets
     standing = lake.publish(manifest, staged, mend=mend)

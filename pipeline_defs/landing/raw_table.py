@@ -52,11 +52,7 @@ class _LookAgain(Exception):
 
 
 def append_landed(
-    topic: str,
-    lake: Lake,
-    now_ms: Callable[[], int],
-    doubted: Collection[OffsetRange] = (),
-    on_step: StepWatcher = no_step,
+    topic: str, lake: Lake, now_ms: Callable[[], int], doubted: Collection[OffsetRange] = (), on_step: StepWatcher = no_step
 ) -> int:
     """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
 
@@ -94,9 +90,7 @@ def append_landed(
 def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
     """Make the files that a commit adds; say in `uncut` by path why a compacted one cannot be cut."""
     standing = RangeFiles(table)
-    files = [
-        file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
-    ]
+    files = [file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds]
     for path, ranges in due.cuts.items():
         try:
             files += _cut(table.files[path], ranges, lake, log, at_ms)
@@ -118,11 +112,7 @@ def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: St
 
 
 def try_append(
-    topic: str,
-    lake: Lake,
-    now_ms: Callable[[], int],
-    doubted: Collection[OffsetRange] = (),
-    on_step: StepWatcher = no_step,
+    topic: str, lake: Lake, now_ms: Callable[[], int], doubted: Collection[OffsetRange] = (), on_step: StepWatcher = no_step
 ) -> str | None:
     """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
     try:

@@ -133,9 +133,7 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
     return is_its_partition and part.min_offset in offsets and part.max_offset in offsets
 
 
-def verify_range(
-    topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run
-) -> tuple[Manifest | None, list[str]]:
+def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run) -> tuple[Manifest | None, list[str]]:
     """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
     file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())

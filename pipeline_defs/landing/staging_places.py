@@ -63,9 +63,7 @@ class LocalStaging:
         """Return a folder as Spark is told it."""
         return str(folder)
 
-    def watched(
-        self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None
-    ) -> AbstractContextManager[None]:
+    def watched(self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None) -> AbstractContextManager[None]:
         """Look at a folder while Spark writes to it; `on_files` is told now and then how many files there are.
 
         They are written to the disk as soon as their tasks are done, while Spark goes on with the others: a head start and no
@@ -155,9 +153,7 @@ class RemoteStaging:
         """Return the URL that Hadoop knows."""
         return f"{self._url}/{folder}"
 
-    def watched(
-        self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None
-    ) -> AbstractContextManager[None]:
+    def watched(self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None) -> AbstractContextManager[None]:
         """Count the objects of a folder."""
 
         def find() -> set[str]:
@@ -231,9 +227,7 @@ class RemoteStaging:
     def with_digests(self, landed: Landed) -> Landed:
         """Have the digests read where the files are."""
         found = self.digests([each.path for each in landed.values()])
-        return {
-            offsets: replace(each, sha256=sha256) for (offsets, each), sha256 in zip(landed.items(), found, strict=True)
-        }
+        return {offsets: replace(each, sha256=sha256) for (offsets, each), sha256 in zip(landed.items(), found, strict=True)}
 
     def close(self) -> None:
         """Do nothing: the lake sweeps what is left."""
@@ -246,9 +240,7 @@ class RemoteStaging:
         """List the files that tasks have committed directly below a folder, with their sizes."""
         found = self.lake.store.list(str(folder))
         return {
-            path: size
-            for path, size in found.items()
-            if path.endswith(".parquet") and PurePosixPath(path).parent == folder
+            path: size for path, size in found.items() if path.endswith(".parquet") and PurePosixPath(path).parent == folder
         }
 
     def _file(self, path: str, size: int) -> RemoteFile:
@@ -308,9 +300,7 @@ def is_apart(engine: Engine, lake: Lake) -> bool:
 
 def staging_of(engine: Engine, lake: Lake) -> Callable[[str, Lake], Staging]:
     """Return what opens the staging place of an attempt."""
-    return (
-        partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart(engine, lake) else LocalStaging
-    )
+    return partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart(engine, lake) else LocalStaging
 
 
 def near(engine: Engine, lake: Lake, what: str) -> Engine:

@@ -166,10 +166,7 @@ class Digests:
         if path not in self._why_changed:
             self._why_changed[path] = why_changed(file, log.folder, self._lake)
         if reason := self._why_changed[path]:
-            raise TableFileGone(
-                f"the file of range {where} was dropped, and {reason}; restore that from a backup",
-                topic=topic,
-            )
+            raise TableFileGone(f"the file of range {where} was dropped, and {reason}; restore that from a backup", topic=topic)
         return path
 
     def by_table_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:

@@ -104,9 +104,7 @@ def _as_cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) 
     return {**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}}
 
 
-def find_troubles(
-    topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known
-) -> Watched:
+def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known) -> Watched:
     """Find what of a topic is not well, and tell Dagster's checks.
 
     Return too what is seen of its tables now, to be given as `seen` the next time.

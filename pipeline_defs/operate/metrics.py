@@ -30,10 +30,7 @@ TABLE = ("topic", "table")
 GROUP = ("consumergroup", "topic", "partition")
 HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "kafka_topic_partitions": (("topic",), "Kafka partitions of the topic"),
-    "kafka_topic_partition_current_offset": (
-        PARTITION,
-        "where the log ends, for a reader at the topic's isolation level",
-    ),
+    "kafka_topic_partition_current_offset": (PARTITION, "where the log ends, for a reader at the topic's isolation level"),
     "kafka_topic_partition_oldest_offset": (PARTITION, "where the log begins"),
     "kafka_consumergroup_current_offset": (GROUP, "the offset up to which everything is landed"),
     "kafka_consumergroup_lag": (GROUP, "offsets that are not landed"),
@@ -62,10 +59,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "offsetlake_table_waiting_ranges": (TABLE, "ranges that a derived table does not have as they are now"),
     "offsetlake_table_waiting_seconds": (TABLE, "how long the first of these has waited, 0 where none does"),
     "offsetlake_dead_letters": (("topic",), "records that could not be decoded and were set aside"),
-    "offsetlake_newest_day_timestamp_seconds": (
-        ("topic",),
-        "when the newest day begins that Dagster was told of, since 1970",
-    ),
+    "offsetlake_newest_day_timestamp_seconds": (("topic",), "when the newest day begins that Dagster was told of, since 1970"),
     "offsetlake_untold_days": (("topic",), "days whose rows are not what Dagster was told of them"),
     "offsetlake_latency_seconds": (
         TABLE,
@@ -77,10 +71,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "offsetlake_landed_bytes_total": (PARTITION, "bytes of the landed files, over all generations"),
     "offsetlake_hole_offsets_total": ((*PARTITION, "cause"), "landed offsets without a row, by cause"),
-    "offsetlake_lost_offsets_total": (
-        (*PARTITION, "cause"),
-        "offsets recorded as lost, by cause, over all generations",
-    ),
+    "offsetlake_lost_offsets_total": ((*PARTITION, "cause"), "offsets recorded as lost, by cause, over all generations"),
 }
 _HISTOGRAM = "offsetlake_latency_seconds"
 _OF_ROW = {  # of a row of the status document

@@ -84,9 +84,7 @@ def _check_table(table: str, day: object, chosen: object) -> None:
     if day is not None:
         _check_day(day, chosen, table)
     if chosen is not None and table == "latest":
-        raise Refused(
-            "a range and table='latest' are given, whose rows are of no range; nothing was read; leave one out"
-        )
+        raise Refused("a range and table='latest' are given, whose rows are of no range; nothing was read; leave one out")
 
 
 def _check_day(day: object, chosen: object, table: str) -> None:

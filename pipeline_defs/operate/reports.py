@@ -106,9 +106,7 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
     marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
     violations = []
     if tail.topic_id not in {None, topic_id}:
-        violations.append(
-            f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated"
-        )
+        violations.append(f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated")
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
     for partition, mark in sorted(marks.items()):
         head = tail.heads.get(partition)

@@ -29,14 +29,7 @@ from ..orchestration.home.run_locks import is_code_server_gone
 from ..orchestration.runs.exposure import check_expiry
 from ..orchestration.runs.known import read_known
 from ..orchestration.runs.ledger import check_losses
-from ..orchestration.runs.progress import (
-    Situation,
-    check_progress,
-    held_back,
-    holding_row,
-    read_situation,
-    waiting_text,
-)
+from ..orchestration.runs.progress import Situation, check_progress, held_back, holding_row, read_situation, waiting_text
 from ..orchestration.runs.tries import read_tries
 from ..orchestration.runs.undecoded import undecoded_text
 from ..resources import Edges
@@ -50,15 +43,7 @@ def find_instance(home: Path) -> dg.DagsterInstance:
     return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
 
 
-_OF_BROKER = (
-    "earliest_offset",
-    "end_offset",
-    "lag",
-    "lag_bytes",
-    "lag_seconds",
-    "oldest_waiting_ms",
-    "seconds_to_loss",
-)
+_OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds", "oldest_waiting_ms", "seconds_to_loss")
 
 
 def read_statuses(
@@ -217,9 +202,7 @@ def _lake_columns(
     return {partition: columns(partition) for partition in sorted(partitions)}
 
 
-def _partition_rows(
-    topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
-) -> list[dict[str, Any]]:
+def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
     known = _lake_columns(found.coverage, found.tried, now_ms, found.marks)
     endangered = {each.partition: each for each in found.endangered}
     rows = []

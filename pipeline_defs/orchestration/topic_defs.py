@@ -37,7 +37,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
                 topic.land_job,
                 selection=raw.without_checks() | quick,
                 description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
-            ),
+            )
         ],
     )
     derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
@@ -76,18 +76,13 @@ def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
 
 
 def _define(
-    duty: Duty,
-    description: str,
-    asset: dg.AssetsDefinition,
-    checks: Sequence[dg.AssetChecksDefinition],
+    duty: Duty, description: str, asset: dg.AssetsDefinition, checks: Sequence[dg.AssetChecksDefinition]
 ) -> dg.Definitions:
     """Build an asset with its checks, and the job by which its duty is done."""
     selection = dg.AssetSelection.assets(duty.asset_key)
     job = dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
     return dg.Definitions(
-        assets=[with_own_op_name(asset)],
-        asset_checks=[with_own_op_name(check) for check in checks],
-        jobs=[job],
+        assets=[with_own_op_name(asset)], asset_checks=[with_own_op_name(check) for check in checks], jobs=[job]
     )
 
 

@@ -132,9 +132,7 @@ def compact_table(
 ) -> Iterator[CompactionVerdict]:
     """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted."""
     groups = table.find(target_bytes, every=every)
-    tools.on_step(
-        "compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups)
-    )
+    tools.on_step("compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups))
     if not groups:
         return
     run = _Run(table, tools, tools.open_staging(attempt.id, tools.lake))

@@ -77,9 +77,7 @@ class DecodedTable:
     def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it by an id: its ranges are in the log."""
         contents = self._contents(group)
-        return _add(
-            part, contents, self.topic, self.decodings, staging, now_ms, group.weight_bytes, is_dead=group.is_dead
-        )
+        return _add(part, contents, self.topic, self.decodings, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
 
     def _contents(self, group: DecodedGroup) -> Contents:
         return merge(self.decodings.contents_of(self.topic, file) for file in group.files)
@@ -97,9 +95,7 @@ def _add(
     is_dead: bool,
 ) -> TableFile:
     log = decoded_table_log(topic, decodings.lake)
-    staged, path = place_in_folder(
-        staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
-    )
+    staged, path = place_in_folder(staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead))
     decodings.keep_contents(topic, path, contents)
     return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 

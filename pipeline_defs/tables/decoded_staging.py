@@ -80,19 +80,13 @@ class Batch:
 
 
 def describe(
-    work: Work,
-    manifest: Manifest,
-    decoded: parquet.PartFile | None,
-    dead: parquet.PartFile | None,
-    batch: Batch,
+    work: Work, manifest: Manifest, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, batch: Batch
 ) -> Decoding:
     """Return the document of what was staged of a range, as the first revision."""
     attempt, tools = work.attempt, work.tools
     sides = [name for name, side in tools.decode.sides.items() if side.registry]
     ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
-    schemas = {
-        name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()
-    }
+    schemas = {name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()}
     keep = partial(tools.decodings.keep, work.topic)
     return Decoding(
         work.topic,
@@ -139,12 +133,7 @@ def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) 
     return {"event_time": event_time.text, "event_days": days, "first_event_ms": first, "last_event_ms": last}
 
 
-def find_violations(
-    work: Work,
-    ours: Decoding,
-    manifest: Manifest,
-    batch: Batch,
-) -> list[str]:
+def find_violations(work: Work, ours: Decoding, manifest: Manifest, batch: Batch) -> list[str]:
     """Return why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
     landed = batch.landed.get(manifest.offsets)
     if landed is None:  # it has no rows

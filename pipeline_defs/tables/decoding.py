@@ -18,15 +18,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
 from ..core.command_lines import command
-from ..core.errors import (
-    DiskRefuses,
-    EngineLost,
-    EngineUnavailable,
-    OffsetlakeError,
-    Refused,
-    ScanFailed,
-    TableFileGone,
-)
+from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, Refused, ScanFailed, TableFileGone
 from ..core.landing.selection import find_ranges
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange, TopicRange
@@ -69,9 +61,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     for offsets in ranges:
         manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
         if manifest is None or not coverage.is_landed(offsets):
-            yield decode_failed(
-                offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded"
-            )
+            yield decode_failed(offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded")
         elif decoding is None and not manifest.rows:
             yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, of_nothing(manifest))
         elif decoding is None or attempt.redo or not decoding.is_of(manifest):
@@ -95,9 +85,7 @@ def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
         yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
 
 
-def _decode_batch(
-    work: Work, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]
-) -> Iterator[DecodeVerdict]:
+def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]) -> Iterator[DecodeVerdict]:
     """Decode ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
     folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
     with_rows = [manifest for manifest in manifests if manifest.rows]
@@ -154,17 +142,13 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
     files = {offsets: file.path for offsets, file in sorted(landed.items())}
     decided = decoder.decide([*files.values()])
     of = len(files)
-    with staging.watched(
-        folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)
-    ):
+    with staging.watched(folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)):
         decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"))
     decoded = _parts(work, [*files], folder / "decoded")
     lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
     dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
     if lacking:
-        decoder.stage_dead_letters(
-            [files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters")
-        )
+        decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters"))
         dead = _parts(work, lacking, folder / "dead_letters")
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
@@ -178,9 +162,7 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
     )
 
 
-def _parts(
-    work: Work, ranges: Sequence[OffsetRange], folder: PurePath
-) -> Mapping[OffsetRange, parquet.PartFile | None]:
+def _parts(work: Work, ranges: Sequence[OffsetRange], folder: PurePath) -> Mapping[OffsetRange, parquet.PartFile | None]:
     work.staging.finish(folder)
     matched = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
     if wrong := [*matched.strays, *matched.damaged]:
@@ -214,9 +196,7 @@ def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVer
         return decode_failed(offsets, _explain(work, manifest, error))
 
 
-def _commit(
-    work: Work, verified: Sequence[_Verified], postponed: list[_Verified] | None = None
-) -> Iterator[DecodeVerdict]:
+def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified] | None = None) -> Iterator[DecodeVerdict]:
     """Commit ranges in one version of the table; yield what became of each.
 
     Where no columns would hold their rows and those that stand they are `postponed`: once all ranges of the attempt go in
@@ -239,16 +219,14 @@ def _commit(
             write_checkpoint_if_due(work.topic, decoded_table_log(work.topic, tools.lake), version, tools.on_step)
             left.clear()
             yield from (
-                DecodeVerdict(each.offsets, Decided.REPLACED if each.revision else Decided.DECODED, each)
-                for each in ours
+                DecodeVerdict(each.offsets, Decided.REPLACED if each.revision else Decided.DECODED, each) for each in ours
             )
     except ColumnsDiffer as error:
         if postponed is not None:
             postponed += left.values()
             return
         yield from (
-            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error)))
-            for each in left.values()
+            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error))) for each in left.values()
         )
     except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
         yield from (decode_failed(offsets, str(error)) for offsets in left)

@@ -58,9 +58,7 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
     for path, file in sorted(table.files.items()):
         manifests = ranges.get(path, [])
         is_whole = is_compacted(file) and _are_all(file, manifests, coverage)
-        is_old = all(
-            at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests))
-        )
+        is_old = all(at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests)))
         if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
             here = [each for each in manifests if each.rows and each.offsets in coverage.published]
             found += [Droppable(file, here)] if here else []
@@ -74,13 +72,7 @@ def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> b
 
 
 def drop_range_files(
-    topic: str,
-    lake: Lake,
-    plans: Sequence[Droppable],
-    now_ms: int,
-    on_step: StepWatcher = no_step,
-    *,
-    dry_run: bool = False,
+    topic: str, lake: Lake, plans: Sequence[Droppable], now_ms: int, on_step: StepWatcher = no_step, *, dry_run: bool = False
 ) -> Iterator[DropVerdict]:
     """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
 

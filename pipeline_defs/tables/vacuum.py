@@ -41,9 +41,7 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     table = log.read()
     names = _names(log, lake)
     _refuse_gone(log, table.files, names, lake, "the check `decoded_completeness` says how the file is made again")
-    documents = [
-        decoded_table.document_path(path) for path, file in table.files.items() if decoded_table.is_packed(file)
-    ]
+    documents = [decoded_table.document_path(path) for path, file in table.files.items() if decoded_table.is_packed(file)]
     _refuse_gone(log, documents, names, lake, "move the table's folder away, and all ranges are decoded again")
     unwanted = decoded_table.find_unwanted(names, table)
     return _find_old(log, table, unwanted, lake, now_ms, older_than_seconds, decoded_table.owner_of)

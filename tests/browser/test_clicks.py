@@ -63,11 +63,7 @@ def payments(settings: Settings, orders: World) -> Iterator[World]:
 def desk(orders: World, payments: World) -> Iterator[Desk]:
     """Is Dagster with both topics, its daemon not begun: no sensor has ticked yet."""
     ranges = {"records_per_range": RECORDS_PER_RANGE}
-    words = {
-        "owners": ["team:shop"],
-        "tags": {"domain": "sales"},
-        "description": "Orders of the shop, as they were placed.",
-    }
+    words = {"owners": ["team:shop"], "tags": {"domain": "sales"}, "description": "Orders of the shop, as they were placed."}
     topics = {orders.name: ranges | words, payments.name: ranges}
     with Desk(orders.folder / "project", orders.settings, topics) as desk:
         yield desk
@@ -117,9 +113,7 @@ def test_an_asset_says_what_it_is_to_who_has_never_seen_it(desk: Desk, page: Pag
     picture("plots")
 
 
-def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(
-    desk: Desk, orders: World, page: Page, picture: Take
-) -> None:
+def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(desk: Desk, orders: World, page: Page, picture: Take) -> None:
     """From the key with the row's offset to its metadata, and by the link there to the run that landed it."""
     manifest = next(m for offsets, m in orders.coverage.manifests.items() if offsets.key == "0-400-800")
     page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
@@ -138,9 +132,7 @@ def test_a_red_check_names_its_offsets_and_what_to_do(
 ) -> None:
     """[R-41] What the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
     page.goto(f"{desk.url}/assets/losses/payments?view=checks")
-    page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(
-        visible=True
-    ).first.wait_for()
+    page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(visible=True).first.wait_for()
     page.get_by_text(f"offsetlake accept-loss payments 0-0-{LOST}").filter(visible=True).first.wait_for()
     picture("red_check")
 
@@ -178,9 +170,7 @@ def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
     picture("refusal", said)
 
 
-def test_the_backfill_of_missing_ranges_ends(
-    desk: Desk, orders: World, backfill: str, page: Page, picture: Take
-) -> None:
+def test_the_backfill_of_missing_ranges_ends(desk: Desk, orders: World, backfill: str, page: Page, picture: Take) -> None:
     """[R-16] What was missing is landed, once, and the page of the backfill says so."""
     load_until(page, f"{desk.url}/runs?view=backfills", "Success")
     page.get_by_text(backfill).filter(visible=True).first.wait_for()

@@ -72,9 +72,7 @@ def visits(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[Wo
         world.launch()
         ranges = [*world.coverage.log.ranges]
         defs = world.definitions
-        for launched in decode_through_dagster(
-            world.topic, ranges, world.edges, world.instance, redo=False, topics=defs
-        ):
+        for launched in decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=False, topics=defs):
             assert launched.succeeded, launched.reason
         yield world
 
@@ -102,9 +100,7 @@ def test_what_could_not_be_decoded_is_seen_with_why_and_where(desk: Desk, page: 
     page.get_by_role("row", name="dead_letters 0").wait_for()  # the control
 
 
-def test_a_day_says_which_ranges_it_is_of_and_a_check_which_rows_are_of_none(
-    desk: Desk, page: Page, picture: Take
-) -> None:
+def test_a_day_says_which_ranges_it_is_of_and_a_check_which_rows_are_of_none(desk: Desk, page: Page, picture: Take) -> None:
     """[R-89] From a check of what is decoded to the day, and from that to the decoded asset."""
     page.goto(f"{desk.url}/assets/decoded/visits?view=checks")
     page.get_by_text("rows_outside_of_days").filter(visible=True).first.click()

@@ -54,9 +54,7 @@ COUNT_DRAWN = """() => {
 NOT_OURS = "willReadFrequently"  # what the browser advises for reading pixels back, which only these tests do
 
 
-def add(
-    picture: Picture, size: int, look: LinkLook, note: str = "", holes: tuple[tuple[int, int, int], ...] = ()
-) -> None:
+def add(picture: Picture, size: int, look: LinkLook, note: str = "", holes: tuple[tuple[int, int, int], ...] = ()) -> None:
     at = len(picture.lengths)
     is_landed = look is LinkLook.LANDED
     picture.lengths.append(size)

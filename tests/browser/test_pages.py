@@ -41,10 +41,7 @@ def test_the_pages_stay_quick(many: tuple[World, int], chromium: Browser) -> Non
     first = next(iter(world.coverage.log.ranges)).key
     topics = {world.name: {"records_per_range": 1, "max_keys": 100_000}}
     pages = {
-        "partitions": (
-            f"assets/raw/{world.name}?view=partitions",
-            re.compile(rf"Materialized \({ranges // 1000},?000\)"),
-        ),
+        "partitions": (f"assets/raw/{world.name}?view=partitions", re.compile(rf"Materialized \({ranges // 1000},?000\)")),
         "range": (f"assets/raw/{world.name}?view=partitions&partition={first}", "landed_by_run"),
         "overview": (f"assets/raw/{world.name}", "Every record of Kafka topic"),
         "events": (f"assets/raw/{world.name}?view=events", "materialized"),

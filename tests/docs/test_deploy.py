@@ -137,9 +137,7 @@ def test_compose_names_what_it_has() -> None:
 
 def test_code_server_and_workspaces_agree() -> None:
     """One port and one location everywhere: Dagster's history of a location goes by its name."""
-    servers = [
-        each["grpc_server"] for name in ("workspace.yaml", "workspace.compose.yaml") for each in load(name)["load_from"]
-    ]
+    servers = [each["grpc_server"] for name in ("workspace.yaml", "workspace.compose.yaml") for each in load(name)["load_from"]]
     assert {(each["port"], each["location_name"]) for each in servers} == {(4000, "my_lake")}
     unit = (DEPLOY / "systemd" / "offsetlake-code.service").read_text()
     assert "--port 4000 " in unit

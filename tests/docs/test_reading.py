@@ -95,9 +95,7 @@ def reader_of(world: World, folder: Path) -> Shell:
 
 def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
     """Are the blocks of Python by what they import first, with the lake at a place of theirs."""
-    blocks = [
-        of_world(each, world).text.replace(LAKE, place) for each in read_blocks(READING) if each.language == "python"
-    ]
+    blocks = [of_world(each, world).text.replace(LAKE, place) for each in read_blocks(READING) if each.language == "python"]
     return {text.split()[1].partition(".")[0]: text for text in blocks}
 
 
@@ -169,9 +167,7 @@ def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World,
 
 
 @pytest.mark.long
-def test_spark_reads_a_table_in_a_bucket_with_the_same_words(
-    in_bucket: tuple[World, Shell], s3: str, tmp_path: Path
-) -> None:
+def test_spark_reads_a_table_in_a_bucket_with_the_same_words(in_bucket: tuple[World, Shell], s3: str, tmp_path: Path) -> None:
     """Its client of S3 is half a gigabyte of jars, so this is for long tests."""
     world, reader = in_bucket
     jars = (*resolve_jars("delta", JARS), *resolve_jars("s3a", JARS))

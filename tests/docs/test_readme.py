@@ -64,10 +64,7 @@ def test_every_block_of_the_readme_does_what_it_shows(clone: Shell) -> None:
             assert shown and is_shown(shown, printed), f"{where} printed {printed}"
         else:
             pytest.fail(f"{where} is a block of {block.language or 'no language'}, which nothing runs")
-    assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {
-        "p0000",
-        "p0001",
-    }
+    assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {"p0000", "p0001"}
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:

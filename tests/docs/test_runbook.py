@@ -16,13 +16,7 @@ from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
 from pipeline_defs.operate.documents import explain
-from pipeline_defs.orchestration.assets.derived_config import (
-    BudgetConfig,
-    DaysConfig,
-    DecodeConfig,
-    LatestConfig,
-    SideConfig,
-)
+from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
 from pipeline_defs.settings import DOCS, VARIABLES
 from tests.support.markdown import without_blocks
 from tests.support.messages import texts

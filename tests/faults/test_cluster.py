@@ -96,9 +96,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lone]:
 
 
 @pytest.fixture(scope="module")
-def large(
-    lone: Lone, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def large(lone: Lone, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Is a topic of 40 MB on the lone broker, which takes a while to read."""
     own = dataclasses.replace(settings, bootstrap_servers=lone.start())
     with World(own, tmp_path_factory.mktemp("large"), "large") as world:

@@ -115,9 +115,7 @@ def raw_table(world: World) -> None:
 @pytest.fixture
 def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Is `offsetlake compact` on this world's topic."""
-    command = importlib.import_module(
-        "pipeline_defs.cli.work.compact"
-    )  # the package has the command itself by this name
+    command = importlib.import_module("pipeline_defs.cli.work.compact")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
     return lambda *arguments: CliRunner().invoke(command.compact, [world.name, *arguments])

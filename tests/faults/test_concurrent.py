@@ -58,9 +58,7 @@ def test_twenty_landings_at_once_lose_and_double_nothing(world: World) -> None:
     selections = [draw.sample(keys, draw.randint(3, 6)) for _ in range(AT_ONCE - 1)] + [keys]
     everybody = threading.Barrier(AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [
-            pool.submit(land_as_another, world, number, chosen, everybody) for number, chosen in enumerate(selections)
-        ]
+        futures = [pool.submit(land_as_another, world, number, chosen, everybody) for number, chosen in enumerate(selections)]
         verdicts = [future.result() for future in futures]
 
     assert [sorted(v.offsets.key for v in each) for each in verdicts] == [sorted(each) for each in selections]

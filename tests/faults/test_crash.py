@@ -81,9 +81,7 @@ WITH_JVM = [
     for step in ("scan", "stage", "publish")
 ]
 WITHOUT = [
-    pytest.param(step, False, id=step, marks=[pytest.mark.long] * (step == "landed"))
-    for step in LAND_STEPS
-    if step != "stage"
+    pytest.param(step, False, id=step, marks=[pytest.mark.long] * (step == "landed")) for step in LAND_STEPS if step != "stage"
 ]
 
 
@@ -93,10 +91,7 @@ def test_every_row_of_the_documents_kill_table_is_executed_here() -> None:
     assert list(table) == list(KILLS[OURS])
     killed = [step for step in (*TICK_STEPS, *LAND_STEPS) if step in table]
     assert {step: said for step, said in table.items() if said} == dict.fromkeys(killed, "nothing")
-    tests = (
-        test_a_tick_killed_at_any_step_is_made_good_by_the_next,
-        test_landing_killed_at_any_step_ends_with_every_row_once,
-    )
+    tests = (test_a_tick_killed_at_any_step_is_made_good_by_the_next, test_landing_killed_at_any_step_ends_with_every_row_once)
     assert [step for step in killed if step not in {*steps_of(*tests)}] == [], "left out of `make test`"
 
 

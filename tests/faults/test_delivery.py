@@ -75,9 +75,7 @@ def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
     """[R-50] Killed after the claim: never read again by anybody, in the ledger by its offsets; what follows lands."""
     planned(world, Delivery.AT_MOST_ONCE)
     with stopped_at(world, "land", "stage"):
-        assert [o.key for o in world.coverage.claims] == ["0-0-100"] and not world.rows(), (
-            "claimed, read, and not landed"
-        )
+        assert [o.key for o in world.coverage.claims] == ["0-0-100"] and not world.rows(), "claimed, read, and not landed"
     world.tick()
     world.launch()  # what is of another scan had not been claimed
     assert not world.pending and times_seen(world) == Counter(range(100, 150))

@@ -117,9 +117,7 @@ def arena(settings: Settings, tmp_path: Path) -> Iterator[Arena]:
 @pytest.mark.parametrize(
     "kill", [pytest.param(True, marks=pytest.mark.long, id="crash"), pytest.param(False, id="failed write")]
 )
-def test_the_consumer_of_the_tutorials_never_shows_what_a_crash_or_a_failed_write_took(
-    arena: Arena, kill: bool
-) -> None:
+def test_the_consumer_of_the_tutorials_never_shows_what_a_crash_or_a_failed_write_took(arena: Arena, kill: bool) -> None:
     """Its client has committed what it never wrote: started again and again, it reads on behind the gap."""
     row = recover(arena, TUTORIAL, kill=kill)
     assert (row.fault_proven, row.produced) == (True, 800 if kill else 102)

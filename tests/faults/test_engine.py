@@ -118,9 +118,7 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
     assert leftovers(folder) == [WORK]
 
 
-def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_old_serves_no_new_client(
-    folder: Path,
-) -> None:
+def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_old_serves_no_new_client(folder: Path) -> None:
     """[R-77] Nothing runs that nobody wants, and nobody is cut off who had just found it."""
     first = start_server(folder, SMALL, "f", SOON)
     second = start_server(folder, SMALL, "another", Limits(old_seconds=0.0, last_call_seconds=60.0))
@@ -259,13 +257,9 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
     struck: list[float] = []
     verdicts = lonely.land(on_step=strike_while_it_writes(lonely, struck, KILLED))
     failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
-    assert struck and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, (
-        "the fault: it died in mid-scan"
-    )
+    assert struck and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, "the fault: it died in mid-scan"
     told = [verdict.violations[0] for verdict in verdicts if verdict.offsets in failed]
-    assert all(
-        "went away; nothing became visible; what was claimed for this scan is abandoned" in each for each in told
-    )
+    assert all("went away; nothing became visible; what was claimed for this scan is abandoned" in each for each in told)
     assert len(verdicts) == 270
     again = lonely.land([offsets.key for offsets in failed])
     assert {verdict.offsets for verdict in again} == failed

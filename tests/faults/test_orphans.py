@@ -129,9 +129,7 @@ def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pyt
     orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(10))
-    command = importlib.import_module(
-        "pipeline_defs.cli.work.compact"
-    )  # the package has the command itself by this name
+    command = importlib.import_module("pipeline_defs.cli.work.compact")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.sweep, arguments).stdout  # noqa: E731
     run("--apply")

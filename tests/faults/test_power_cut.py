@@ -136,18 +136,14 @@ def run_through(settings: Settings, folder: Path, seed: int, moments: list[str])
                     assert not has_ended(one, runs), "they hold what they held when the power went"
                     power.start()
                     seconds = wait(lambda runs=runs: has_ended(one, runs))  # type: ignore[misc]
-                    print(
-                        f"\nseed {seed}: cut while {len(runs)} runs were {name}; ended {seconds:.1f} s after the restart"
-                    )
+                    print(f"\nseed {seed}: cut while {len(runs)} runs were {name}; ended {seconds:.1f} s after the restart")
                 if not moments:
                     wait(lambda: all(world.rows() for world in worlds))
             seconds = wait(lambda: is_complete(worlds), allowed_seconds(), 0.5)
             records = sum(len(world.sent) for world in worlds)
         print(f"seed {seed}: {records} records, complete {seconds:.1f} s after the last")
         for world in worlds:
-            assert world.rows() == sorted(world.sent.values(), key=lambda row: row[:2]), (
-                "0 missing, 0 doubled, 0 changed"
-            )
+            assert world.rows() == sorted(world.sent.values(), key=lambda row: row[:2]), "0 missing, 0 doubled, 0 changed"
 
 
 @pytest.mark.timeout(900)
@@ -158,9 +154,7 @@ def test_after_a_power_cut_everything_lands_without_hands(settings: Settings, tm
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_three_power_cuts_in_a_row_everything_lands_without_hands(
-    settings: Settings, tmp_path: Path, seed: int
-) -> None:
+def test_after_three_power_cuts_in_a_row_everything_lands_without_hands(settings: Settings, tmp_path: Path, seed: int) -> None:
     """[R-26] L1: three moments of a seed, under load all the while."""
     moments = random.Random(seed).choices(list(MOMENTS), k=3)
     run_through(settings, tmp_path / "world", seed, moments)

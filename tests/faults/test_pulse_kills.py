@@ -25,9 +25,7 @@ from tests.support.world import World
 KEYS, RECORDS = 7, 250
 STEPS = {  # each step of the run, and at which of its passes it dies
     **dict.fromkeys(("find", "append", "link_to_table", "report"), (1, 2)),
-    **dict.fromkeys(
-        ("scan", "stage", "find_landed", "read_landed", "stage_decoded", "place_decoded", "commit_decoded"), (1,)
-    ),
+    **dict.fromkeys(("scan", "stage", "find_landed", "read_landed", "stage_decoded", "place_decoded", "commit_decoded"), (1,)),
     **dict.fromkeys(("rebuild_latest", "read_decoded", "stage_latest", "commit_latest", "reported_latest"), (1,)),
     **dict.fromkeys(("verify", "commit", "publish", "landed", "reported"), (1, 4, 5, 8)),
     **dict.fromkeys(("verify_decoded", "reported_decoded"), (1, 4)),
@@ -49,9 +47,7 @@ def other(world: World) -> World:
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
     for each in (world, other):
         each.create_topic(2)
-        each.send(
-            {"partition": n % KEYS % 2, "key": b"%d" % (n % KEYS), "value": b'{"id": %d}' % n} for n in range(RECORDS)
-        )
+        each.send({"partition": n % KEYS % 2, "key": b"%d" % (n % KEYS), "value": b'{"id": %d}' % n} for n in range(RECORDS))
     return other
 
 
@@ -101,9 +97,7 @@ def assert_all_is_there_once(world: World, other: World) -> None:
         for nth in passes
     ],
 )
-def test_a_run_that_is_killed_at_any_step_is_made_good_by_ticks_alone(
-    world: World, other: World, step: str, nth: int
-) -> None:
+def test_a_run_that_is_killed_at_any_step_is_made_good_by_ticks_alone(world: World, other: World, step: str, nth: int) -> None:
     """[R-31] In at most three runs, and a minute of waiting for a back-off."""
     ask(world, other.topic)
     with stopped_at(world, "pulse", step, nth, others=[other.topic]):

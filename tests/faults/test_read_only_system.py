@@ -49,9 +49,7 @@ def test_spark_starts_where_only_its_home_is_writable(private: bool, tmp_path: P
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     environment |= {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
     try:
-        done = subprocess.run(
-            [*UNSHARE, "sh", "-euc", script], env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*UNSHARE, "sh", "-euc", script], env=environment, capture_output=True, text=True, check=False)
     finally:
         stop_server(home / "engine")
     said = done.stdout + done.stderr

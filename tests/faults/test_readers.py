@@ -49,11 +49,7 @@ def land(world: World) -> None:
     """Two ranges more, with a key that was not there before; the first is all dead letters by one of the schemas."""
     count, key = 2 * PER_RANGE, len({row[2] for row in world.sent.values()})
     world.send(
-        {
-            "partition": 0,
-            "key": b"k%d" % (n % (key + 1)),
-            "value": b'{"id": 0.5}' if n < PER_RANGE else b'{"id": %d}' % n,
-        }
+        {"partition": 0, "key": b"k%d" % (n % (key + 1)), "value": b'{"id": 0.5}' if n < PER_RANGE else b'{"id": %d}' % n}
         for n in range(count)
     )
     assert {verdict.outcome for verdict in world.plan_and_land()} == {Outcome.LANDED}
@@ -149,9 +145,7 @@ class History:
     def find_wrong(self, reads: Iterable[Read]) -> Iterator[str]:
         """Name what was wrong with reads."""
         for read in reads:
-            least = max(
-                (rows for table, at_ns, rows in self.had if table == read.table and at_ns <= read.began_ns), default=0
-            )
+            least = max((rows for table, at_ns, rows in self.had if table == read.table and at_ns <= read.began_ns), default=0)
             meanwhile = [name for name, began, ended in self.done if began <= read.ended_ns and read.began_ns <= ended]
             if read.error:
                 yield f"error of {read.table} during {meanwhile}: {read.error}"

@@ -40,13 +40,7 @@ def scattered(world: World) -> tuple[list[OffsetRange], list[DagsterRun]]:
             status=DagsterRunStatus.QUEUED,
             remote_job_origin=RemoteJobOrigin(LOCATION, "__ASSET_JOB"),
             asset_selection=frozenset({world.topic.asset_key}),
-            tags={
-                BACKFILL_TAG: "one",
-                TOPIC_TAG: world.name,
-                REDO_TAG: "no",
-                RANGE_START: offsets.key,
-                RANGE_END: offsets.key,
-            },
+            tags={BACKFILL_TAG: "one", TOPIC_TAG: world.name, REDO_TAG: "no", RANGE_START: offsets.key, RANGE_END: offsets.key},
         )
         runs.append(cast("DagsterRun", run))
     return ranges, runs

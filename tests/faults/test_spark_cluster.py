@@ -59,9 +59,7 @@ class Striker:
             self._thread.join()
 
     def _watch(self) -> None:
-        World.wait_until(
-            lambda: any(path.endswith(".parquet") for path in self._world.edges.lake.store.list("staging"))
-        )
+        World.wait_until(lambda: any(path.endswith(".parquet") for path in self._world.edges.lake.store.list("staging")))
         self._strike()
         self.has_struck = True
 
@@ -78,9 +76,7 @@ def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: Worl
     assert not remote.edges.lake.store.list("staging")
 
 
-def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(
-    remote: World, s3_cluster: SparkCluster
-) -> None:
+def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(remote: World, s3_cluster: SparkCluster) -> None:
     """[R-80] In a folder of its own: what executors of the dead one have written counts for nothing."""
     fill(remote)
     striker = Striker(remote, lambda: s3_cluster.kill("server"))
@@ -177,9 +173,7 @@ def test_two_clients_of_one_cluster_land_at_once(remote: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SCHEDULES))
-def test_parts_that_die_at_random_cost_no_record_and_double_none(
-    remote: World, s3_cluster: SparkCluster, seed: int
-) -> None:
+def test_parts_that_die_at_random_cost_no_record_and_double_none(remote: World, s3_cluster: SparkCluster, seed: int) -> None:
     """[R-80] A worker, the server and a client die in each schedule; when, at which step, is drawn from its seed."""
     draw = random.Random(seed)
     fill(remote, 300)

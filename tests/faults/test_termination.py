@@ -46,9 +46,7 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(settings
     """
     with two_topics(settings, tmp_path / "world") as worlds:
         one, two = worlds
-        with Power(
-            tmp_path / "world" / "power", one.settings, [world.topic for world in worlds], one.instance
-        ) as power:
+        with Power(tmp_path / "world" / "power", one.settings, [world.topic for world in worlds], one.instance) as power:
             for world, is_terminate in ((one, True), (two, False)):
                 one.edges.engine(one.edges.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
                 with frozen(one.settings):
@@ -101,9 +99,7 @@ signal.pause()
 
 def test_who_is_terminated_while_spark_starts_leaves_no_jvm(tmp_path: Path) -> None:
     """[R-26] U9: an in-process one that nobody waits for any more ends too; pyspark's own launch would leave it for ever."""
-    starting = subprocess.Popen(
-        [sys.executable, "-c", STARTS_SPARK, str(tmp_path)], cwd=PROJECT, stderr=subprocess.DEVNULL
-    )
+    starting = subprocess.Popen([sys.executable, "-c", STARTS_SPARK, str(tmp_path)], cwd=PROJECT, stderr=subprocess.DEVNULL)
     own = psutil.Process(starting.pid)
     wait(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
     begun = own.children(recursive=True)

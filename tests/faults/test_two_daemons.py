@@ -104,9 +104,7 @@ def test_of_two_daemons_over_one_postgres_one_works_and_the_other_takes_over(wor
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_daemon_that_was_cut_off_from_postgres_gives_way_to_the_one_that_took_over(
-    world: World, postgres: Postgres
-) -> None:
+def test_a_daemon_that_was_cut_off_from_postgres_gives_way_to_the_one_that_took_over(world: World, postgres: Postgres) -> None:
     """[R-78] Its connection is lost while it stands still: it ends when it wakes up, instead of ticking beside the other."""
     with host(world, "dagster") as one, host(world, "other") as two:
         world.wait_until(lambda: works(world, "dagster") != works(world, "other"))

@@ -31,9 +31,7 @@ def reported_outcomes(world: World) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "step", ["stage", *(pytest.param(step, marks=pytest.mark.long) for step in ("scan", "verify"))]
-)
+@pytest.mark.parametrize("step", ["stage", *(pytest.param(step, marks=pytest.mark.long) for step in ("scan", "verify"))])
 def test_a_zombie_before_its_commit_ends_as_superseded(world: World, step: str) -> None:
     """A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible.
 

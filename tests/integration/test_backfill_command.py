@@ -26,9 +26,7 @@ def backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> Backfill:
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": NOON_MS + n * MINUTE_MS} for n in range(50))
     world.plan()
     world.land([offsets.key for offsets in world.pending[:4]])
-    command = importlib.import_module(
-        "pipeline_defs.cli.work.backfill"
-    )  # the package has the command itself by this name
+    command = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
     return lambda *arguments: CliRunner().invoke(command.backfill, [world.name, *arguments])
@@ -98,10 +96,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--from-time", "2025-11-17T11:00Z"), "expected --from-time and --to-time"),
     (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00"), "does not say in which time zone"),
     (("--from-time", "last Tuesday", "--to-time", "2025-11-17T12:00Z"), "is no time, expected ISO 8601"),
-    (
-        ("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00", "--time-zone", "Mars/X"),
-        "Mars/X is no time zone",
-    ),
+    (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00", "--time-zone", "Mars/X"), "Mars/X is no time zone"),
     (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
     (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),
     (("--last-minutes", "5"), "no range with a record of that time"),

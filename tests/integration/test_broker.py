@@ -158,9 +158,7 @@ def test_a_process_is_itself_by_pid_and_start_time(bystander: subprocess.Popen[b
 
 def test_a_broker_that_ends_early_is_reported_with_its_last_log_lines(directory: Path, jars: tuple[Path, ...]) -> None:
     bad = {"log.cleaner.threads": "-1"}
-    with pytest.raises(
-        BrokerUnavailable, match=r"storage in .* could not be formatted; its last log lines \("
-    ) as caught:
+    with pytest.raises(BrokerUnavailable, match=r"storage in .* could not be formatted; its last log lines \(") as caught:
         start_broker(directory, jars=jars, properties=bad)
     assert "Invalid value -1 for configuration log.cleaner.threads" in str(caught.value)
 

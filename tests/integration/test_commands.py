@@ -89,19 +89,13 @@ def test_status_says_lag_pace_and_what_to_do(flights: Offsetlake) -> None:
     assert advice.startswith("flights: `offsetlake decode flights --due`, or start Dagster")
 
 
-def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
-    flights: Offsetlake, environment: dict[str, str]
-) -> None:
+def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(flights: Offsetlake, environment: dict[str, str]) -> None:
     """Where no host is given nobody else reaches them; another process cannot have the same port; the end is clean."""
     command = [sys.executable, "-m", "pipeline_defs.cli", "metrics", "--listen", "0"]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None and server.stderr is not None
         line = server.stdout.readline()
-        match = re.fullmatch(
-            r"metrics at (http://127\.0\.0\.1:(\d+)/metrics), maps at (\S+)/TOPIC; Ctrl-C ends\n", line
-        )
+        match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:(\d+)/metrics), maps at (\S+)/TOPIC; Ctrl-C ends\n", line)
         assert match is not None, line + server.stderr.read()
         answer = requests.get(match[1], timeout=60)
         text = answer.text
@@ -111,10 +105,7 @@ def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
         assert drawn.headers["Content-Type"] == "text/html; charset=utf-8"
         assert "<title>coverage of flights</title>" in drawn.text
         refused = flights("metrics", "--listen", match[2])
-        assert (
-            refused.returncode == 2
-            and f"cannot listen on 127.0.0.1:{match[2]}: Address already in use" in refused.stderr
-        )
+        assert refused.returncode == 2 and f"cannot listen on 127.0.0.1:{match[2]}: Address already in use" in refused.stderr
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0
         said = server.stderr.read().splitlines()
@@ -243,19 +234,13 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
     [
         (("land", "flights", "--key", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
         (("land", "flights", "--key", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
-        (
-            ("status", "nope"),
-            2,
-            f"known are flights; nothing was written; add {PROJECT}/assets/nope/defs.yaml",
-        ),
+        (("status", "nope"), 2, f"known are flights; nothing was written; add {PROJECT}/assets/nope/defs.yaml"),
         (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
         (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
         (("produce", "absent", "--file", "pyproject.toml"), 2, "absent does not exist at 127.0.0.1:"),
     ],
 )
-def test_bad_requests_are_one_clear_error(
-    flights: Offsetlake, arguments: tuple[str, ...], code: int, words: str
-) -> None:
+def test_bad_requests_are_one_clear_error(flights: Offsetlake, arguments: tuple[str, ...], code: int, words: str) -> None:
     run = flights(*arguments)
     assert run.returncode == code
     assert words in run.stderr

@@ -31,11 +31,7 @@ KEYS = 10
 def create(world: World, cleanup: str) -> None:
     """Creates a topic whose segments roll by the time stamps of their records."""
     world.create_topic(
-        1,
-        cleanup_policy=cleanup,
-        segment_ms=str(SEGMENT_MS),
-        min_cleanable_dirty_ratio="0.001",
-        min_compaction_lag_ms="0",
+        1, cleanup_policy=cleanup, segment_ms=str(SEGMENT_MS), min_cleanable_dirty_ratio="0.001", min_compaction_lag_ms="0"
     )
 
 

@@ -197,9 +197,7 @@ def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(worl
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
     assert report_days(world.topic, world.instance, Edges(world.settings)) == [START], "no row is of it any more"
     assert told(world)[START]["rows"] == 0
-    assert (
-        "5 rows are of days before" in check_outside(world.topic, world.topic.days, Edges(world.settings)).violations[0]
-    )
+    assert "5 rows are of days before" in check_outside(world.topic, world.topic.days, Edges(world.settings)).violations[0]
 
     configure(world)
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
@@ -283,9 +281,7 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
     assert places == sorted(places)
     relation = read(world.name, day=START, lake=lake, as_="duckdb")
     assert sorted(row[0] for row in relation.project("value.n").fetchall()) == expected
-    frame = read(
-        world.name, day=START, lake=lake, as_="spark", session=world.edges.engine(world.edges.pyspark()).session({})
-    )
+    frame = read(world.name, day=START, lake=lake, as_="spark", session=world.edges.engine(world.edges.pyspark()).session({}))
     assert sorted(row[0] for row in frame.select("value.n").collect()) == expected
     nothing = read(world.name, day="2014-01-01", lake=lake)
     assert (len(nothing), nothing.schema) == (0, arrow.schema)
@@ -293,9 +289,7 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
         read(world.name, day="2013-1-1", lake=lake)
     with pytest.raises(Refused, match="a range and a day are given"):
         read(world.name, day=START, range="0-0-9", lake=lake)
-    world.topic = dataclasses.replace(
-        world.topic, days=None, decode=dataclasses.replace(world.topic.decode, event_time=None)
-    )
+    world.topic = dataclasses.replace(world.topic, days=None, decode=dataclasses.replace(world.topic.decode, event_time=None))
     world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
     with pytest.raises(Refused, match=r"have their event time from none and value\.at, expected one column of all"):
         read(world.name, day=START, lake=lake)

@@ -45,8 +45,7 @@ def test_json_is_what_pythons_parser_reads_or_a_dead_letter(engine: Engine) -> N
     for seed, dice in draws(1):
         shape = fuzz_json.draw_shape(dice)
         bodies: list[bytes | None] = [
-            fuzz_json.draw_body(dice, fuzz_json.draw_value(dice, shape, dice.choice([0.0, 0.0, 0.1])))
-            for _ in range(RECORDS)
+            fuzz_json.draw_body(dice, fuzz_json.draw_value(dice, shape, dice.choice([0.0, 0.0, 0.1]))) for _ in range(RECORDS)
         ]
         bodies = [mutate(dice, body) if body and dice.random() < 0.25 else body for body in bodies]
         for body, (value, why, _) in zip(
@@ -95,9 +94,7 @@ def _plain(value: Any) -> Any:
 
 def _schema_of(dice: random.Random, depth: int = 0) -> dict[str, Any]:
     """Draw a JSON Schema: an object at first."""
-    kind = (
-        "object" if depth == 0 else dice.choice(["string", "integer", "number", "boolean", "object", "array", "enum"])
-    )
+    kind = "object" if depth == 0 else dice.choice(["string", "integer", "number", "boolean", "object", "array", "enum"])
     match kind if depth < 3 else "integer":
         case "object":
             properties = {f"f{at}": _schema_of(dice, depth + 1) for at in range(dice.randint(1, 4))}
@@ -162,9 +159,7 @@ def _has(row: Any, document: Any) -> bool:
 
 def test_a_string_is_utf8_or_a_dead_letter(engine: Engine) -> None:
     for seed, dice in draws(1):
-        bodies = [
-            dice.choice([dice.randbytes(dice.randrange(6)), "ü\U0001f600\0".encode(), b""]) for _ in range(RECORDS)
-        ]
+        bodies = [dice.choice([dice.randbytes(dice.randrange(6)), "ü\U0001f600\0".encode(), b""]) for _ in range(RECORDS)]
         for body, (value, why, _) in zip(bodies, decode(engine, bodies, Side(Format.STRING)), strict=True):
             try:
                 assert (value, why) == (body.decode(), None), seed
@@ -192,9 +187,7 @@ def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(engine: Engine)
             for number, (kind, (text, body)) in enumerate(texts.items(), 1):
                 fake.put_version("orders-value", "latest", number, text, kind)
                 heads = [head_of(dice.choice([number, 1, 2, 3, 11, 12, 13, 99, (1 << 31) - 1])) for _ in range(RECORDS)]
-                records: list[bytes | None] = [
-                    head + dice.choice([body, body, dice.randbytes(4), b""]) for head in heads
-                ]
+                records: list[bytes | None] = [head + dice.choice([body, body, dice.randbytes(4), b""]) for head in heads]
                 records = [mutate(dice, each) if each and dice.random() < 0.3 else each for each in records]
                 found = decode(engine, [*records, None, head_of(number) + body], Side(formats[kind], registry=fake.url))
                 assert found[-1] == ({"n": 1}, None, None), (seed, kind)

@@ -168,9 +168,7 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     outcomes = decode(engine, [*good, *bad, None], side)
     assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 5 + [None]
     assert {*outcomes.errors} == {None, "a string in it is not UTF-8"}
-    rows = decoding_session(engine).createDataFrame(
-        [("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW
-    )
+    rows = decoding_session(engine).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
     decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
     decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
     assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
@@ -193,9 +191,7 @@ def test_no_bytes_make_spark_fail(engine: Engine) -> None:
 # ---- Avro with a registry
 
 
-def test_interleaved_writers_are_read_as_one(
-    engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path
-) -> None:
+def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path) -> None:
     """[R-68] Of one landed file one decoded file, whatever wrote its records; the latest version reads, and is recorded."""
     old = record("Order", field("id", "int"))
     new = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
@@ -203,20 +199,15 @@ def test_interleaved_writers_are_read_as_one(
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
     rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
-    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(
-        1
-    ).write.parquet(str(tmp_path / "landed"))
+    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
+        str(tmp_path / "landed")
+    )
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)
     decoder.stage_decoded(landed, decided, str(tmp_path / "decoded"))
     decoder.stage_dead_letters(landed, decided, str(tmp_path / "dead"))
-    assert (
-        len(landed)
-        == len([*(tmp_path / "decoded").glob("*.parquet")])
-        == len([*(tmp_path / "dead").glob("*.parquet")])
-        == 1
-    )
+    assert len(landed) == len([*(tmp_path / "decoded").glob("*.parquet")]) == len([*(tmp_path / "dead").glob("*.parquet")]) == 1
     decoded = pyarrow.parquet.read_table(tmp_path / "decoded").to_pylist()
     dead = pyarrow.parquet.read_table(tmp_path / "dead").to_pylist()
     assert [row["value"] for row in decoded] == [{"id": 1, "note": None}, {"id": 2, "note": "x"}] * 3
@@ -332,11 +323,7 @@ def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
     assert outcomes.classes == ["incompatible_schema"] * 4 + [None]
     assert outcomes.values == [None] * 4 + [{"id": 4}]
     assert outcomes.ids == [ids[kind] for kind in kinds]
-    reasons = [
-        "type_mismatch at /fields/0/type",
-        "reader_field_missing_default_value at /fields/0",
-        "name_mismatch at /name",
-    ]
+    reasons = ["type_mismatch at /fields/0/type", "reader_field_missing_default_value at /fields/0", "name_mismatch at /name"]
     assert [reason in row.failure.error for reason, row in zip(reasons, outcomes.rows, strict=False)] == [True] * 3
     assert set(outcomes.schemas) == {str(each) for each in ids}, "the reader's schema is in the configuration"
 
@@ -388,10 +375,7 @@ def test_references_are_followed(engine: Engine, registry: RunningRegistry, topi
     for schema in (city, place):
         fastavro.parse_schema(schema, named)
     out = io.BytesIO()
-    datum = {
-        "to": {"city": {"name": "Rome"}, "twin": {"name": "Paris"}},
-        "back": {"city": {"name": "Bonn"}, "twin": None},
-    }
+    datum = {"to": {"city": {"name": "Rome"}, "twin": {"name": "Paris"}}, "back": {"city": {"name": "Bonn"}, "twin": None}}
     fastavro.schemaless_writer(out, fastavro.parse_schema(order, named), datum)
     outcomes = decode(engine, [head_of(own) + out.getvalue()], Side(Format.AVRO, registry=registry.url), topic)
     assert outcomes.values == [datum]
@@ -432,10 +416,7 @@ def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
         assert decode(engine, records, side, topic, login()).values == [{"id": 1, "note": None}]
         assert connect(url, login()).read_schema(known) is not None
         for changes, expected in [
-            (
-                {"basic.auth.user.info": ""},
-                r"does not let us in \(.*401.*basic.auth.user.info in the file of OFFSETLAKE_KAFKA",
-            ),
+            ({"basic.auth.user.info": ""}, r"does not let us in \(.*401.*basic.auth.user.info in the file of OFFSETLAKE_KAFKA"),
             ({"basic.auth.user.info": "reader:hush-no"}, r"does not let us in \(.*401"),
             ({"ssl.ca.location": ""}, "CERTIFICATE_VERIFY_FAILED"),
         ]:
@@ -519,9 +500,7 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Eng
         assert [value and value["n"] for value in outcomes.values] == [1, *[None] * (len(ids) - 2), 1]
         assert outcomes.ids == ids
         errors = [row.failure.error for row in outcomes.rows if row.failure]
-        assert all(
-            error.startswith(f"written with schema {each}, ") for each, error in zip(ids[1:], errors[:-1], strict=False)
-        )
+        assert all(error.startswith(f"written with schema {each}, ") for each, error in zip(ids[1:], errors[:-1], strict=False))
         assert "has no version 1 of subject gone" in errors[-1]
         assert max(map(len, errors)) < 700
         fake.put_version("orders-value", "latest", 1, next(iter(bad.values())), kind)
@@ -569,13 +548,7 @@ def test_plain_protobuf_of_every_kind_of_type(engine: Engine) -> None:
     nothing = {"note": None, "inner": None, "inners": [], "counts": {}, "at": None, "word": None, "number": None}
     zeros = {"id": 0, "size": "SMALL", "raw": b"", "big": Decimal(0), "small": 0, "d": 0.0, "ok": False}
     at = datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None)
-    some = {
-        "id": -1,
-        "note": "",
-        "inner": {"x": 1, "tags": ["a"]},
-        "inners": [{"x": 2, "tags": []}],
-        "counts": {"k": 3},
-    }
+    some = {"id": -1, "note": "", "inner": {"x": 1, "tags": ["a"]}, "inners": [{"x": 2, "tags": []}], "counts": {"k": 3}}
     more = {"at": at, "size": "LARGE", "raw": b"\xff", "big": Decimal((1 << 64) - 1), "small": (1 << 32) - 1}
     read = some | more | {"word": None, "number": 0, "d": 0.5, "ok": True}
     assert outcomes.values == [read, nothing | zeros, None, None, nothing | zeros | {"counts": {"k": 0}}]

@@ -67,9 +67,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     world.send([{"partition": 1, "key": b"k0", "value": None}])
     world.plan_and_land()
     clean, poisoned = world.decode()
-    assert (clean.outcome, poisoned.outcome) == (Decided.DECODED, Decided.DECODED), (
-        clean.violations + poisoned.violations
-    )
+    assert (clean.outcome, poisoned.outcome) == (Decided.DECODED, Decided.DECODED), clean.violations + poisoned.violations
 
     assert world.query("decoded", "key, value") == [
         *((f"k{n}", {"id": n, "name": f"n{n}"}) for n in range(100)),
@@ -94,9 +92,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
 
 
 @pytest.mark.parametrize(("poison", "records", "share"), [(3, 2, 1.0), (3, 10, 0.02)])
-def test_a_range_above_its_budget_fails_and_shows_nothing(
-    world: World, poison: int, records: int, share: float
-) -> None:
+def test_a_range_above_its_budget_fails_and_shows_nothing(world: World, poison: int, records: int, share: float) -> None:
     """[R-67] Above a count, or a share, the range fails by name and shows nothing; others are decoded."""
     configure(world, records=records, share=share)
     world.create_topic(2)
@@ -206,9 +202,7 @@ def test_what_is_not_what_was_landed_does_not_become_visible(world: World, engin
     (landed,) = (world.lake_folder / "data").rglob("*.parquet")
     right = landed.read_bytes()
     landed.unlink()
-    landed.write_bytes(
-        right.replace(b"parquet-mr", b"parquet-mx")
-    )  # the same rows and as many bytes: only the digest tells
+    landed.write_bytes(right.replace(b"parquet-mr", b"parquet-mx"))  # the same rows and as many bytes: only the digest tells
     assert landed.read_bytes() != right, "the fault"
     (torn,) = world.decode()
     assert torn.outcome is Decided.FAILED

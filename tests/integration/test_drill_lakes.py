@@ -33,10 +33,7 @@ def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
         open_store(own.lake).put_new("d1/lake2/plan/0.json", b"x", "unused")
         open_store(own.lake).put_new("d10/lake/plan/0.json", b"x", "unused")
         assert len(open_store(bucket).list("drills/one")) == 4, "the control"
-    assert list(open_store(bucket).list("drills/one")) == [
-        "drills/one/d1/lake2/plan/0.json",
-        "drills/one/d10/lake/plan/0.json",
-    ]
+    assert list(open_store(bucket).list("drills/one")) == ["drills/one/d1/lake2/plan/0.json", "drills/one/d10/lake/plan/0.json"]
     assert not (tmp_path / "d1").exists()
 
 
@@ -59,10 +56,7 @@ def test_what_fails_at_a_drills_end_does_not_hide_why_it_failed(
         raise LakeUnavailable("cannot delete it")
 
     monkeypatch.setattr(Arena, "close", fail)
-    with (
-        pytest.raises(FaultNotProven, match="the first") as told,
-        open_arena(settings, broker, tmp_path / "d1", POLICY, {}),
-    ):
+    with pytest.raises(FaultNotProven, match="the first") as told, open_arena(settings, broker, tmp_path / "d1", POLICY, {}):
         raise FaultNotProven("the first")
     assert any("was not deleted either: cannot delete it" in note for note in told.value.__notes__)
     with pytest.raises(LakeUnavailable), open_arena(settings, broker, tmp_path / "d2", POLICY, {}):

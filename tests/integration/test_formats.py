@@ -17,9 +17,7 @@ from tests.support.world import World
 
 AVRO = '{"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}'
 PROTO = 'syntax = "proto3"; message T { int64 id = 1; string name = 2; }'
-JSON_SCHEMA = (
-    '{"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}'
-)
+JSON_SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}'
 
 
 def avro(number: int) -> bytes:
@@ -42,12 +40,8 @@ BAD = b"\xff\xfe\x00"
 
 @pytest.mark.parametrize(("key", "value"), [("string", "json"), ("integer", "avro"), ("json_schema", "protobuf")])
 def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str) -> None:
-    sides = {
-        side: SideConfig(format=name, inline_schema=FORMATS[name][0]) for side, name in (("key", key), ("value", value))
-    }
-    component = KafkaTopic(
-        topic=world.name, decode=DecodeConfig(**sides, dead_letters=BudgetConfig(records=2, share=0.5))
-    )
+    sides = {side: SideConfig(format=name, inline_schema=FORMATS[name][0]) for side, name in (("key", key), ("value", value))}
+    component = KafkaTopic(topic=world.name, decode=DecodeConfig(**sides, dead_letters=BudgetConfig(records=2, share=0.5)))
     world.topic = dataclasses.replace(component.as_topic(), policy=world.topic.policy)
     world.create_topic(1)
     keys, values = FORMATS[key][1], FORMATS[value][1]
@@ -56,15 +50,10 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     world.plan()
     world.launch()
     ranges = list(world.coverage.log.ranges)
-    (launched,) = decode_through_dagster(
-        world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions
-    )
+    (launched,) = decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions)
     assert launched.succeeded, launched.reason
     duck = Duck(world.edges.lake, [world.name])
-    ids = [
-        f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id"
-        for side, name in (("key", key), ("value", value))
-    ]
+    ids = [f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id" for side, name in (("key", key), ("value", value))]
     rows = duck.query(f'SELECT "offset", {", ".join(ids)} FROM decoded."{world.name}" ORDER BY 1')[1]
     assert rows == [(n, n, n) for n in range(3)]
     dead = duck.query(f'SELECT "offset", side, error_class FROM dead_letters."{world.name}" ORDER BY 1')[1]

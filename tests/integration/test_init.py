@@ -71,9 +71,7 @@ def test_a_folder_that_no_database_of_dagster_can_be_in_is_refused_before_a_file
     assert init(str(tmp_path / "a20b"), "--topic", topics[0]).returncode == 0, "the control"
 
 
-def test_the_brokers_that_were_named_are_kept(
-    init: Init, topics: list[str], settings: Settings, tmp_path: Path
-) -> None:
+def test_the_brokers_that_were_named_are_kept(init: Init, topics: list[str], settings: Settings, tmp_path: Path) -> None:
     made = init(
         str(tmp_path / "one_topic"),
         "--topic",

@@ -38,43 +38,14 @@ def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple
 
 ONE = b'{"a": 1}'
 NOT_ONE_VALUE = [
-    *(
-        b"",
-        b" ",
-        b",",
-        b"nul",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b"'a'",
-        b"{a: 1}",
-        b"NaN",
-        b"01",
-        b"+1",
-        b".5",
-        b"1.",
-        b"0x1",
-        b"-",
-    ),
+    *(b"", b" ", b",", b"nul", b"{", b"}", b"[", b"]", b"'a'", b"{a: 1}", b"NaN", b"01", b"+1", b".5", b"1.", b"0x1", b"-"),
     # behind a value: another one, garbage, and what closes or goes on with whatever the text is read within
-    *(
-        ONE + more
-        for more in (b"]}", b"]} any", b"}}", b"}}}", b"}", b"]", b",", b"x", b" 5", b"\n{}", b"//", b"/*", b"#")
-    ),
+    *(ONE + more for more in (b"]}", b"]} any", b"}}", b"}}}", b"}", b"]", b",", b"x", b" 5", b"\n{}", b"//", b"/*", b"#")),
     *(ONE + more for more in (b"\0", b"\xef\xbb\xbf", b"\xc2\xa0", b',"x', b',"x":"', b',"\\', b',"x":"y\\')),
-    *(
-        ONE + more
-        for more in (b',"x":{"a": 2}', b',"v":{"a": 2}', b'],"x":[{"a": 2}', b'},"x":{"v":{"a": 2}', b'],"e":true}')
-    ),
+    *(ONE + more for more in (b',"x":{"a": 2}', b',"v":{"a": 2}', b'],"x":[{"a": 2}', b'},"x":{"v":{"a": 2}', b'],"e":true}')),
     *(b"\xef\xbb\xbf" + ONE, b":" + ONE, b"," + ONE, b'"a": 1', b'{"a": 1 /*c*/}', b'{"a": 1,}', b'{"a": \x001}'),
     # half of a surrogate pair is no character; a text nested so deep is read by nobody
-    *(
-        b'{"z": "\\ud83d"}',
-        b'{"z": "\\ude00\\ud83d"}',
-        b'{"z": "\\\\\\uD83D."}',
-        b'{"z": ' + b"[" * 5000 + b"]" * 5000 + b"}",
-    ),
+    *(b'{"z": "\\ud83d"}', b'{"z": "\\ude00\\ud83d"}', b'{"z": "\\\\\\uD83D."}', b'{"z": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
 ]
 
 

@@ -49,8 +49,7 @@ def test_raw_columns_are_lossless(world: World) -> None:
     """[R-13] Null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
     world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
     world.send(
-        {"partition": n % 2, "key": None, "value": b"%d" % n, "headers": [], "timestamp_ms": 1_000 + n}
-        for n in range(1_000)
+        {"partition": n % 2, "key": None, "value": b"%d" % n, "headers": [], "timestamp_ms": 1_000 + n} for n in range(1_000)
     )
     world.send(
         [

@@ -174,9 +174,7 @@ def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path) -> Non
     done = state.update()
     assert (done.has_committed, done.ranges) == (True, 0)
     state.topic.put(RANGE, {0: ("a", {"n": 5}), 2: ("d", {"n": 6})}, 1)
-    assert compact_decoded(state.topic.lake, state.topic.name) != [], (
-        "one file of the range, and one that it was cut out of"
-    )
+    assert compact_decoded(state.topic.lake, state.topic.name) != [], "one file of the range, and one that it was cut out of"
     state.update()
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
@@ -336,10 +334,9 @@ def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Pat
     state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
     state.topic.put(LATER, {20: ("a", {"n": 3, "more": "x"})})
     assert state.update() == Updated(1, "", has_committed=True)
-    assert [row[4:] for row in state.topic.shown()] == [
-        ("b", {"n": 2, "more": None}),
-        ("a", {"n": 3, "more": "x"}),
-    ], "a record without a key is no state"
+    assert [row[4:] for row in state.topic.shown()] == [("b", {"n": 2, "more": None}), ("a", {"n": 3, "more": "x"})], (
+        "a record without a key is no state"
+    )
     state.assert_right()
     state.config = Latest("value.n")
     assert state.update().rebuilt == "defs.yaml names another order"
@@ -392,8 +389,7 @@ def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path,
     later = [-0.0, float("nan"), float("nan"), 1.0]
     for at_offset, found in enumerate(later, 20):
         state.topic.put(
-            OffsetRange(0, 0, at_offset, at_offset + 1),
-            {at_offset: ({"x": [found]}, {"at": at + timedelta(days=at_offset)})},
+            OffsetRange(0, 0, at_offset, at_offset + 1), {at_offset: ({"x": [found]}, {"at": at + timedelta(days=at_offset)})}
         )
         state.update()
     shown = state.topic.shown()
@@ -477,9 +473,7 @@ def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: Worl
 def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     """The sensor asks once something is decoded; the run's facts are the table's; the check finds what was tampered with."""
     config = Latest()
-    world.topic = dataclasses.replace(
-        world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=config
-    )
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=config)
     world.create_topic(2)
     world.send({"partition": n % 2, "key": b"k%d" % (n % 7), "value": b"v%d" % n} for n in range(150))
     world.send([{"partition": 1, "key": b"k3", "value": None}, {"partition": 0, "key": None, "value": b"nobody"}])
@@ -506,9 +500,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     assert sum(finding.facts["keys"] for finding in findings) == 7
     DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
-    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [
-        True
-    ]
+    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
 
 
 def upserted(world: World) -> DecodedTopic:
@@ -559,9 +551,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
-def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(
-    seed: int, tmp_path: Path, engine: Engine
-) -> None:
+def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed: int, tmp_path: Path, engine: Engine) -> None:
     """[R-87] Twice more partitions, planned far behind, decoded in any order, with ranges that are decoded again between."""
     draw = random.Random(seed)
     state, producer = State(str(tmp_path / "lake"), engine), Producer(draw)
@@ -606,16 +596,12 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(
     shown = {row[4]: row[5] for row in state.topic.shown()}
     assert shown == {key: value for key, value in producer.last.items() if value is not None}
     moved = {
-        key
-        for key in producer.last
-        if len({p for p, log in enumerate(producer.logs) for row in log if row[0] == key}) > 1
+        key for key in producer.last if len({p for p, log in enumerate(producer.logs) for row in log if row[0] == key}) > 1
     }
     assert moved, "the fault: keys are in several partitions"
 
 
-@pytest.mark.parametrize(
-    "kind", ["struct", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("string", "binary"))]
-)
+@pytest.mark.parametrize("kind", ["struct", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("string", "binary"))])
 def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engine) -> None:
     """The interleavings stand on it: with rows among the candidates or not, keys that lost their row, by each order."""
     draw, (key_type, key) = random.Random(zlib.crc32(kind.encode())), KEYS[kind]
@@ -656,9 +642,7 @@ def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engi
             for name, finder in {"fake": FakeLatest(), "spark": SparkLatest(engine)}.items():
                 finder.stage("t", inputs, schema, config, folder / f"{name}-{case}")
                 files = [pq.ParquetFile(path).read() for path in (folder / f"{name}-{case}").glob("*.parquet")]
-                staged.append(
-                    sorted((row for file in files for row in file.to_pylist()), key=lambda row: str(row["key"]))
-                )
+                staged.append(sorted((row for file in files for row in file.to_pylist()), key=lambda row: str(row["key"])))
             assert staged[0] == staged[1]
             seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in staged[0]}
     assert seen >= {(False, False), (True, False)}, "the control: keys have lost their row"

@@ -77,9 +77,7 @@ def configure(world: World, url: str) -> None:
 
 
 def unsent(world: World, run_id: str) -> list[str]:
-    return [
-        event.user_message for event in world.instance.all_logs(run_id) if "step=lineage_unsent" in event.user_message
-    ]
+    return [event.user_message for event in world.instance.all_logs(run_id) if "step=lineage_unsent" in event.user_message]
 
 
 def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver, clean_environment: None) -> None:
@@ -119,26 +117,18 @@ def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver,
     assert len(receiver.events) == heard, "what was landed before is not told again"
 
 
-def test_a_receiver_hears_of_each_version_of_derived_tables(
-    world: World, receiver: Receiver, clean_environment: None
-) -> None:
+def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiver: Receiver, clean_environment: None) -> None:
     """[R-90] From the landed rows to the decoded table, and from that, at the version that went in, to the latest."""
     value = Side(Format.JSON, "n BIGINT")
-    world.topic = dataclasses.replace(
-        world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest()
-    )
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest())
     world.create_topic()
     world.send([{"partition": 0, "key": b"k%d" % (n % 5), "value": b'{"n": 1}'} for n in range(150)])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
     configure(world, receiver.url)
     due = world.edges.decodings.read_ranges(world.name).find_due(world.coverage)
-    (decoded,) = decode_through_dagster(
-        world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions
-    )
-    updated = update_latest_through_dagster(
-        world.topic, world.edges, world.instance, full=False, topics=world.definitions
-    )
+    (decoded,) = decode_through_dagster(world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions)
+    updated = update_latest_through_dagster(world.topic, world.edges, world.instance, full=False, topics=world.definitions)
     assert decoded.succeeded and updated.succeeded, (decoded.reason, updated.reason)
     began = [each for each in receiver.events if each["eventType"] == "START"]
     of_decoded, of_latest = (each for each in receiver.events if each["eventType"] == "COMPLETE")
@@ -177,9 +167,7 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(
         ),
     ]
     heard = len(receiver.events)
-    decode_again = decode_through_dagster(
-        world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions
-    )
+    decode_again = decode_through_dagster(world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions)
     assert all(each.succeeded for each in decode_again)
     assert update_latest_through_dagster(
         world.topic, world.edges, world.instance, full=False, topics=world.definitions

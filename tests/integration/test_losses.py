@@ -86,9 +86,7 @@ def test_an_accepted_loss_lands_what_is_left_and_stands_in_the_manifest(world: W
     assert check_tiling(world.name, world.edges.lake).passed
     result = check_nothing_lost(world.topic, read_ledger(world.topic, world.edges))
     assert (result.passed, result.is_warning) == (False, True)
-    _, rows = Duck(world.edges.lake, [world.name]).query(
-        'SELECT key, start, "end", accepted_by FROM losses ORDER BY start'
-    )
+    _, rows = Duck(world.edges.lake, [world.name]).query('SELECT key, start, "end", accepted_by FROM losses ORDER BY start')
     assert rows == [("0-0-100", 0, 100, "ada"), ("0-100-200", 100, 150, "ada")]
     again = world.land(["0-100-200"], redo=True)
     assert [v.outcome for v in again] == [Outcome.EXPIRED]

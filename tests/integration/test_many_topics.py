@@ -28,9 +28,7 @@ def worlds_of(world: World, count: int) -> list[World]:
     """Make so many topics of one lake and one Dagster instance, each with records that wait for their range's age."""
     found = []
     for number in range(count):
-        each = World(
-            world.settings, world.folder, f"{world.name}-{number}", Policy(records_per_range=100, max_age_seconds=600)
-        )
+        each = World(world.settings, world.folder, f"{world.name}-{number}", Policy(records_per_range=100, max_age_seconds=600))
         each._instance, each.edges = world.instance, world.edges
         each.create_topic(2)
         each.send_numbered(5)
@@ -60,9 +58,7 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count_statement)
 
 
-def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] H.4: each question, to brokers and to Dagster's database, is of all topics at once."""
     topics = [each.topic for each in worlds_of(world, 10)]
     found = []

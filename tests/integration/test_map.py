@@ -88,9 +88,9 @@ def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: 
     world.decode(["0-0-100", "0-100-200"])
     picture, _ = read_picture(world.topic, world.edges, world.instance)
     assert picture.dead_letters.tolist() == [2, 0, UNDECODED, NOT_LANDED]
-    assert "| ranges of | landed | planned |" in summary(
-        picture
-    ) and "| decoded | not decoded yet | dead letters |" in (summary(picture))
+    assert "| ranges of | landed | planned |" in summary(picture) and "| decoded | not decoded yet | dead letters |" in (
+        summary(picture)
+    )
     assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 | 2 | 1 | 2 |" in summary(picture)
     (world.lake_folder / "tables" / "decoded" / world.name / "_delta_log" / f"{1:020d}.json").write_text("{torn")
     broken, remark = read_picture(world.topic, Edges(world.settings), world.instance)

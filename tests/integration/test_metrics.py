@@ -121,10 +121,7 @@ def test_a_damaged_topic_takes_nothing_away_from_another(world: World) -> None:
     damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
     world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
     scrape = Scrape(world, others=[damaged])
-    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {
-        "topic": damaged.name,
-        "kind": "broken_plan_log",
-    }
+    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
     assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
     assert scrape("offsetlake_landed_records_total", "0") == 100
 
@@ -135,9 +132,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     [R-94]
     """
     value = Side(Format.JSON, "n BIGINT")
-    world.topic = dataclasses.replace(
-        world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest()
-    )
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest())
     world.create_topic()
     world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
@@ -164,10 +159,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     update(world.name, Latest(), Attempt("again", "no-run", "test"), edges.latest_tools(edges.pyspark()))
     scrape = Scrape(world, Edges(world.settings))
     waits = [scrape("offsetlake_latency_last_hour_seconds", table, "0.95") for table in ("raw", "decoded", "latest")]
-    assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [
-        19,
-        18,
-    ]
+    assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [19, 18]
     assert waits[2] is not None and 0 < waits[2] < 600
 
 

@@ -126,9 +126,7 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: Wo
     fill(world)
     with consuming(world):
         (reason,) = reasons(land(world))
-        assert (
-            f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
-        )
+        assert f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
         assert group(world).get(0) != 150, "the fault: it was not moved"
         world.assert_all_landed_once()
     world.send_numbered(10, 1)

@@ -34,9 +34,7 @@ def obstacle(world: World) -> Iterator[None]:
 
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
     """Is what Dagster was told of the check, oldest first."""
-    records = world.instance.event_log_storage.get_asset_check_execution_history(
-        world.topic.standing_key(PROGRESS), limit=100
-    )
+    records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.standing_key(PROGRESS), limit=100)
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))
 
@@ -139,9 +137,7 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
     assert world.tick().stalled == () and not told(world), "the control: not yet"
     at(world, 2 * 60)
     (sentence,) = world.tick().stalled
-    since = (
-        f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {moment(planned_at_ms)}"
-    )
+    since = f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {moment(planned_at_ms)}"
     assert sentence.startswith(since)
     assert "no run holds it" in sentence
     run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)

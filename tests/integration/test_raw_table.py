@@ -194,9 +194,7 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
     before = [each.files() for each in (world, forced)]
     conf = spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {})
     env = {**plain_environment("SPARK_"), **conf}  # this process may be marked as a client of Spark Connect
-    done = subprocess.run(
-        [sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False)
     writers = [f"{name} refused" for name in ("append", "delete", "optimize", "vacuum")]
     said = [line for line in done.stdout.splitlines() if not line.startswith("Deleted")]  # Spark's, of its vacuum
     assert said == [*["rows 6", *writers] * 2, "rows 6"], done.stderr
@@ -338,9 +336,7 @@ def assert_as_named(world: SmallWorld) -> None:
         assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
 
 
-def test_a_checkpoint_says_the_same_as_the_commits_before_it(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] Delta-rs writes it and deletes old commits; whoever reads then, or appends, goes on from there."""
     monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 3)
     world.kafka.compact(100)
@@ -374,9 +370,7 @@ def test_a_hint_at_a_checkpoint_that_is_not_there_hides_no_version(world: SmallW
     assert world.in_table() == world.landed() and raw_table_log(TOPIC, world.lake.store).read().version == 1
 
 
-def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] It is told as any other reason, by its type."""
     monkeypatch.setattr(raw_table, "find_due", Mock(side_effect=KeyError("a secret")))
     said: list[str] = []
@@ -473,9 +467,7 @@ def test_a_checkpoint_that_lost_any_of_its_blocks_is_replaced_by_the_next(world:
     for start in range(0, len(before[path]), BLOCK):
         path.write_bytes(without_block(before[path], start))
         seen.setdefault(log.read() == whole, []).append(start)
-    assert seen.keys() == {True, False}, (
-        "the control: some read as something else, others are seen to be torn, or harmless"
-    )
+    assert seen.keys() == {True, False}, "the control: some read as something else, others are seen to be torn, or harmless"
     for start in (*seen[False][:4], *seen[True][:: len(seen[True]) // 4]):
         for each in folder.iterdir():
             each.unlink()
@@ -632,9 +624,7 @@ def test_a_link_that_a_run_has_just_made_of_an_old_file_is_not_deleted(world: Sm
     late = folder / names[0].replace(".parquet", ".1.parquet")
     late.hardlink_to(folder / names[0])
     os.utime(late, (0, 0))
-    assert find_unnamed(TOPIC, world.lake, now_ms) == [f"tables/raw/{TOPIC}/{names[0]}"], (
-        "which a commit removed long ago"
-    )
+    assert find_unnamed(TOPIC, world.lake, now_ms) == [f"tables/raw/{TOPIC}/{names[0]}"], "which a commit removed long ago"
     assert f"tables/raw/{TOPIC}/{late.name}" in find_unnamed(TOPIC, world.lake, now_ms, -1)
 
 

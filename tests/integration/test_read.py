@@ -52,9 +52,7 @@ def test_each_form_has_the_landed_rows(world: World, monkeypatch: pytest.MonkeyP
         assert plain(frame.toArrow()) == expected
 
 
-def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(
-    world: World, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(world: World, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-85] With the raw table and without; a Spark that knows no bucket is refused before it is started."""
     world.move_lake(f"{bucket}/{world.name}")
     sent(world)
@@ -134,27 +132,20 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
     def shown(found: pa.Table) -> list[tuple[Any, ...]]:
         assert not [name for name in found.column_names if name.startswith(("_", "raw_"))]
         columns = ["partition", "offset", "key", "value"]
-        return sorted(
-            (tuple(row[name] for name in columns) for row in found.select(columns).to_pylist()), key=lambda r: r[:2]
-        )
+        return sorted((tuple(row[name] for name in columns) for row in found.select(columns).to_pylist()), key=lambda r: r[:2])
 
     def grow(first: int) -> None:
         numbers = range(first, first + 130)
         world.send(
-            {"partition": 0, "key": b"k%d" % (n % 90), "value": b'{"n": %d, "at": %d}' % (n, 10**9 - n)}
-            for n in numbers
+            {"partition": 0, "key": b"k%d" % (n % 90), "value": b'{"n": %d, "at": %d}' % (n, 10**9 - n)} for n in numbers
         )
-        world.send(
-            [{"partition": 0, "key": b"k3", "value": None}, {"partition": 0, "key": b"k4", "value": b"{cut off"}]
-        )
+        world.send([{"partition": 0, "key": b"k3", "value": None}, {"partition": 0, "key": b"k4", "value": b"{cut off"}])
         world.plan_and_land()
 
     world.create_topic()
     grow(0)
     derive()
-    assert len(compact_decoded(world.edges.lake, world.name)) == 1, (
-        "rows of two ranges in one file, the last ones first"
-    )
+    assert len(compact_decoded(world.edges.lake, world.name)) == 1, "rows of two ranges in one file, the last ones first"
     grow(130)
     derive()
     asked = [("decoded", None), ("decoded", "0-0-100"), ("decoded", "0-100-132"), ("latest", None)]
@@ -171,9 +162,7 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
     compact_decoded(world.edges.lake, world.name)
     for (table, key), (relation, expected) in before.items():
         assert shown(relation.to_arrow_table()) == expected, "fixed when it was asked for"
-        assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), (
-            "the control"
-        )
+        assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), "the control"
 
 
 def sent(world: World) -> None:

@@ -114,9 +114,7 @@ def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
     server = landed.settings.engine_folder.resolve()
     assert b"Setting Spark log level" in (server / LOG).read_bytes(), "the control: it is there that Spark speaks"
     kept += b"".join(path.read_bytes() for path in server.rglob("*") if path.is_file() and path.suffix != ".jar")
-    assert landed.name.encode() in kept and b"PIPELINE_SUCCESS" in kept, (
-        "the control: it is there that Dagster keeps runs"
-    )
+    assert landed.name.encode() in kept and b"PIPELINE_SUCCESS" in kept, "the control: it is there that Dagster keeps runs"
     for secret in SECRETS:
         assert secret not in shown
         assert not any(form in kept for form in (secret.encode(), json.dumps(secret)[1:-1].encode()))
@@ -133,38 +131,21 @@ def test_records_are_produced_over_tls(landed: World, secured: Secured) -> None:
     assert produce(servers, topic, records, guarantees=Guarantees(transactional_id="tls"), access=access) == 10
     assert len(Operations(secured.at("PLAINTEXT")).read_offsets(topic, 0)) == 20
     with pytest.raises(BrokerRefuses, match="refuses the login of lander"):
-        produce(
-            secured.at("SASL_SSL"), topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW"))
-        )
+        produce(secured.at("SASL_SSL"), topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW")))
 
 
 WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
     ("SASL_SSL", "PLAIN", {"password": "wrong-PW"}, "it refuses the login of lander by PLAIN: "),
     ("SASL_SSL", "SCRAM-SHA-512", {"password": "wrong-PW"}, "it refuses the login of lander by SCRAM-SHA-512: "),
-    (
-        "SASL_SSL",
-        "SCRAM-SHA-256",
-        {},
-        "it takes logins by PLAIN or SCRAM-SHA-512, found sasl.mechanism=SCRAM-SHA-256; ",
-    ),
+    ("SASL_SSL", "SCRAM-SHA-256", {}, "it takes logins by PLAIN or SCRAM-SHA-512, found sasl.mechanism=SCRAM-SHA-256; "),
     ("SASL_SSL", "PLAIN", {"ssl.truststore.location": "other"}, "its certificate is not trusted: "),
     ("SASL_SSL", "PLAIN", {"ssl.truststore.location": None}, "expected one of an authority of this machine's own; "),
     ("SASL_SSL", "none", {}, "it wants a login by PLAIN or SCRAM-SHA-512, found security.protocol=SSL; "),
     ("SSL", "none", {}, "TLS ends with SSLV3_ALERT_BAD_CERTIFICATE, most likely because of our certificate, found no "),
-    (
-        "SSL",
-        "none",
-        {"ssl.enabled.protocols": "TLSv1.2"},
-        "most likely because of our certificate, found no ssl.keystore; ",
-    ),
+    ("SSL", "none", {"ssl.enabled.protocols": "TLSv1.2"}, "most likely because of our certificate, found no ssl.keystore; "),
     ("SSL", "certificate", {"ssl.keystore.location": "other"}, "most likely because of what ssl.keystore has; "),
     ("SSL", "clear", {}, "it speaks TLS, found security.protocol=PLAINTEXT; "),
-    (
-        "SASL_SSL",
-        "nothing",
-        {},
-        "it speaks TLS, found security.protocol=PLAINTEXT, as OFFSETLAKE_KAFKA_PROPERTIES is not ",
-    ),
+    ("SASL_SSL", "nothing", {}, "it speaks TLS, found security.protocol=PLAINTEXT, as OFFSETLAKE_KAFKA_PROPERTIES is not "),
     ("PLAINTEXT", "none", {}, "it speaks no TLS, found security.protocol=SSL; "),
     (
         "PLAINTEXT",
@@ -216,9 +197,7 @@ def test_the_embedded_broker_is_spoken_to_without_the_file(secured: Secured, set
     with edges.kafka() as kafka:
         assert isinstance(kafka.list_topics(), list)
     named = dataclasses.replace(own, bootstrap_servers=secured.at("SASL_SSL"))
-    assert (
-        Edges(named).access() == Edges(own).access(Topic("t", Policy(), bootstrap_servers="x:1")) == read_access(path)
-    )
+    assert Edges(named).access() == Edges(own).access(Topic("t", Policy(), bootstrap_servers="x:1")) == read_access(path)
 
 
 def test_who_may_not_see_a_topic_is_told_so(landed: World, secured: Secured) -> None:

@@ -26,20 +26,7 @@ INFINITY = math.inf
 def whole(bits: int) -> list[int]:
     """Return the ends, what is around nothing, and some in between."""
     least, most = -(1 << bits - 1), (1 << bits - 1) - 1
-    return [
-        least,
-        least + 1,
-        -256,
-        -255,
-        -1,
-        0,
-        1,
-        255,
-        256,
-        most - 1,
-        most,
-        *(DICE.randint(least, most) for _ in range(200)),
-    ]
+    return [least, least + 1, -256, -255, -1, 0, 1, 255, 256, most - 1, most, *(DICE.randint(least, most) for _ in range(200))]
 
 
 def of_any_bits(kind: str) -> list[float]:
@@ -47,9 +34,7 @@ def of_any_bits(kind: str) -> list[float]:
     size = struct.calcsize(kind)
     patterns = [DICE.getrandbits(8 * size) for _ in range(400)]
     patterns += [
-        sign << 8 * size - 1 | rest
-        for sign in (0, 1)
-        for rest in (0, 1, 2, (1 << 23) - 1, 1 << 23, (1 << 52) - 1, 1 << 52)
+        sign << 8 * size - 1 | rest for sign in (0, 1) for rest in (0, 1, 2, (1 << 23) - 1, 1 << 23, (1 << 52) - 1, 1 << 52)
     ]
     found = [struct.unpack(kind, (each % (1 << 8 * size)).to_bytes(size, "big"))[0] for each in patterns]
     return [each for each in found if not math.isnan(each)]
@@ -96,14 +81,7 @@ def test_bytes_of_another_length_are_set_aside_each(engine: Engine, name: Format
 
 def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
     right = [uuid.UUID(int=DICE.getrandbits(128)) for _ in range(20)]
-    wrong = [
-        b"",
-        right[0].bytes,
-        str(right[0]).encode() + b"\n",
-        str(right[0])[:-1].encode(),
-        b"\xff" * 36,
-        b"1-1-1-1-1",
-    ]
+    wrong = [b"", right[0].bytes, str(right[0]).encode() + b"\n", str(right[0])[:-1].encode(), b"\xff" * 36, b"1-1-1-1-1"]
     records = [None, *(str(each).encode() for each in right), str(right[0]).upper().encode(), *wrong]
     found = decode(engine, records, Side(Format.UUID))
     assert found.type == "string"

@@ -31,13 +31,9 @@ def behind(world: World) -> World:
     """Has 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
     world.create_topic(1)
     began = world.edges.now_ms() - 400 * HOUR_MS
-    world.send(
-        {"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150)
-    )
+    world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150))
     world.plan()
-    world.send(
-        {"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150, 350)
-    )
+    world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150, 350))
     return world
 
 
@@ -63,10 +59,7 @@ def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: Wor
     assert (status["lag"], status["pending_ranges"], status["not_accepted_offsets"]) == (0, 0, 0)
     assert read_ledger(behind.topic, behind.edges) == []
     (left_out,) = find_skips(behind.coverage)
-    assert (
-        left_out.text(behind.name)
-        == f"{behind.name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
-    )
+    assert left_out.text(behind.name) == f"{behind.name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
     behind.assert_proven()
 
 
@@ -79,10 +72,7 @@ def test_what_was_left_out_is_landed_where_somebody_asks_for_it(behind: World) -
     wanted = sorted(behind.coverage.skipped())[1]
     behind.launch([wanted], redo=True)
     assert behind.coverage.states()[wanted] is State.LANDED
-    assert [(s.offsets.start, s.offsets.end) for s in find_skips(behind.coverage)] == [
-        (0, wanted.start),
-        (wanted.end, 350),
-    ]
+    assert [(s.offsets.start, s.offsets.end) for s in find_skips(behind.coverage)] == [(0, wanted.start), (wanted.end, 350)]
     assert behind.rows() == [row for row in rows_from(behind, wanted.start) if row[1] < wanted.end]
     assert wanted.key in behind.materialized()
     behind.assert_proven()

@@ -92,9 +92,7 @@ def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
         engine.ready_workers(session)
         monkeypatch.setattr(remote_engine, "WORKER_PACKAGES", {"a-package": "no.such.module"})
         monkeypatch.setattr(engine, "_ready", set())
-        with pytest.raises(
-            EngineUnfit, match=r"cannot decode Protobuf, JSON or JSON Schema: a-package \(No module named"
-        ):
+        with pytest.raises(EngineUnfit, match=r"cannot decode Protobuf, JSON or JSON Schema: a-package \(No module named"):
             engine.ready_workers(session)
     monkeypatch.setattr(remote_engine, "UNION", "spark.sql.warehouse.dir")
     monkeypatch.setattr("pyspark.version.__version__", "9.1.0")
@@ -138,18 +136,9 @@ def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
     place = cluster.url.split("/")[2]
     shown = {
         arguments: run_module("pipeline_defs.cli", *arguments, env=environment)
-        for arguments in (
-            ("engine", "status", "--json"),
-            ("engine", "stop"),
-            ("engine", "restart"),
-            ("doctor", "--json"),
-        )
+        for arguments in (("engine", "status", "--json"), ("engine", "stop"), ("engine", "restart"), ("doctor", "--json"))
     }
-    assert json.loads(shown["engine", "status", "--json"].stdout) == {
-        "running": True,
-        "remote": place,
-        "spark": spark_version,
-    }
+    assert json.loads(shown["engine", "status", "--json"].stdout) == {"running": True, "remote": place, "spark": spark_version}
     for what in ("stop", "restart"):
         done = shown["engine", what]
         said = " ".join(done.stderr.split())

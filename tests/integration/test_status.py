@@ -34,9 +34,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
     assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --apply`")
     have_dagster_run(world)
-    assert world.status()["next_action"] == (
-        f"{NOTHING}: 180 records wait for a full range, the oldest for 10 min, cut at 0 s"
-    )
+    assert world.status()["next_action"] == (f"{NOTHING}: 180 records wait for a full range, the oldest for 10 min, cut at 0 s")
     world.plan()
     said = world.status()["next_action"]
     assert said.startswith("wait: 3 ranges pending since ") and said.endswith(": the next run takes them")
@@ -96,7 +94,5 @@ def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instanc
         ((answer, _),) = read_statuses([world.topic], world.edges, instance)
         assert isinstance(instance, dg.DagsterInstance)
     assert f"topic {world.name} does not exist" in answer["error"]
-    assert (
-        answer["next_action"] == f"create the topic {world.name} on the broker, or delete the folder of its defs.yaml"
-    )
+    assert answer["next_action"] == f"create the topic {world.name} on the broker, or delete the folder of its defs.yaml"
     assert not home.exists()

@@ -166,12 +166,8 @@ def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterato
     """
     del spark
     properties = {"transaction.partition.verification.enable": "false"}
-    broker = start_broker(
-        tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, heap="384m"
-    )
-    with World(
-        dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers), tmp_path, "careless"
-    ) as fresh:
+    broker = start_broker(tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, heap="384m")
+    with World(dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers), tmp_path, "careless") as fresh:
         yield fresh
     stop_broker(tmp_path / "broker")
 
@@ -201,16 +197,9 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     begun.send(world.name, partition=1, value=b"w").get(30)
     with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
         found = admin.find_hanging_transactions(max_transaction_timeout_ms=-300_000)  # everything open, by its measure
-        assert {each["transactional_id"] for each in found} == {f"{world.name}-well"}, (
-            "the fault: lost to its coordinator"
-        )
+        assert {each["transactional_id"] for each in found} == {f"{world.name}-well"}, "the fault: lost to its coordinator"
     lost, well = holding(world)
-    assert (lost.partition, lost.first_offset, lost.held_offsets, lost.transactional_id) == (
-        0,
-        5,
-        4,
-        f"{world.name}-lost",
-    )
+    assert (lost.partition, lost.first_offset, lost.held_offsets, lost.transactional_id) == (0, 5, 4, f"{world.name}-lost")
     assert lost.hanging == "its coordinator has it as Empty without this Kafka partition"
     assert lost.started_at_ms is not None and 0 <= world.edges.now_ms() - lost.started_at_ms < 60_000
     assert (well.transactional_id, well.hanging) == (f"{world.name}-well", None)

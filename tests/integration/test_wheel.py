@@ -102,8 +102,6 @@ def test_dg_lists_the_component_in_a_project_of_init(python: Path, tmp_path: Pat
 def test_every_folder_of_the_code_is_a_package_that_is_installed() -> None:
     """The packages are listed by hand, so a new folder would be missing from the wheel, and only there."""
     setuptools = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {path.parent for path in (PROJECT / "pipeline_defs").rglob("*.py")} - {
-        PROJECT / "pipeline_defs/offsetlake"
-    }
+    folders = {path.parent for path in (PROJECT / "pipeline_defs").rglob("*.py")} - {PROJECT / "pipeline_defs/offsetlake"}
     expected = {".".join(folder.relative_to(PROJECT).parts) for folder in folders}
     assert set(setuptools["packages"]) == expected | {"offsetlake", "pipeline_defs.docs"}

@@ -88,9 +88,7 @@ def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: Sma
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("is_replacing", [False, True])
-def test_a_publisher_that_stood_still_brings_nothing_back(
-    tmp_path: Path, is_replaced: bool, is_replacing: bool
-) -> None:
+def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_replaced: bool, is_replacing: bool) -> None:
     """[R-73] Before it copied its file within the bucket others published, compacted, dropped and replaced it.
 
     On a disk it would hold a lock by then, so that nobody publishes.
@@ -199,9 +197,7 @@ def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWor
     lake = world.open(Writer())
     (violation,) = check_tiling(TOPIC, lake).violations
     assert path in violation and "--on-change replace" in violation
-    assert Outcome.FAILED in {each.outcome for each in world.land("replace")}, (
-        "it has a row that the landed file has not"
-    )
+    assert Outcome.FAILED in {each.outcome for each in world.land("replace")}, "it has a row that the landed file has not"
     assert path in world.files()
 
 

@@ -139,9 +139,7 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
 def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
     """[R-18] [R-47] [R-81] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
     struck = 0
-    drawn = draw(
-        KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES
-    )
+    drawn = draw(KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES)
     for kind, start, name, delivery, number, has_raw_table in drawn:
         world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
         kept = set() if start in {"lost", "damaged"} else {*world.shown()}

@@ -113,9 +113,7 @@ class Reading(ArrowDecoder):
         for at, path in enumerate(files):
             raw = read(path)
             said = [self.understand(record) for record in records_of(raw)]
-            rows = raw.filter(pa.array([each is not None for each in said])).drop_columns(
-                ["timestamp_type", "key", "value"]
-            )
+            rows = raw.filter(pa.array([each is not None for each in said])).drop_columns(["timestamp_type", "key", "value"])
             good = [each for each in said if each is not None]
             if good:
                 rows = rows.append_column("key", pa.array([each[4] for each in good], pa.binary()))
@@ -139,9 +137,7 @@ BY_FINGERPRINT = {Decode(value=Side(Format.JSON, each.schema)).fingerprint: each
 def records_of(raw: pa.Table) -> list[Landed]:
     stamps = raw["timestamp"].cast(pa.int64()).to_pylist()
     columns = [raw[name].to_pylist() for name in ("generation", "partition", "offset")]
-    return [
-        *zip(*columns, [at // 1000 for at in stamps], raw["key"].to_pylist(), raw["value"].to_pylist(), strict=True)
-    ]
+    return [*zip(*columns, [at // 1000 for at in stamps], raw["key"].to_pylist(), raw["value"].to_pylist(), strict=True)]
 
 
 # ---- the world
@@ -274,9 +270,7 @@ def decode_late(lake: Lake) -> None:
 # ---- what a table has to have
 
 
-def latest_of(
-    rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mapping[int, int], *, by_rank: bool
-) -> list[Found]:
+def latest_of(rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mapping[int, int], *, by_rank: bool) -> list[Found]:
     """Return the latest record of each key: by rank, then generation, epoch, greatest timestamp so far, partition, offset."""
     reached: dict[tuple[int, int, int], int] = {}
     best: dict[Any, tuple[Found, Found]] = {}
@@ -288,10 +282,7 @@ def latest_of(
         order = (-1 if rank is None else rank, generation, epoch, reached[lane], partition, offset)
         if key is not None and (key not in best or order > best[key][0]):
             shown = tuple(sorted((name, each) for name, each in (value or {}).items() if each is not None))
-            best[key] = (
-                order,
-                (generation, partition, offset, at_ms, key, shown, value is None, epoch, reached[lane], rank),
-            )
+            best[key] = (order, (generation, partition, offset, at_ms, key, shown, value is None, epoch, reached[lane], rank))
     return sorted(found for _, found in best.values())
 
 
@@ -356,9 +347,7 @@ def versions(world: LatestWorld) -> list[Version]:
                 files.add(unquote(action["add"]["path"]))
             elif "remove" in action:
                 path = unquote(action["remove"]["path"])
-                assert path in files, (
-                    f"version {number} takes away what the table did not have, so it was made of another"
-                )
+                assert path in files, f"version {number} takes away what the table did not have, so it was made of another"
                 files.remove(path)
             elif "txn" in action:
                 made_of[action["txn"]["appId"]] = action["txn"]["version"]
@@ -385,8 +374,7 @@ def has_version(world: LatestWorld, decoded: Snapshot, config: Latest) -> bool:
     assert decoded.metadata is not None
     name = f"decoded/{decoded.metadata.id}"
     return any(
-        each.made_of.get(name, -1) >= decoded.version and each.made_of["order"] == config.order
-        for each in versions(world)
+        each.made_of.get(name, -1) >= decoded.version and each.made_of["order"] == config.order for each in versions(world)
     )
 
 
@@ -423,9 +411,7 @@ def assert_ends_well(world: LatestWorld) -> None:
     assert len(keys) == len({*keys})
     table = DeltaTable(str(world.latest))
     assert (table.version(), len(table.file_uris())) == (len(all_versions) - 1, len({*table.file_uris()}))
-    assert (
-        sorted(row for uri in table.file_uris() for row in shown_of(Path(uri.removeprefix("file://")))) == newest.rows
-    )
+    assert sorted(row for uri in table.file_uris() for row in shown_of(Path(uri.removeprefix("file://")))) == newest.rows
 
 
 def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Callable[[str, int], LatestWorld]) -> None:

@@ -25,14 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
@@ -70,20 +63,7 @@ Trouble = tuple[str, int, Event]  # the step, which passing of it, what happens 
 # where a process can be struck; what decides and what becomes visible is struck more often
 STORE = ["store.list", "store.put_new", "store.publish", "store.exchange", "store.delete_folder"]
 DECISIVE = ["verify", "commit", "publish", "store.publish", "store.exchange"]
-LANDING = [
-    "find",
-    "claim",
-    "scan",
-    "task",
-    "task",
-    "task",
-    "stage",
-    "rolled_forward",
-    "report",
-    *DECISIVE,
-    *DECISIVE,
-    *STORE,
-]
+LANDING = ["find", "claim", "scan", "task", "task", "task", "stage", "rolled_forward", "report", *DECISIVE, *DECISIVE, *STORE]
 PLANNING = ["plan_decided", "plan_committed", "store.list", "store.put_new"]
 
 DEATH: Event = ("die", ())
@@ -414,12 +394,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         return False
 
     def run_landing(
-        self,
-        ranges: Sequence[OffsetRange],
-        befalls: Sequence[Trouble] = (),
-        mode: Mode = "retry",
-        *,
-        on_loss: str = "fail",
+        self, ranges: Sequence[OffsetRange], befalls: Sequence[Trouble] = (), mode: Mode = "retry", *, on_loss: str = "fail"
     ) -> None:
         if not ranges:
             return
@@ -611,15 +586,11 @@ class ProtocolMachine(RuleBasedStateMachine):
         )  # where a manifest is gone, a person's word
         assert self.may_change or not self.said_of_doubles(), "what a crash left is no alarm, or gone"
         doubled = {offsets for _, offsets in self.said_of_doubles()}
-        self.run_landing(
-            sorted(doubled), mode="replace", on_loss="record"
-        )  # as the audit advises after a change of policy
+        self.run_landing(sorted(doubled), mode="replace", on_loss="record")  # as the audit advises after a change of policy
         coverage = self.coverage()
         for offsets, state in coverage.states().items():
             if state is State.LOST and offsets in coverage.manifests:  # its topic is gone, and then its file
-                Lake(str(self.folder)).commit_acceptance(
-                    Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "me", 0)
-                )
+                Lake(str(self.folder)).commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "me", 0))
         self.the_lake_shows_the_log()
         coverage = self.coverage()
         assert set(coverage.pending()) <= self.orphaned  # the file stands, and Kafka has not all of it any more
@@ -677,9 +648,7 @@ def test_the_lake_shows_the_log_whatever_happens(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("delivery", SHORT)
-def test_the_lake_shows_the_log_whatever_happens_for_long(
-    monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None
-) -> None:
+def test_the_lake_shows_the_log_whatever_happens_for_long(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None) -> None:
     """The same, other draws each time and many more of them."""
     examples = 8 * SHORT[delivery]
     run_machine(monkeypatch, delivery, derandomize=False, max_examples=examples, stateful_step_count=25)

@@ -12,12 +12,7 @@ from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.assets.raw_asset import land_config
-from pipeline_defs.orchestration.backfill.backfilling import (
-    BackfillState,
-    follow_backfill,
-    launch_backfill,
-    select_failed,
-)
+from pipeline_defs.orchestration.backfill.backfilling import BackfillState, follow_backfill, launch_backfill, select_failed
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from tests.support.daemon import running_daemon
@@ -55,9 +50,7 @@ def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
 @pytest.fixture
 def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs `offsetlake backfill` on the world's topic to its end, as a person types it, and returns what it prints."""
-    module = importlib.import_module(
-        "pipeline_defs.cli.work.backfill"
-    )  # the package has the command itself by this name
+    module = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
     monkeypatch.setattr(module, "open_edges", lambda: world.edges)
     monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
 

@@ -90,24 +90,15 @@ def test_each_way_to_say_it_chooses_what_the_command_would(hour: World) -> None:
 TWO = {"last_minutes": 60, "missing": True}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ranges": {"last_minutes": 0}}, "last_minutes 0 is no time, expected 1 or more; nothing was launched"),
-    (
-        {"ranges": {"missing": False}},
-        "by nothing, expected exactly one of last_minutes, between, missing, failed or off",
-    ),
+    ({"ranges": {"missing": False}}, "by nothing, expected exactly one of last_minutes, between, missing, failed or off"),
     ({"ranges": {"failed": True}}, "has no failed range"),
     ({"ranges": {"offsets": []}}, "by nothing, expected exactly one of last_minutes"),
     ({"ranges": {"offsets": ["0-1-3"]}}, "are not P:S-E"),
     ({"ranges": {"offsets": ["0:9-12"]}}, r"\[10, 12\) of"),
-    (
-        {"ranges": {"between": {"from_time": "2025-11-17T10:00", "to_time": "2025-11-17T11:00Z"}}},
-        "give time_zone; nothing",
-    ),
+    ({"ranges": {"between": {"from_time": "2025-11-17T10:00", "to_time": "2025-11-17T11:00Z"}}}, "give time_zone; nothing"),
     ({"ranges": {"between": {"from_time": "monday", "to_time": "2025-11-17T11:00Z"}}}, "from_time 'monday' is no time"),
     ({"ranges": {"between": HOUR[1] | {"to_time": "2025-11-17T10:00Z"}}}, "from_time .* is not before to_time"),
-    (
-        {"ranges": {"between": HOUR[1] | {"from_time": "2025-11-17T10:00", "time_zone": "Mars/X"}}},
-        "Mars/X is no time zone",
-    ),
+    ({"ranges": {"between": HOUR[1] | {"from_time": "2025-11-17T10:00", "time_zone": "Mars/X"}}}, "Mars/X is no time zone"),
 ]
 NOT_VALID: list[tuple[dict[str, Any], str]] = [
     ({"ranges": TWO}, r"You can only specify a single field .* You specified \['last_minutes', 'missing'\]"),

@@ -62,9 +62,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 def make_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str) -> DagsterRun:
     """Make a run as Dagster does: STARTED and CANCELING ones have an event of their start."""
     tags = {**LAUNCHED, **tags}
-    run = cast(
-        "DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.STARTING, tags=tags)
-    )
+    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.STARTING, tags=tags))
     if status in {DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING}:
         start = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land")
         instance.report_dagster_event(start, run.run_id)
@@ -185,9 +183,7 @@ def test_a_run_of_another_home_is_left_alone(instance: dg.DagsterInstance, befor
     instance.delete_run(run.run_id)
 
 
-def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_left_alone(
-    instance: dg.DagsterInstance,
-) -> None:
+def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_left_alone(instance: dg.DagsterInstance) -> None:
     """[R-26] A code server in a container of its own, with a home of its own: only the launcher's name is in this one."""
     run = make_run(instance, DagsterRunStatus.STARTED)
     os.close(share(launch_path(instance.root_directory, run.run_id)))
@@ -207,9 +203,7 @@ def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(ins
 
 
 @pytest.mark.parametrize("before", [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING])
-def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
-    instance: dg.DagsterInstance, before: DagsterRunStatus
-) -> None:
+def test_a_run_that_nobody_has_launched_is_ended_after_a_while(instance: dg.DagsterInstance, before: DagsterRunStatus) -> None:
     """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it."""
     run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=before))
     record = instance.get_run_record_by_id(run.run_id)
@@ -296,9 +290,7 @@ def test_no_run_that_is_slow_to_load_is_called_dead_before_dagster_gives_it_up(f
     assert config["run_monitoring"]["start_timeout_seconds"] < HANDOVER_SECONDS
 
 
-def test_a_lock_that_another_user_has_made_hurts_nobody(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_another_user_has_made_hurts_nobody(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-18] After `sudo offsetlake land` say: its file may be read, and neither written nor removed."""
     run = make_run(instance, DagsterRunStatus.STARTED)
     hold_run(instance.root_directory, run.run_id)

@@ -43,9 +43,7 @@ def tick(world: World) -> DeriveTick:
 
 
 def launch(world: World, ranges: list[OffsetRange], *, redo: bool = False) -> list[Launched]:
-    return list(
-        decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=redo, topics=world.definitions)
-    )
+    return list(decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=redo, topics=world.definitions))
 
 
 def told(world: World) -> set[str]:
@@ -155,9 +153,7 @@ def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> No
     everything = set(decoded.coverage.log.ranges)
     poisoned = {offsets for offsets in everything if 199 in offsets and offsets.partition == 1}
     assert chosen(missing=True) == everything
-    failing = dataclasses.replace(
-        decoded.topic, decode=Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0))
-    )
+    failing = dataclasses.replace(decoded.topic, decode=Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0)))
     mended, decoded.topic = decoded.topic, failing
     assert not launch(decoded, list(everything))[0].succeeded
     assert chosen(failed=True) == chosen(missing=True) == poisoned
@@ -192,9 +188,7 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
     assert find_decoded(choice, decoded.topic, decoded.edges) == [*decoded.coverage.log.ranges], "the control"
     decoded.decode()
     for options in ("--due",), ():
-        assert run(*options).stdout == f"nothing of {decoded.name} is to be decoded\n", (
-            "what is due, where nothing is said"
-        )
+        assert run(*options).stdout == f"nothing of {decoded.name} is to be decoded\n", "what is due, where nothing is said"
     choice = Choice(dead=True, said_in="decode")
     assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
 

@@ -109,13 +109,9 @@ def test_what_was_read_of_one_topic_is_let_go_before_the_next(
     assert len(lakes) == 2 and lakes[0] is not lakes[1]
 
 
-def test_a_run_begins_no_further_topic_after_its_time(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begins_no_further_topic_after_its_time(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    chore = dataclasses.replace(
-        housekeeping._COMPACTION, do=lambda topic, *_: done.append(topic.name), longest_seconds=0.0
-    )
+    chore = dataclasses.replace(housekeeping._COMPACTION, do=lambda topic, *_: done.append(topic.name), longest_seconds=0.0)
     monkeypatch.setattr(housekeeping, "_COMPACTION", chore)
     assert run(COMPACT, world, other).success and done == []
     monkeypatch.setattr(housekeeping, "_COMPACTION", dataclasses.replace(chore, longest_seconds=None))

@@ -35,13 +35,7 @@ from pipeline_defs.orchestration.backfill.backfilling import launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
-from pipeline_defs.orchestration.runs.siblings import (
-    BACKFILL_TAG,
-    TRIED_BY_TAG,
-    end_siblings,
-    read_landed_by,
-    read_siblings,
-)
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
@@ -56,11 +50,7 @@ def keys_of(world: World) -> list[str]:
 
 
 def run_job(world: World, job: str) -> dg.ExecuteInProcessResult:
-    return (
-        build_defs(world.edges, topics=world.definitions)
-        .resolve_job_def(job)
-        .execute_in_process(instance=world.instance)
-    )
+    return build_defs(world.edges, topics=world.definitions).resolve_job_def(job).execute_in_process(instance=world.instance)
 
 
 def evaluate_schedule(world: World, name: str) -> dg.ScheduleExecutionData:
@@ -152,9 +142,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
 
 
-def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retirement_that_died_is_finished_beside_ticks_and_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick brings back what is gone, however many are at it; what each tick asks for stays what is pending."""
     keys = fill(world, 8, max_keys=2)
     world.land()
@@ -243,9 +231,7 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     fill(world, 8, max_keys=100)
     ranges = list(world.coverage.log.ranges)
 
-    def run(
-        first: int, last: int, config: dict[str, Any] | None = None, backfill: str = "one", **tags: str
-    ) -> DagsterRun:
+    def run(first: int, last: int, config: dict[str, Any] | None = None, backfill: str = "one", **tags: str) -> DagsterRun:
         return queue_run(
             world.instance,
             "__ASSET_JOB",
@@ -421,9 +407,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     world.send({"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(150))
     world.plan_and_land()
     heard = 0
-    assert look(100) == ("0 troubles, 0 of them new", []), (
-        "the control: what was landed long ago has only been seen to wait"
-    )
+    assert look(100) == ("0 troubles, 0 of them new", []), "the control: what was landed long ago has only been seen to wait"
     world.decode([next(iter(world.coverage.log.ranges)).key])
     assert look(16) == ("0 troubles, 0 of them new", []), "the control: there is a new version"
     assert look(14) == ("0 troubles, 0 of them new", []), "the control: it has not been there for long"
@@ -431,17 +415,12 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     assert words == "1 troubles, 1 of them new"
     decoded, latest, days = message.splitlines()
     assert (
-        f"{world.name}: decoded: version 0, 100 rows of 1 range, 1 range waits for 2 h; nothing has been done since"
-        in decoded
+        f"{world.name}: decoded: version 0, 100 rows of 1 range, 1 range waits for 2 h; nothing has been done since" in decoded
     )
-    assert decoded.endswith(
-        f"see the runs of land_pending, have its sensor run, or `offsetlake decode {world.name} --due`"
-    )
+    assert decoded.endswith(f"see the runs of land_pending, have its sensor run, or `offsetlake decode {world.name} --due`")
     assert "latest: version -1, 1 range waits for 32 min" in latest
     assert latest.endswith(f"have its sensor run, or `offsetlake latest {world.name}`")
-    assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(
-        f"`offsetlake rebuild {world.name}`"
-    )
+    assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(f"`offsetlake rebuild {world.name}`")
     heard = len(told)
     assert look(1) == ("1 troubles, 0 of them new", [])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])

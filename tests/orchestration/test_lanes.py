@@ -67,9 +67,7 @@ def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World,
     assert asked_lanes(world, other) == ["None"], "the control: one lane needs no name"
 
 
-def test_a_topic_that_fails_is_moved_out_of_the_way(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_fails_is_moved_out_of_the_way(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] By itself, to a run of its own, while all that is tried of it fails; once something lands it is back."""
     refuse_tools(monkeypatch, world.name)
     clock = [world.edges.now_ms()]
@@ -89,9 +87,7 @@ def test_a_topic_that_fails_is_moved_out_of_the_way(
     assert lane(world) in asked_lanes(world, other)
 
 
-def test_a_topic_that_is_slow_is_moved_out_of_the_way(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] By the time that its job takes: for ten minutes, and it says so; what shared that job goes with it at first."""
     clock = [world.edges.now_ms()]
     world.edges.now_ms = lambda: clock[0]

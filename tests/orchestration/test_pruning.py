@@ -106,9 +106,7 @@ def test_a_run_whose_ranges_a_later_one_landed_again_goes(world: World) -> None:
 
 def test_the_run_of_the_newest_version_of_a_latest_table_stays(world: World) -> None:
     """[R-99] It is shown by no partition, but by the asset itself; the one before it goes once its ranges do."""
-    world.topic = dataclasses.replace(
-        world.topic, decode=Decode(value=Side(Format.STRING)), latest=Latest(), max_keys=1
-    )
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)), latest=Latest(), max_keys=1)
     world.create_topic()
     land(world)
     newest = land(world)
@@ -222,8 +220,7 @@ def test_a_range_that_is_shown_as_failed_stays_so(world: World, monkeypatch: pyt
 def test_a_run_that_cannot_be_deleted_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-99] The oldest comes first each night."""
     failed = [
-        create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
-        for _ in range(3)
+        create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id for _ in range(3)
     ]
     later(world, 31)
     storage = type(world.instance.run_storage)

@@ -126,9 +126,7 @@ def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
     other.assert_all_landed_once()
     world.send_numbered(100)
     assert not is_asked(world, other.topic), "the new range waits with the others"
-    assert (
-        "2 ranges pending" in (text := said(world, other.topic)) and "could be done, and it is tried again in" in text
-    )
+    assert "2 ranges pending" in (text := said(world, other.topic)) and "could be done, and it is tried again in" in text
     later = world.edges.now_ms() + 11_000
     world.edges.now_ms = lambda: later
     assert is_asked(world, other.topic)
@@ -242,9 +240,7 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     assert world.materialized() == {"1-0-100"}
     ((failed, tried),) = read_tries(world.instance, world.topic.landing).tried.items()
     assert (failed.key, tried.attempts, tried.failed_run) == ("0-0-100", 1, result.run_id)
-    status = world.instance.get_status_by_partition(
-        world.topic.asset_key, ["0-0-100", "1-0-100"], world.topic.partitions
-    )
+    status = world.instance.get_status_by_partition(world.topic.asset_key, ["0-0-100", "1-0-100"], world.topic.partitions)
     assert status is not None
     assert {key: each.value if each else None for key, each in status.items()} == {
         "0-0-100": "FAILED",
@@ -258,9 +254,7 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     assert next(iter(read_tries(world.instance, world.topic.landing).tried.values())).attempts == 2
 
 
-def test_a_topic_with_a_backlog_keeps_no_other_waiting(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_with_a_backlog_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-32] Batches take turns: the quiet topic is landed by the first one."""
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_PER_RUN", 6)
@@ -303,9 +297,7 @@ def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
 
 
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
-def test_a_topic_is_landed_in_the_order_of_its_policy(
-    world: World, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
+def test_a_topic_is_landed_in_the_order_of_its_policy(world: World, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     """[R-93] Each batch has the oldest ranges that wait, or the newest ones."""
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 2)
     world.with_policy(order=order)

@@ -108,9 +108,7 @@ def test_lost_steps_fail_the_comparison_and_nothing_is_planned(old: World) -> No
 
 
 @pytest.mark.parametrize("is_decoded", [False, True])
-def test_what_is_landed_and_not_told_is_not_summed_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, is_decoded: bool
-) -> None:
+def test_what_is_landed_and_not_told_is_not_summed_up(world: World, monkeypatch: pytest.MonkeyPatch, is_decoded: bool) -> None:
     """[R-96] A run that dies has landed it; ticks beside it look at what is newer alone, and tell it then."""
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     world.create_topic()
@@ -135,9 +133,7 @@ def test_what_is_landed_and_not_told_is_not_summed_up(
     assert world.edges.lake.is_summed_up(world.name), "the control: it goes on once all is told"
 
 
-def test_a_long_history_is_decoded_and_told_without_its_documents(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-100] Ticks, runs and `status` of a topic with days and latest records, once its old ranges are compacted."""
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     world.create_topic(2)

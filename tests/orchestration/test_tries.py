@@ -54,18 +54,14 @@ def test_a_success_ends_what_is_counted_of_that_range_alone(instance: dg.Dagster
     first, second, *_ = RANGES
     attempt(instance, [first, second], set(), NOW_MS)
     attempt(instance, [first, second], {first}, NOW_MS)
-    assert {offsets: each.attempts for offsets, each in read_tries(instance, TOPIC.landing).tried.items()} == {
-        second: 2
-    }
+    assert {offsets: each.attempts for offsets, each in read_tries(instance, TOPIC.landing).tried.items()} == {second: 2}
     last = attempt(instance, [first, second], set(), NOW_MS)
     found = read_tries(instance, TOPIC.landing).tried
     assert (found[first].attempts, found[second].attempts, found[first].failed_run) == (1, 3, last)
 
 
 @pytest.mark.parametrize("ends", [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED, None])
-def test_a_run_that_is_killed_has_failed_at_what_it_was_at(
-    instance: dg.DagsterInstance, ends: DagsterRunStatus | None
-) -> None:
+def test_a_run_that_is_killed_has_failed_at_what_it_was_at(instance: dg.DagsterInstance, ends: DagsterRunStatus | None) -> None:
     """[R-33] It holds its ranges while it lives, counts as failed once it has ended, or where nobody knows it any more."""
     run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
     killed = trying(instance, TOPIC.landing, [RANGES[0].key], run.run_id, lambda: NOW_MS)

@@ -62,11 +62,7 @@ def said(world: World) -> list[str]:
     tick = sensor_says(world)
     found = read_situation(world.topic, world.coverage, world.edges, world.instance)
     finding = check_progress(world.topic, found, world.instance, world.edges.now_ms())
-    return [
-        tick,
-        finding.looked_at,
-        world.status()["next_action"],
-    ]
+    return [tick, finding.looked_at, world.status()["next_action"]]
 
 
 def test_a_persons_queued_backfill_does_not_keep_out_what_arrives(filled: World) -> None:

@@ -63,9 +63,7 @@ def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) ->
         write_project(plan_project(project, [world.name], None))
         settled = project / "my_lake" / "defs" / world.name / "defs.yaml"
         settled.write_text(f"{settled.read_text()}  max_age_seconds: 1\n")
-        (tmp_path / "workspace.yaml").write_text(
-            (PROJECT / "deploy" / "workspace.yaml").read_text().replace("4000", str(code))
-        )
+        (tmp_path / "workspace.yaml").write_text((PROJECT / "deploy" / "workspace.yaml").read_text().replace("4000", str(code)))
         environment = {
             **os.environ,
             "DAGSTER_HOME": str(world.settings.dagster_home),

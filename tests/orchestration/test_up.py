@@ -72,9 +72,7 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
     with terminal(["offsetlake", "up"], cwd=project, env=environment) as first:
         first.wait_for("Ctrl-C ends it")
         assert run_id in run_ids(first.url)
-        again = subprocess.run(
-            ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
-        )
+        again = subprocess.run(["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False)
         assert again.returncode == 2 and f"Dagster runs already at {first.url}" in again.stderr, again.stderr
         assert "starting Dagster" not in again.stdout, "what is refused does not start"
         kill_code_server(project)
@@ -125,9 +123,7 @@ def test_definitions_that_do_not_load_are_told_and_nothing_stays(project: Path, 
     """Dagster would serve an empty project, and nothing would land without a word."""
     code = project / "my_lake" / "definitions.py"
     code.write_text(code.read_text().replace("return build_defs", "raise RuntimeError('mine')\n    return build_defs"))
-    done = subprocess.run(
-        ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "do not load, so nothing would land" in done.stderr and "mine" in done.stderr, done.stderr
     assert not (project / ".offsetlake" / "up" / "dagster.json").exists()
@@ -139,12 +135,7 @@ def test_a_port_that_is_taken_is_refused(project: Path, environment: Mapping[str
         taken.listen()
         port = str(taken.getsockname()[1])
         refused = subprocess.run(
-            ["offsetlake", "up", "--port", port],
-            cwd=project,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            ["offsetlake", "up", "--port", port], cwd=project, env=environment, capture_output=True, text=True, check=False
         )
     assert refused.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken; nothing was started" in refused.stderr, refused.stderr

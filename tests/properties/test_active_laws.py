@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, RunState, Turns
 
 runs = st.lists(
-    st.builds(
-        ActiveRun,
-        st.uuids().map(str),
-        st.just("land"),
-        st.sampled_from(RunState),
-        st.integers(1, 9),
-        st.booleans(),
-    ),
+    st.builds(ActiveRun, st.uuids().map(str), st.just("land"), st.sampled_from(RunState), st.integers(1, 9), st.booleans()),
     max_size=6,
 )
 

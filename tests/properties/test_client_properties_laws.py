@@ -85,11 +85,7 @@ def test_what_kafka_calls_otherwise_is_no_slip(name: str) -> None:
     assert parse_client_properties({name: "1"}, "the file").protocol == "PLAINTEXT"
 
 
-@given(
-    st.lists(
-        st.sampled_from(["\n", "# why\n", "! why\n", "client.id=a \\\n  b\n", "\r\n", "retries: 3\r\n"]), max_size=6
-    )
-)
+@given(st.lists(st.sampled_from(["\n", "# why\n", "! why\n", "client.id=a \\\n  b\n", "\r\n", "retries: 3\r\n"]), max_size=6))
 def test_a_slip_is_told_with_its_line_its_key_and_what_was_probably_meant(before: list[str]) -> None:
     """I8: in a file with blank lines, comments and values over several lines."""
     text = "".join(before) + "securty.protocol=SASL_SSL\n"
@@ -114,10 +110,7 @@ def test_a_slip_is_told_with_its_line_its_key_and_what_was_probably_meant(before
             {"security.protocol": "SSL", "sasl.jaas.config": "x"},
             "sasl.jaas.config would not be used: security.protocol is SSL, ",
         ),
-        (
-            {"ssl.enabled.protocols": "TLSv1.3"},
-            "ssl.enabled.protocols would not be used: security.protocol is PLAINTEXT, as",
-        ),
+        ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols would not be used: security.protocol is PLAINTEXT, as"),
         (
             {"security.protocol": "SASL_PLAINTEXT", "ssl.truststore.password": SECRET},
             "ssl.truststore.password would not be used",

@@ -34,14 +34,7 @@ def compacted(group: RawGroup, number: int = 0) -> Commit:
     offsets = [int(file.stats["minValues"]["offset"]) for file in group.files if file.rows]
     ends = [int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows]
     staged = StagedFile(
-        "staging/x",
-        max(1, group.bytes // 2 - FOOTER_BYTES),
-        "0" * 64,
-        group.rows,
-        min(offsets),
-        max(ends),
-        EPOCH_MS,
-        EPOCH_MS,
+        "staging/x", max(1, group.bytes // 2 - FOOTER_BYTES), "0" * 64, group.rows, min(offsets), max(ends), EPOCH_MS, EPOCH_MS
     )
     name = compacted_name(group.offsets, f"id-{number}")
     file = compacted_file(name, group.offsets, staged, group.revisions, EPOCH_MS, group.weight_bytes)
@@ -74,16 +67,13 @@ def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, t
         assert {each.start: coverage.manifests[each].revision for each in inside} == group.revisions
         assert len(group.files) > 1 and taken.isdisjoint(inside)
         assert all(
-            one.stats["maxValues"]["offset"] < other.stats["minValues"]["offset"]
-            for one, other in pairwise(group.files)
+            one.stats["maxValues"]["offset"] < other.stats["minValues"]["offset"] for one, other in pairwise(group.files)
         )
         taken.update(inside)
 
 
 @given(histories(), TARGETS, st.booleans())
-def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(
-    history: History, target_bytes: int, every: bool
-) -> None:
+def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(history: History, target_bytes: int, every: bool) -> None:
     """[R-61] [R-62] Each range is in the table in its revision, nothing is due by it, and again it compacts nothing."""
     history.append()
     coverage, before = history.coverage, RangeFiles(history.table)

@@ -197,9 +197,7 @@ def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) ->
     last = {(o.generation, o.partition): o for o in lake.manifests}
     open_generation = lake.log.tail.generation
     inner = [
-        o
-        for o in lake.manifests
-        if o not in last.values() and o.generation == open_generation and o not in lake.log.skipped
+        o for o in lake.manifests if o not in last.values() and o.generation == open_generation and o not in lake.log.skipped
     ]
     assume(inner)
     gone = data.draw(st.sampled_from(inner))
@@ -247,24 +245,15 @@ HOLES = (Interval(2, 4, Cause.COMPACTED), Interval(6, 9, Cause.ABORTED))
     [
         pytest.param(HOLES, FULL.file, None, id="control"),
         pytest.param(
-            (Interval(2, 4, Cause.COMPACTED), Interval(3, 6, Cause.ABORTED)),
-            FULL.file,
-            "holes overlap at [3, 4)",
-            id="overlap",
+            (Interval(2, 4, Cause.COMPACTED), Interval(3, 6, Cause.ABORTED)), FULL.file, "holes overlap at [3, 4)", id="overlap"
         ),
-        pytest.param(
-            (Interval(2, 4, Cause.COMPACTED), Interval(8, 11, Cause.LOST)), FULL.file, "lies outside", id="outside"
-        ),
+        pytest.param((Interval(2, 4, Cause.COMPACTED), Interval(8, 11, Cause.LOST)), FULL.file, "lies outside", id="outside"),
         pytest.param(HOLES, replace(FULL.file, max_offset=10), "rows from 0 to 10 lie outside", id="rows outside"),  # type: ignore[type-var]
     ],
 )
-def test_holes_and_rows_that_cannot_be_are_named(
-    holes: tuple[Interval, ...], file: StagedFile, said: str | None
-) -> None:
+def test_holes_and_rows_that_cannot_be_are_named(holes: tuple[Interval, ...], file: StagedFile, said: str | None) -> None:
     """[R-38] The equation may hold by accident: holes that overlap, or lie outside, are named too."""
     manifest = Manifest(TOPIC, FULL.offsets, file, holes, provenance(FULL.offsets))
     violations = completeness_violations(Coverage(PlanLog(TOPIC), {FULL.offsets: manifest}, {}))
-    assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(
-        said
-    )
+    assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(said)
     assert bool(violations) == bool(said)

@@ -93,13 +93,7 @@ def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
 
 @pytest.mark.parametrize(
     ("day", "place"),
-    [
-        ("2013-01-01", "before"),
-        ("2013-01-02", "held"),
-        ("2013-01-03", "held"),
-        ("2013-01-04", "future"),
-        (NO_DAY, "none"),
-    ],
+    [("2013-01-01", "before"), ("2013-01-02", "held"), ("2013-01-03", "held"), ("2013-01-04", "future"), (NO_DAY, "none")],
 )
 def test_days_from_the_first_to_today_are_told(day: str, place: str) -> None:
     now_ms = number_of("2013-01-03") * 86_400_000 + 86_399_999

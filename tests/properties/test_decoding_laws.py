@@ -95,9 +95,7 @@ def test_every_split_of_the_landed_rows_is_right_and_every_other_is_not(rows: li
 def test_rows_out_of_order_are_named() -> None:
     """[R-67] Rows that repeat or go back are a violation, as in landing."""
     violations = verify_decoding("t", OffsetRange(0, 0, 0, 10), [(0, 4)], [(2, 4), (0, 2)], [])
-    assert violations == [
-        "range t/0 [0, 10): offset 0 follows 3 in its decoded rows: offsets are not strictly increasing"
-    ]
+    assert violations == ["range t/0 [0, 10): offset 0 follows 3 in its decoded rows: offsets are not strictly increasing"]
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
@@ -193,9 +191,7 @@ class Documents:
 
 
 @given(st.lists(EVENTS, max_size=30), st.booleans())
-def test_at_each_version_a_range_has_its_newest_files_and_no_other(
-    events: list[tuple[Any, int, int]], is_cached: bool
-) -> None:
+def test_at_each_version_a_range_has_its_newest_files_and_no_other(events: list[tuple[Any, int, int]], is_cached: bool) -> None:
     """[R-69] Any history of decoding, again, and compaction between, read back with and without a memory."""
     table, documents, expected = Snapshot(), Documents(), dict[OffsetRange, Decoding]()
     decoded = DecodedRanges("t", table, documents.of)
@@ -209,18 +205,14 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(
             offsets = OffsetRange(0, at % 2, 10 * at, 10 * at + 10)
             files = {name: replace(file_of(n), path=f"{number}-{name}") for name, n in (("a", rows), ("b", dead))}
             decoding = decoding_of(offsets, rows, dead)
-            decoding = replace(
-                decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number)
-            )
+            decoding = replace(decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number))
             lost = set[OffsetRange]()
             damaged = decoded.file_of(offsets, is_dead=bool(second)) if what == "damage" else None
             if damaged is not None:
                 lost = {*decoded.contents_of(damaged.path).ranges} - {offsets}
             left = decoded.find_left([offsets, *lost])
             rests = {
-                path: rest(table.files[path], some, expected, number, documents)
-                for path, some in left.items()
-                if some.ranges
+                path: rest(table.files[path], some, expected, number, documents) for path, some in left.items() if some.ranges
             }
             commits = [replace_ranges([decoding], left, rests, number)]
             for each in lost:
@@ -234,10 +226,7 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(
             table = apply(from_json(to_json(commit, "id", 0), "t"), table)
         decoded = DecodedRanges("t", table, documents.of, decoded if is_cached else None)
         places = [
-            (offsets, is_dead)
-            for offsets, each in expected.items()
-            for is_dead in (False, True)
-            if each.dead or not is_dead
+            (offsets, is_dead) for offsets, each in expected.items() for is_dead in (False, True) if each.dead or not is_dead
         ]
         for _ in range(2):  # as it is looked up one by one, and once all is read
             assert {offsets: decoded.get(offsets) for offsets in expected} == expected

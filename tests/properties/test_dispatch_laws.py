@@ -50,9 +50,7 @@ def test_each_wanted_range_is_in_exactly_one_run_which_spans_no_key_that_is_not_
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.lists(st.sampled_from(ORDER), unique=True)), st.integers(0, 60))
-def test_topics_take_turns_and_no_backlog_keeps_another_waiting(
-    waiting: dict[str, list[OffsetRange]], most: int
-) -> None:
+def test_topics_take_turns_and_no_backlog_keeps_another_waiting(waiting: dict[str, list[OffsetRange]], most: int) -> None:
     """[R-32] As many as may be, of each topic its first ones, and none has two more than another that still waits."""
     chosen = take_turns(waiting, most)
     assert sum(map(len, chosen.values())) == min(most, sum(map(len, waiting.values())))

@@ -17,9 +17,7 @@ from tests.support.strategies import EPOCH_MS, TOPIC, Landing
 
 WHERE = "file:///lake/it.json"
 RANGE = OffsetRange(0, 0, 0, 10)
-STEP = PlanStep(
-    0, TOPIC, 0, "id-0", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (Link(LinkKind.RANGE, RANGE),), {0: Head(10, 0)}
-)
+STEP = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (Link(LinkKind.RANGE, RANGE),), {0: Head(10, 0)})
 DOCUMENTS: dict[str, Any] = {
     "plan step": STEP,
     "manifest": Landing(RANGE, tuple(range(10)), ()).manifest,

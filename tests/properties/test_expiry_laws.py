@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.log.expiry import (
-    Exposure,
-    Rates,
-    Retention,
-    kept_seconds,
-    read_rates,
-    read_retention,
-    seconds_to_loss,
-)
+from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
 from pipeline_defs.core.log.plan_step import Look, Watermarks
 from tests.support.strategies import EPOCH_MS
 
@@ -38,14 +30,10 @@ exposures = st.builds(
     ("retention", "rates", "exposed", "seconds"),
     [
         pytest.param(Retention(), Rates(), Exposure(5, NOW, Watermarks(0, 9)), None, id="kept for ever"),
-        pytest.param(
-            Retention(ms=7_200_000), Rates(), Exposure(5, NOW - 3_600_000, Watermarks(0, 9)), HOUR, id="by age"
-        ),
+        pytest.param(Retention(ms=7_200_000), Rates(), Exposure(5, NOW - 3_600_000, Watermarks(0, 9)), HOUR, id="by age"),
         pytest.param(Retention(ms=1), Rates(), Exposure(5, NOW - 5, Watermarks(0, 9)), 0.0, id="overdue"),
         pytest.param(Retention(ms=1), Rates(), Exposure(5, None, Watermarks(0, 9)), None, id="age not known"),
-        pytest.param(
-            Retention(bytes=1000), Rates(0, 2), Exposure(10, None, Watermarks(0, 50), 10.0), 30.0, id="by size"
-        ),
+        pytest.param(Retention(bytes=1000), Rates(0, 2), Exposure(10, None, Watermarks(0, 50), 10.0), 30.0, id="by size"),
         pytest.param(Retention(bytes=1000), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), None, id="no growth"),
         pytest.param(Retention(bytes=100), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), 0.0, id="too big now"),
         pytest.param(Retention(), Rates(start=2), Exposure(30, None, Watermarks(10, 50)), 10.0, id="as seen to move"),

@@ -54,9 +54,7 @@ class History:
 
     def __init__(self, seed: int, lake: Lake) -> None:
         self.draw, self.lake, self.world = random.Random(seed), lake, World(has_ids=seed % 4 > 0)
-        self.policy = Policy(
-            records_per_range=self.draw.randint(1, 9), max_age_seconds=0, budget=self.draw.randint(1, 9)
-        )
+        self.policy = Policy(records_per_range=self.draw.randint(1, 9), max_age_seconds=0, budget=self.draw.randint(1, 9))
         self.documents = 0
 
     def happen(self) -> None:

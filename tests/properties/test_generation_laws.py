@@ -11,22 +11,9 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.log.plan_step import LinkKind, Tail, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import (
-    PartitionState,
-    Policy,
-    TopicState,
-    plan,
-)
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import (
-    EPOCH_MS,
-    TOPIC,
-    Script,
-    World,
-    decide,
-    open_log,
-    scripts,
-)
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, open_log, scripts
 
 # ---- 6: the beginning
 
@@ -169,9 +156,7 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
         elif event == "elect":
             log.elect(min(number, len(log.records)))
         else:
-            changed = any(
-                log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == tail.generation
-            )
+            changed = any(log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == tail.generation)
             step = plan(tail, log.observe(tail), policy, EPOCH_MS, through_end=True)
             assert step is not None or not changed
             if step is not None:

@@ -33,10 +33,7 @@ def test_all_records_of_a_range_are_of_one_epoch(script: Script) -> None:
     last: dict[tuple[int, int], int] = {}
     for offsets in log.ranges:
         growths = next(step.growths for step in reversed(log.steps) if step.generation == offsets.generation)
-        epochs = {
-            sum(growth.get(offsets.partition, 0) <= at for growth in growths)
-            for at in range(offsets.start, offsets.end)
-        }
+        epochs = {sum(growth.get(offsets.partition, 0) <= at for growth in growths) for at in range(offsets.start, offsets.end)}
         assert epochs == {log.epoch_of(offsets)}
         place = (offsets.generation, offsets.partition)
         assert log.epoch_of(offsets) >= last.get(place, 0)

@@ -145,9 +145,7 @@ def test_twenty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> Non
     rows = [(at, at + 1) for at in range(0, 40_000, 2)]
     missing = missing_offsets(offsets, rows)
     markers = [BatchSpan(at, at + 1, SpanKind.CONTROL, 1) for at in range(1, 40_000, 4)]
-    explained, unexplained = explain_holes(
-        missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None
-    )
+    explained, unexplained = explain_holes(missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None)
     assert len(missing) == 20_000
     assert len(explained) + len(unexplained) == 20_000
     assert len(unexplained) == (0 if compacted else 10_000)

@@ -78,8 +78,6 @@ def test_what_has_no_records_or_no_times_waits_for_nothing() -> None:
     assert wait_of(replace(timed, min_timestamp_ms=-1), EPOCH_MS) is None, "Kafka's none"
     assert find_quantile([], 0.5) is None
     old = Wait(1, 9e15, 9e15)
-    assert find_quantile([Wait(10**6, 2.0, 2.0), old], 0.5) == pytest.approx(2.0, abs=0.001), (
-        "one old record says nothing"
-    )
+    assert find_quantile([Wait(10**6, 2.0, 2.0), old], 0.5) == pytest.approx(2.0, abs=0.001), "one old record says nothing"
     with pytest.raises(ValueError, match="finite"):
         unpack([[1, 0, inf]])

@@ -29,9 +29,7 @@ Place = tuple[Any, ...]
 Winners = dict[int, tuple[Place, int | None]]
 CUT = 3  # the second range of a Kafka partition is of the second epoch, where partitions were added in between
 RANGES = [OffsetRange(g, p, at, at + 3) for g, p in [(0, 0), (0, 1), (1, 0)] for at in (0, 3, 6)]
-ROWS = st.dictionaries(
-    st.integers(0, 2), st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9), st.integers(0, 6))
-)
+ROWS = st.dictionaries(st.integers(0, 2), st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9), st.integers(0, 6)))
 STEPS = st.lists(st.tuples(st.sampled_from(RANGES), ROWS, st.booleans()), max_size=14)
 
 
@@ -110,9 +108,7 @@ def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetR
 
 HISTORY = st.lists(
     st.one_of(
-        st.tuples(
-            st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9)
-        ),  # decoded: rows, and the newest timestamp
+        st.tuples(st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9)),  # decoded: rows, and the newest timestamp
         st.just("next"),  # the next range of all is decoded
         st.just("compact"),
     ),
@@ -168,11 +164,7 @@ def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> 
     assert compare(placed(5, has_late=False), placed(5, has_late=True)).fresh == (second,)
     one = placed(5, has_late=False)
     other = place_ranges(
-        [
-            decoding_of(first, {0: (1, 1, 5)}, 0),
-            decoding_of(second, {0: (1, 1, 7)}, 0),
-            decoding_of(third, {0: (1, 1, 9)}, 0),
-        ],
+        [decoding_of(first, {0: (1, 1, 5)}, 0), decoding_of(second, {0: (1, 1, 7)}, 0), decoding_of(third, {0: (1, 1, 9)}, 0)],
         lambda offsets: 0,
         lambda each: "",
     )

@@ -9,13 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadKey
-from pipeline_defs.core.offsets import (
-    OffsetRange,
-    check_topic,
-    merge_intervals,
-    parse_key,
-    subtract_intervals,
-)
+from pipeline_defs.core.offsets import OffsetRange, check_topic, merge_intervals, parse_key, subtract_intervals
 from tests.support.strategies import intervals, offset_ranges, offsets_in
 
 # ---- the key
@@ -26,9 +20,7 @@ def test_a_key_reads_back_as_its_range(offsets: OffsetRange) -> None:
     assert parse_key(offsets.key) == offsets
 
 
-@given(
-    st.text(alphabet="0123-+g _\n.٣²a", max_size=14) | st.from_regex(r"[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}(-g[0-9]{1,2})?")
-)
+@given(st.text(alphabet="0123-+g _\n.٣²a", max_size=14) | st.from_regex(r"[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}(-g[0-9]{1,2})?"))
 @example("0-0-1\n")
 @example("0-0-1-g0")
 @example("0-0-1-g01")
@@ -45,9 +37,7 @@ def test_a_text_is_refused_or_is_exactly_the_key_of_its_range(text: str) -> None
     assert offsets.key == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "03-0-1", "+3-0-1", "\u0663-0-1", "3-0-1\n", "3-1-1", "3-0-1-g0", "9" * 5000 + "-0-1"]
-)
+@pytest.mark.parametrize("text", ["", "03-0-1", "+3-0-1", "\u0663-0-1", "3-0-1\n", "3-1-1", "3-0-1-g0", "9" * 5000 + "-0-1"])
 def test_a_key_that_is_not_canonical_is_refused_in_words_that_say_what_to_type(text: str) -> None:
     with pytest.raises(BadKey, match=r"expected <kafka partition>-<start>-<end>\[-g<generation>\]") as caught:
         parse_key(text)
@@ -59,8 +49,7 @@ def test_a_key_that_is_not_canonical_is_refused_in_words_that_say_what_to_type(t
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [(0, 0, 5, 5), (0, 0, 6, 5), (0, 0, -1, 5), (0, -1, 0, 5), (-1, 0, 0, 5), (0, 0, 0, 2**63), (0, 2**31, 0, 5)],
+    "numbers", [(0, 0, 5, 5), (0, 0, 6, 5), (0, 0, -1, 5), (0, -1, 0, 5), (-1, 0, 0, 5), (0, 0, 0, 2**63), (0, 2**31, 0, 5)]
 )
 def test_a_bad_range_cannot_exist(numbers: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match="no such range"):
@@ -115,9 +104,7 @@ def test_merged_intervals_are_the_same_offsets_sorted_disjoint_and_apart(found: 
 
 
 @given(intervals(), intervals())
-def test_subtracting_intervals_is_subtracting_their_offsets(
-    whole: list[tuple[int, int]], gone: list[tuple[int, int]]
-) -> None:
+def test_subtracting_intervals_is_subtracting_their_offsets(whole: list[tuple[int, int]], gone: list[tuple[int, int]]) -> None:
     left = subtract_intervals(merge_intervals(whole), gone)
     assert offsets_in(left) == offsets_in(whole) - offsets_in(gone)
     assert all(start < end for start, end in left)

@@ -91,9 +91,7 @@ def columns_of(html: str) -> tuple[dict[str, Any], dict[str, array[Any]]]:
     blob = gzip.decompress(base64.b64decode(re.findall(r'id="columns">(.*?)</script>', html, re.DOTALL)[0]))
     assert len(blob) == document["bytes"]
     kinds = {"f64": "d", "u32": "I", "u8": "B"}
-    return document, {
-        name: array(kinds[kind], blob[at : at + size]) for name, (kind, at, size) in document["layout"].items()
-    }
+    return document, {name: array(kinds[kind], blob[at : at + size]) for name, (kind, at, size) in document["layout"].items()}
 
 
 @given(coverages())

@@ -150,14 +150,10 @@ def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject)
     by = data.draw(st.sampled_from([-1, 1]))
     shifted = replace(step, heads={**step.heads, partition: replace(head, offset=head.offset + by)})
     message = refusal(*log.steps[:at], shifted, *log.steps[at + 1 :])
-    assert (
-        f"plan step {at} has head {head.offset + by} of {TOPIC}/{partition}, its links end at {head.offset}" in message
-    )
+    assert f"plan step {at} has head {head.offset + by} of {TOPIC}/{partition}, its links end at {head.offset}" in message
 
     dropped = replace(step, heads={p: h for p, h in step.heads.items() if p != partition})
-    assert f"plan step {at} has no head of {TOPIC}/{partition}" in refusal(
-        *log.steps[:at], dropped, *log.steps[at + 1 :]
-    )
+    assert f"plan step {at} has no head of {TOPIC}/{partition}" in refusal(*log.steps[:at], dropped, *log.steps[at + 1 :])
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.log.plan_step import Head, LinkKind, Tail, Watermarks
-from pipeline_defs.core.log.planning import (
-    PartitionState,
-    Policy,
-    TopicState,
-    plan,
-)
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import (
-    EPOCH_MS,
-    TOPIC,
-    Kind,
-    Script,
-    World,
-    decide,
-    log_of,
-    open_log,
-    planned,
-    scripts,
-)
+from tests.support.strategies import EPOCH_MS, TOPIC, Kind, Script, World, decide, log_of, open_log, planned, scripts
 
 # ---- 1: the links tile
 
@@ -103,9 +87,7 @@ def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, othe
     """[R-4] What the other partition is given is what it would be given without the loss."""
     tail = Tail(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
     states = [
-        TopicState(
-            TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))}
-        )
+        TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))})
         for e in (0, lost)
     ]
     healthy, lossy = (plan(tail, state, Policy(records_per_range=7), EPOCH_MS) for state in states)

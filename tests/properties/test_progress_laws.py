@@ -79,9 +79,7 @@ def test_a_partition_is_named_exactly_when_it_has_waited_for_too_long(
         pytest.param(Unplanned(20, EPOCH_MS), 100, 10 * 100_000, False, id="it may wait for max_age"),
         pytest.param(Unplanned(20, EPOCH_MS), 100, 10 * 100_000 + 1, True, id="for more than 10 times max_age"),
         pytest.param(Unplanned(20, 1_000), 60, PATIENCE_MS, False, id="an old timestamp: since the last plan step"),
-        pytest.param(
-            Unplanned(20, EPOCH_MS + 2 * PATIENCE_MS), 60, PATIENCE_MS + 1, True, id="a future one says nothing"
-        ),
+        pytest.param(Unplanned(20, EPOCH_MS + 2 * PATIENCE_MS), 60, PATIENCE_MS + 1, True, id="a future one says nothing"),
         pytest.param(Unplanned(20, None), 60, PATIENCE_MS + 1, True, id="no timestamp: since the last plan step"),
     ],
 )

@@ -61,9 +61,7 @@ class History:
         due = self.due()
         if due.is_none(self.table):
             return
-        commit = Commit(
-            [file_of(each, name_of(each)) for each in due.adds], dict.fromkeys(due.removes, 1), due.transactions
-        )
+        commit = Commit([file_of(each, name_of(each)) for each in due.adds], dict.fromkeys(due.removes, 1), due.transactions)
         check(commit, self.table, "t")
         self.commits.append(to_json(commit, f"id-{len(self.commits)}", EPOCH_MS))
         for name, version in self.table.transactions.items():

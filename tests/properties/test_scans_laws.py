@@ -90,10 +90,7 @@ def test_a_long_stretch_is_read_whole_and_shares_its_job_with_few(gaps: list[int
         at = ranges[-1].end
     scans = group_scans(of_a(ranges))
     (whole,) = [
-        read
-        for scan in scans
-        for read in scan.reads
-        if len(read.ranges) >= stretch and not read.ranges[0].offsets.start
+        read for scan in scans for read in scan.reads if len(read.ranges) >= stretch and not read.ranges[0].offsets.start
     ]
     assert set(of_a(ranges[:stretch])) <= set(whole.ranges)
     assert all(len(scan.ranges) <= TASKS_AT_ONCE or len(scan.reads) == 1 for scan in scans)
@@ -111,9 +108,7 @@ def irregular(count: int, partitions: int) -> Iterator[OffsetRange]:
 def test_a_backlog_of_irregular_ranges_is_few_jobs() -> None:
     """[R-12] L5: as many reads as a Kafka partition has ranges, in unions; it was a job for each."""
     assert [len(scan.reads) for scan in group_scans(of_a(irregular(108, 3)))] == [READS_AT_ONCE, 36 - READS_AT_ONCE]
-    assert [len(scan.reads) for scan in group_scans(of_a(irregular(300, 1)))] == [READS_AT_ONCE] * (
-        300 // READS_AT_ONCE
-    )
+    assert [len(scan.reads) for scan in group_scans(of_a(irregular(300, 1)))] == [READS_AT_ONCE] * (300 // READS_AT_ONCE)
 
 
 def test_the_division_of_a_bad_scan_is_not_the_ranges() -> None:
@@ -131,9 +126,7 @@ def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[Topic
     grid=st.integers(1, 100),
     backlogs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 20), st.integers(0, 99)), min_size=1, max_size=8),
 )
-def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(
-    grid: int, backlogs: list[tuple[int, int, int]]
-) -> None:
+def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(grid: int, backlogs: list[tuple[int, int, int]]) -> None:
     """[R-12] Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
     ranges = []
     for partition, (first, full, tail) in enumerate(backlogs):
@@ -152,7 +145,5 @@ def test_a_thousand_partitions_with_tails_of_all_sizes_are_one_scan() -> None:
 
 def test_the_tails_of_a_thousand_topics_are_one_read() -> None:
     """[R-12] One job for what is pending, over topics too: one `assign` names all of them."""
-    ((read,),) = (
-        scan.reads for scan in group_scans(TopicRange(f"t{n}", OffsetRange(0, 0, 0, 1 + n)) for n in range(1000))
-    )
+    ((read,),) = (scan.reads for scan in group_scans(TopicRange(f"t{n}", OffsetRange(0, 0, 0, 1 + n)) for n in range(1000)))
     assert len(read.bounds) == len(read.ranges) == 1000

@@ -72,9 +72,7 @@ def test_offsets_are_the_ranges_that_hold_one_of_them(lake: Lake, data: st.DataO
 def test_offsets_outside_of_the_plan_log_are_refused_by_name(lake: Lake) -> None:
     landable = in_state(lake.coverage, State.LANDED, State.PENDING)
     assume(landable)
-    last = max(
-        o for o in lake.log.ranges if (o.generation, o.partition) == (landable[0].generation, landable[0].partition)
-    )
+    last = max(o for o in lake.log.ranges if (o.generation, o.partition) == (landable[0].generation, landable[0].partition))
     end = max(
         link.offsets.end
         for link in lake.log.links
@@ -188,9 +186,7 @@ def test_a_time_chosen_again_only_narrows_to_the_landed_ranges_of_it(day: Day, s
     for moment, chosen in enumerate(found):
         landed = day.coverage(moment).manifests
         assert found[-1] <= chosen
-        assert {o for o in chosen if o in landed} == {o for o in found[-1] if o in landed}, (
-            "of what is landed: the same"
-        )
+        assert {o for o in chosen if o in landed} == {o for o in found[-1] if o in landed}, "of what is landed: the same"
     assert found[-1] == {
         offsets
         for offsets, manifest in day.coverage(last).manifests.items()
@@ -211,10 +207,7 @@ def step_of(generation: int) -> PlanStep:
 def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:
     """The topic was made anew: what the broker now has at these offsets is not what was lost of the one before."""
     log = PlanLog(TOPIC, (step_of(0), step_of(1)))
-    assert Coverage(log, {}, {}).states() == {
-        OffsetRange(0, 0, 0, 10): State.LOST,
-        OffsetRange(1, 0, 0, 10): State.PENDING,
-    }
+    assert Coverage(log, {}, {}).states() == {OffsetRange(0, 0, 0, 10): State.LOST, OffsetRange(1, 0, 0, 10): State.PENDING}
     found = choose_times(Coverage(log, {}, {}), 0, 1, {0: 0})
     assert found == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
 

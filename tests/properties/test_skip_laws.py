@@ -33,9 +33,7 @@ def landed(log: PlanLog, data: st.DataObject) -> dict[OffsetRange, Manifest]:
 
 
 @given(scripts(), st.integers(0, 100), st.data())
-def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
-    script: Script, percent: int, data: st.DataObject
-) -> None:
+def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, percent: int, data: st.DataObject) -> None:
     """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
     ticks = script.play()
     log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1

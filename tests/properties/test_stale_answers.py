@@ -70,9 +70,7 @@ def test_an_answer_of_a_leader_that_was_replaced_is_refused() -> None:
     assert truncated.generation == 1, "the control: an unclean election did cut the log off"
 
 
-@pytest.mark.parametrize(
-    ("start", "earliest", "offset"), [("earliest", 20, None), ("latest", 0, 20), (EPOCH_MS, 0, 20)]
-)
+@pytest.mark.parametrize(("start", "earliest", "offset"), [("earliest", 20, None), ("latest", 0, 20), (EPOCH_MS, 0, 20)])
 def test_an_idle_partition_is_not_cut_off_by_a_leader_that_was_replaced(
     start: str | int, earliest: int, offset: int | None
 ) -> None:
@@ -234,10 +232,7 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
                 steps.append(step)
                 tail = step.tail
     log = PlanLog(TOPIC, tuple(steps))
-    ids = [
-        log.steps[0].topic_id,
-        *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation),
-    ]
+    ids = [log.steps[0].topic_id, *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation)]
     order = [int(str(each).removeprefix("id-")) for each in ids]
     assert order == sorted(order), "an id that was left does not come back"
     for topic_id, count in Counter(ids).items():

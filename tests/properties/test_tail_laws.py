@@ -17,19 +17,7 @@ from pipeline_defs.core.log.planning import (
     records_per_range,
 )
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import (
-    EPOCH_MS,
-    GROW,
-    TOPIC,
-    WAIT,
-    Kind,
-    Script,
-    World,
-    decide,
-    open_log,
-    planned,
-    scripts,
-)
+from tests.support.strategies import EPOCH_MS, GROW, TOPIC, WAIT, Kind, Script, World, decide, open_log, planned, scripts
 
 NEVER = 10**9  # seconds
 
@@ -172,9 +160,7 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
 
 
 @pytest.mark.parametrize("unknown", [None, 0.0, -1.0])
-def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(
-    unknown: float | None,
-) -> None:
+def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(unknown: float | None) -> None:
     """[R-6] Before the first record nobody knows a size."""
     assert records_per_range(Policy(), unknown) == AUTO_RECORDS_DEFAULT
     assert records_per_range(Policy(records_per_range=37), 10.0) == 37

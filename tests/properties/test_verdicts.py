@@ -77,9 +77,7 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
     column = [offset for offset in landing.present if offset != gone]
     assert f"expected {len(landing.offsets)} offsets in all" in check_named(landing, verify(landing, column=column))
     unexplained = verify(landing, column=column, unexplained=((gone, gone + 1),))
-    assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in check_named(
-        landing, unexplained
-    )
+    assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in check_named(landing, unexplained)
 
 
 @given(landings(least_rows=1), st.booleans())
@@ -97,9 +95,7 @@ def test_a_row_outside_the_range_is_a_violation(landing: Landing, before: bool) 
 def test_a_footer_that_counts_other_rows_is_a_violation(landing: Landing, by: int) -> None:
     rows = len(landing.present)
     file = replace(landing.manifest.file, rows=rows + by)  # type: ignore[type-var]
-    assert f"the footer says {rows + by} rows, the offset column has {rows}" in check_named(
-        landing, verify(landing, file=file)
-    )
+    assert f"the footer says {rows + by} rows, the offset column has {rows}" in check_named(landing, verify(landing, file=file))
 
 
 @given(landings(), st.data())

@@ -35,9 +35,7 @@ def fill(world: World, ranges: int) -> None:
     world.create_topic(PARTITIONS)
     world.with_policy(records_per_range=1, budget=min(ranges, STEPS_OF))
     for partition in range(PARTITIONS):
-        world.operations.send(
-            world.name, ({"partition": partition, "value": b"v"} for _ in range(ranges // PARTITIONS))
-        )
+        world.operations.send(world.name, ({"partition": partition, "value": b"v"} for _ in range(ranges // PARTITIONS)))
     world.plan()
     planned = world.coverage.log.ranges
     assert len(planned) == ranges
@@ -54,9 +52,7 @@ def _write_landed(world: World, planned: Iterable[tuple[OffsetRange, PlanStep]])
     root = world.lake_folder
     for offsets, step in planned:
         at_ms = step.planned_at_ms
-        file = StagedFile(
-            f"staging/bulk/{offsets.key}", len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms
-        )
+        file = StagedFile(f"staging/bulk/{offsets.key}", len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms)
         provenance = Provenance("bulk", "no-run", "test", "test", step.seq, step.topic_id, at_ms, 0.1)
         manifest = Manifest(world.name, offsets, file, (), provenance)
         for path, data in (
@@ -83,10 +79,7 @@ def _write_events(world: World, ranges: list[OffsetRange]) -> None:
         copies = list(enumerate(ranges[1:], start=last + 1))
         database.executemany(
             f"INSERT INTO event_logs (id, {columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (at, run_id, event.replace(f'"{first.key}"', f'"{offsets.key}"'), *middle, offsets.key)
-                for at, offsets in copies
-            ),
+            ((at, run_id, event.replace(f'"{first.key}"', f'"{offsets.key}"'), *middle, offsets.key) for at, offsets in copies),
         )
         database.executemany(
             "INSERT INTO asset_event_tags (event_id, asset_key, key, value, event_timestamp) VALUES (?, ?, ?, ?, ?)",

@@ -100,22 +100,16 @@ class DecodedTopic:
             "value": self.value_type,
         }
 
-    def recomputed(
-        self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT"
-    ) -> list[tuple[Any, ...]]:
+    def recomputed(self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT") -> list[tuple[Any, ...]]:
         """Return the latest records by one SQL statement over the files of the decoded table.
 
         `marks` are the high watermarks by Kafka partition of each time that partitions were added.
         """
         epoch = " + ".join(
-            'CASE "partition" '
-            + " ".join(f'WHEN {p} THEN ("offset" >= {at})::INT' for p, at in mark.items())
-            + " ELSE 1 END"
+            'CASE "partition" ' + " ".join(f'WHEN {p} THEN ("offset" >= {at})::INT' for p, at in mark.items()) + " ELSE 1 END"
             for mark in marks
         )
-        newest = (
-            f'{sequence} DESC NULLS LAST, generation DESC, epoch DESC, reached DESC, "partition" DESC, "offset" DESC'
-        )
+        newest = f'{sequence} DESC NULLS LAST, generation DESC, epoch DESC, reached DESC, "partition" DESC, "offset" DESC'
         return self._query(
             f"WITH decoded AS (SELECT *, {epoch or 0} AS epoch FROM read_parquet({table_files(self.lake, self.name)}, "
             'union_by_name = true)), placed AS (SELECT *, max("timestamp") OVER (PARTITION BY generation, "partition", '
@@ -166,8 +160,7 @@ def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int,
 def decoded_ranges(topic: str, decodings: Iterable[Decoding]) -> DecodedRanges:
     """Return what a table has of ranges, each with files of its own."""
     named = (
-        replace(each, decoded=each.decoded and replace(each.decoded, path=f"{each.offsets.key}.parquet"))
-        for each in decodings
+        replace(each, decoded=each.decoded and replace(each.decoded, path=f"{each.offsets.key}.parquet")) for each in decodings
     )
     table = apply(replace_ranges(named, {}, {}, 0), Snapshot())
     return DecodedRanges(topic, table, read_contents)

@@ -33,12 +33,7 @@ TREE = ("dagster.yaml", "docs", "pipeline_defs", "pyproject.toml")
 class Desk:
     """Runs Dagster over a project with one `defs.yaml` per topic while the context is open."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        topics: Mapping[str, Mapping[str, object]],
-    ) -> None:
+    def __init__(self, folder: Path, settings: Settings, topics: Mapping[str, Mapping[str, object]]) -> None:
         self.folder = folder
         self.settings = settings
         self.port, self._code_port = free_ports(2)
@@ -58,9 +53,7 @@ class Desk:
         self._await("dagster_webserver", lambda: socket.create_connection(("127.0.0.1", self.port), 1).close())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._processes.close()
 
     def start_daemon(self) -> None:

@@ -17,9 +17,7 @@ def draw_schema(dice: random.Random, depth: int = 0, names: list[int] | None = N
     name = f"N{names[0]}"
     match kind:
         case "record":
-            fields = [
-                {"name": f"f{at}", "type": draw_schema(dice, depth + 1, names)} for at in range(dice.randint(1, 5))
-            ]
+            fields = [{"name": f"f{at}", "type": draw_schema(dice, depth + 1, names)} for at in range(dice.randint(1, 5))]
             return {"type": "record", "name": name, "namespace": dice.choice(["a", "b.c"]), "fields": fields}
         case "array":
             return {"type": "array", "items": draw_schema(dice, depth + 1, names)}
@@ -48,17 +46,13 @@ def draw_datum(dice: random.Random, schema: Any) -> tuple[Any, Any]:
     match kind:
         case "record":
             pairs = {each["name"]: draw_datum(dice, each["type"]) for each in schema["fields"]}
-            return {name: datum for name, (datum, _) in pairs.items()}, {
-                name: value for name, (_, value) in pairs.items()
-            }
+            return {name: datum for name, (datum, _) in pairs.items()}, {name: value for name, (_, value) in pairs.items()}
         case "array":
             pairs_ = [draw_datum(dice, schema["items"]) for _ in range(dice.randrange(4))]
             return [datum for datum, _ in pairs_], [value for _, value in pairs_]
         case "map":
             named = {f"k{at}": draw_datum(dice, schema["values"]) for at in range(dice.randrange(4))}
-            return {name: datum for name, (datum, _) in named.items()}, {
-                name: value for name, (_, value) in named.items()
-            }
+            return {name: datum for name, (datum, _) in named.items()}, {name: value for name, (_, value) in named.items()}
     choices: dict[str, list[Any]] = {
         "null": [None],
         "boolean": [True, False],

@@ -29,9 +29,7 @@ class Wrong(Exception):
 
 def draw_shape(dice: random.Random, depth: int = 0) -> Shape:
     """Draw the columns of a document: a struct at first."""
-    kind = (
-        "STRUCT" if depth == 0 else dice.choice([*LEAVES, *LEAVES, "STRUCT", "ARRAY", "MAP"] if depth < 3 else LEAVES)
-    )
+    kind = "STRUCT" if depth == 0 else dice.choice([*LEAVES, *LEAVES, "STRUCT", "ARRAY", "MAP"] if depth < 3 else LEAVES)
     is_nullable = dice.random() < 0.8
     if kind == "STRUCT":
         fields = tuple((f"f{at}", draw_shape(dice, depth + 1)) for at in range(dice.randint(1, 5)))
@@ -72,9 +70,7 @@ def draw_value(dice: random.Random, shape: Shape, wild: float) -> Any:
         case "STRUCT":
             present = [(name, each) for name, each in shape.inner if not (each.is_nullable and dice.random() < 0.1)]
             dice.shuffle(present)
-            return {name: draw_value(dice, each, wild) for name, each in present} | (
-                {"z": 1} if dice.random() < 0.2 else {}
-            )
+            return {name: draw_value(dice, each, wild) for name, each in present} | ({"z": 1} if dice.random() < 0.2 else {})
         case "ARRAY":
             return [draw_value(dice, shape.inner[0][1], wild) for _ in range(dice.randrange(4))]
         case "MAP":

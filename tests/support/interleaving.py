@@ -57,12 +57,7 @@ from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60
 CHANGES = {"put", "copy", "delete", "link", "rename"}  # calls after which a glob may show something else
-WRITES = {
-    "put",
-    "link",
-    "rename",
-    "copy",
-}  # calls whose answer can be lost; a lost answer of reading is asked for again
+WRITES = {"put", "link", "rename", "copy"}  # calls whose answer can be lost; a lost answer of reading is asked for again
 FILLING = {*WRITES, "write", "upload"}
 FAULTS = ["dies", "loses the answer", "has a full disk"]
 
@@ -150,9 +145,7 @@ class WatchedDisk(Disk):
         self._writer.call("write", OSError(errno.EIO, "lost"), lambda: Disk.write(self, path, data))
 
     def rename(self, source: str, target: str) -> None:
-        self._writer.call(
-            "rename", OSError(errno.EIO, "the answer was lost"), lambda: Disk.rename(self, source, target)
-        )
+        self._writer.call("rename", OSError(errno.EIO, "the answer was lost"), lambda: Disk.rename(self, source, target))
 
     def delete(self, path: str) -> None:
         self._writer.call("delete", OSError(errno.EIO, "lost"), lambda: Disk.delete(self, path))
@@ -402,9 +395,7 @@ class Baton:
         assert is_on, f"writer {writer} waits for {self._turns}"
 
 
-def run_interleaved(
-    writers: Sequence[Callable[[Callable[[int], None]], None]], turns: Sequence[tuple[int, int]]
-) -> None:
+def run_interleaved(writers: Sequence[Callable[[Callable[[int], None]], None]], turns: Sequence[tuple[int, int]]) -> None:
     """Run writers by turns: (0, 5), (1, 7) is the first up to its call 5, the second up to its 7, then each to its end."""
     baton = Baton([*turns, *((number, -1) for number in range(len(writers)))])
     errors: list[BaseException] = []
@@ -482,12 +473,7 @@ def take_turns(
 
 
 def strike(
-    act: Act,
-    fault: str,
-    number: int,
-    check: Callable[[], None],
-    told: str,
-    after: Callable[[], None] = lambda: None,
+    act: Act, fault: str, number: int, check: Callable[[], None], told: str, after: Callable[[], None] = lambda: None
 ) -> bool:
     """Strike a writer by one of `FAULTS` at a call, and check what is left; return whether it was struck."""
 

@@ -62,9 +62,7 @@ def is_shown(shown: str, printed: str) -> bool:
     Blanks at the ends of lines do not count.
     """
     pattern = "".join(
-        r"(?:.*\n)*"
-        if line.strip() == "..."
-        else ".*".join(re.escape(part) for part in line.rstrip().split("...")) + r"\n"
+        r"(?:.*\n)*" if line.strip() == "..." else ".*".join(re.escape(part) for part in line.rstrip().split("...")) + r"\n"
         for line in shown.splitlines()
     )
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.splitlines())) is not None

@@ -45,11 +45,7 @@ class Outcomes:
 
 
 def decode(
-    engine: Engine,
-    records: Sequence[bytes | None],
-    side: Side,
-    topic: str = "orders",
-    login: RegistryLogin = ANYBODY,
+    engine: Engine, records: Sequence[bytes | None], side: Side, topic: str = "orders", login: RegistryLogin = ANYBODY
 ) -> Outcomes:
     """Decode values of a topic's only partition."""
     values = [(topic, 0, at, None, value) for at, value in enumerate(records)]

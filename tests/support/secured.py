@@ -69,9 +69,7 @@ class Authority:
     name: str
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
-    def sign(
-        self, name: str, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str] = (), *, is_ca: bool = False
-    ) -> str:
+    def sign(self, name: str, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str] = (), *, is_ca: bool = False) -> str:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
@@ -153,9 +151,7 @@ class Secured:
             assert admin.create_acls([*_allow_landing()])["failed"] == []
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         stop_broker(self.folder / "broker")
 
     def at(self, protocol: str) -> str:

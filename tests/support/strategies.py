@@ -27,11 +27,7 @@ settings.register_profile(
     "laws", max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
 )
 settings.register_profile(
-    "hunt",
-    max_examples=int(os.environ.get("HUNT", "1")),
-    deadline=None,
-    database=None,
-    suppress_health_check=_ALLOWED,
+    "hunt", max_examples=int(os.environ.get("HUNT", "1")), deadline=None, database=None, suppress_health_check=_ALLOWED
 )
 settings.load_profile("hunt" if "HUNT" in os.environ else "laws")
 
@@ -96,9 +92,7 @@ class Landing:
 
     @property
     def manifest(self) -> Manifest:
-        return Manifest(
-            TOPIC, self.offsets, self.file, self.holes, provenance(self.offsets), schema={"offset": "int64"}
-        )
+        return Manifest(TOPIC, self.offsets, self.file, self.holes, provenance(self.offsets), schema={"offset": "int64"})
 
 
 @st.composite

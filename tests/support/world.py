@@ -84,9 +84,7 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.edges.kafka(self.topic).close()
         if self._instance is not None:
             self._instance.dispose()
@@ -272,9 +270,7 @@ class World:
         if not files:
             return []
         order = 'generation, "partition", "offset"'
-        return duckdb.sql(
-            f"SELECT {columns} FROM read_parquet({files}, union_by_name = true) ORDER BY {order}"
-        ).fetchall()
+        return duckdb.sql(f"SELECT {columns} FROM read_parquet({files}, union_by_name = true) ORDER BY {order}").fetchall()
 
     def plan_and_land(self) -> list[Verdict]:
         self.plan()
@@ -300,9 +296,7 @@ class World:
     def try_launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
         """Lands through Dagster, successfully or not."""
         chosen = self.pending if ranges is None else list(ranges)
-        return list(
-            land_through_dagster(self.topic, chosen, self.edges, self.instance, redo=redo, topics=self.definitions)
-        )
+        return list(land_through_dagster(self.topic, chosen, self.edges, self.instance, redo=redo, topics=self.definitions))
 
     def materialized_after_tick(self) -> set[str]:
         """Ticks once, since a tick reports what a crash left unreported, and returns the keys Dagster shows landed."""
@@ -330,10 +324,7 @@ class World:
                 [files if store.is_remote else self.glob],
             ).fetchall()
         return sorted(
-            (
-                (p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts)
-                for p, o, k, v, headers, ts in found
-            ),
+            ((p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts) for p, o, k, v, headers, ts in found),
             key=lambda row: row[:2],
         )
 

@@ -121,9 +121,7 @@ def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
         assert at > 3, "the run did pass in between"
 
 
-def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-37] A run passes before each call: the version that is read later has ranges of which nothing else was read."""
     watch_obstore(monkeypatch)
     passed = []
@@ -167,9 +165,7 @@ def test_a_file_that_goes_is_an_alarm_though_a_run_passed(world: SmallWorld) -> 
     world.grow(3)
     world.has_raw_table = False
     world.land()
-    assert check_table(TOPIC, world.open(Writer())).violations == (
-        "range orders/0 [6, 9): landed, and not in the table",
-    )
+    assert check_table(TOPIC, world.open(Writer())).violations == ("range orders/0 [6, 9): landed, and not in the table",)
     next((world.folder / "data").rglob("*.parquet")).unlink()
     lake = world.open(Writer())
     assert "its file is not published" in check_tiling(TOPIC, lake).violations[0]

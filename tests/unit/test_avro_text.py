@@ -72,12 +72,7 @@ def test_what_refers_to_nothing_stays_as_it_is() -> None:
         "name": "All",
         "doc": "d",
         "fields": [
-            {
-                "name": "at",
-                "type": {"type": "long", "logicalType": "timestamp-millis"},
-                "default": 0,
-                "order": "ignore",
-            },
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0, "order": "ignore"},
             {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
             {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"], "default": "A"}},
             {"name": "again", "type": "Kind", "aliases": ["other"]},
@@ -174,37 +169,12 @@ def test_a_fixed_that_no_process_has_room_for_is_refused(size: int) -> None:
 
 
 ODD = [
-    *(
-        "{",
-        "",
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "5",
-        "nul",
-        "NaN",
-        '{"type": 5}',
-        '{"type": null}',
-        "{}",
-        "[5]",
-        "[null]",
-    ),
+    *("{", "", "[" * 100_000, '{"a":' * 100_000, "5", "nul", "NaN", '{"type": 5}', '{"type": null}', "{}", "[5]", "[null]"),
     *('{"type": "record"}', '{"type": "record", "name": "R"}', '{"type": "record", "name": "R", "fields": 5}'),
     *('{"type": "record", "name": "R", "fields": [5]}', '{"type": "record", "name": "R", "fields": [{"name": "a"}]}'),
-    *(
-        '{"type": "record", "name": "R", "fields": {"a": "int"}}',
-        '{"type": "array"}',
-        '{"type": {"type": {"type": []}}}',
-    ),
-    *(
-        '{"type": "record", "name": 5, "fields": []}',
-        '{"type": "enum", "name": "E"}',
-        '{"type": "map", "values": true}',
-    ),
-    *(
-        '{"type": "fixed", "name": "F", "size": "x"}',
-        '{"type": "fixed", "name": "F", "size": 1e300}',
-        '{"items": "int"}',
-    ),
+    *('{"type": "record", "name": "R", "fields": {"a": "int"}}', '{"type": "array"}', '{"type": {"type": {"type": []}}}'),
+    *('{"type": "record", "name": 5, "fields": []}', '{"type": "enum", "name": "E"}', '{"type": "map", "values": true}'),
+    *('{"type": "fixed", "name": "F", "size": "x"}', '{"type": "fixed", "name": "F", "size": 1e300}', '{"items": "int"}'),
     '{"type": "record", "name": "R", "namespace": {}, "fields": [{"name": "a", "type": ["null", {"type": []}]}]}',
 ]
 

@@ -79,11 +79,7 @@ def test_the_warm_up_counts_nowhere_and_one_slow_round_does_not_decide() -> None
 
 
 def test_a_ratio_above_one_means_that_ours_is_faster_and_bytes_below_one_that_ours_are_fewer() -> None:
-    turns = [
-        turn("offsetlake", 1, 2.0, 100),
-        turn("bare_spark", 1, 1.9),
-        turn("structured_streaming", 1, 4.0, 200),
-    ]
+    turns = [turn("offsetlake", 1, 2.0, 100), turn("bare_spark", 1, 1.9), turn("structured_streaming", 1, 4.0, 200)]
     line = ratios(LOAD, turns)
     assert line["to_structured_streaming"] == 2.0
     assert line["to_bare_spark"] == 0.95
@@ -157,9 +153,7 @@ sys.stdin.read()
 
 def test_processes_that_ended_below_a_living_one_are_counted() -> None:
     """A run that ends between two looks must not be lost: its parent knows what it used, and what its children did."""
-    with subprocess.Popen(
-        [sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ended\n"
         (found,) = read_tree(process.pid)
@@ -211,8 +205,7 @@ def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
-    [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")],
+    ("options", "named"), [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")]
 )
 @pytest.mark.parametrize("part", ["engine", "derived", "topics"])
 def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], named: str) -> None:
@@ -357,9 +350,7 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
         assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
 
 
-def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("pipeline_defs.lab.bench.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psutil", None)

@@ -27,10 +27,7 @@ def specs(topic: Topic, lake: str | None = None) -> dict[dg.AssetKey, dg.AssetSp
 
 def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
     topic = KafkaTopic(
-        topic="orders",
-        owners=["team:shop", "ann@example.org"],
-        tags={"domain": "sales"},
-        description="**Orders**, as placed.",
+        topic="orders", owners=["team:shop", "ann@example.org"], tags={"domain": "sales"}, description="**Orders**, as placed."
     ).as_topic()
     found = specs(topic, "/srv/lake")
     assert {key.to_user_string() for key in found} == {"kafka/orders", "raw/orders", "losses/orders"}
@@ -46,9 +43,7 @@ def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
 
 
 def test_the_raw_asset_says_its_columns_and_where_its_files_lie() -> None:
-    raw = specs(Topic("orders", KafkaTopic(topic="orders").as_topic().policy), "/srv/lake")[
-        dg.AssetKey(["raw", "orders"])
-    ]
+    raw = specs(Topic("orders", KafkaTopic(topic="orders").as_topic().policy), "/srv/lake")[dg.AssetKey(["raw", "orders"])]
     columns = {column.name: column.description for column in raw.metadata["dagster/column_schema"].columns}
     assert columns == RAW_COLUMNS
     assert raw.metadata["dagster/uri"] == "/srv/lake/data/orders"

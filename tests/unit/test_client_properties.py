@@ -99,10 +99,7 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
         ({"ssl_endpoint_identification_algorithm": "ldaps"}, "is neither https nor empty"),
         ({"ssl_enabled_protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols has others than TLSv1.2 and TLSv1.3"),
         ({"ssl_cipher_suites": SECRET}, "not every client of Offsetlake can be told ssl.cipher.suites"),
-        (
-            {"sasl_username": "u", "sasl_password": SECRET},
-            "can be told sasl.password, sasl.username, expected of its kind",
-        ),
+        ({"sasl_username": "u", "sasl_password": SECRET}, "can be told sasl.password, sasl.username, expected of its kind"),
         ({"config_providers": "file"}, "can be told config.providers"),
         ({"Sasl_Mechanism": "PLAIN"}, "can be told Sasl.Mechanism"),
         ({"schema_registry_basic_auth_user_info": SECRET}, "has no colon, expected user:password"),
@@ -176,13 +173,7 @@ def test_no_value_of_ours_shows_a_secret() -> None:
 
 def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_path: Path) -> None:
     """Ours stand last; how much is polled at once may be chosen."""
-    values = {
-        **PLAIN,
-        "kafka.x": "1",
-        "client.id": "me",
-        "max.poll.records": "7",
-        "schema.registry.ssl.ca.location": "/x",
-    }
+    values = {**PLAIN, "kafka.x": "1", "client.id": "me", "max.poll.records": "7", "schema.registry.ssl.ca.location": "/x"}
     access = read_access(write_properties(tmp_path / "c.properties", values))
     ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
     plain, secured = (
@@ -204,9 +195,7 @@ def test_what_boundaries_rest_on_is_set_last() -> None:
     forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
     assert "forged" in forged.spark().values(), "the fault"
     options = kafka_options("b:1", read, "read_committed", forged, group="g")
-    assert {key for key in plain if options[key] != plain[key]} == {
-        key for key in KAFKA_OPTIONS if key.startswith("kafka.")
-    }
+    assert {key for key in plain if options[key] != plain[key]} == {key for key in KAFKA_OPTIONS if key.startswith("kafka.")}
 
 
 def test_the_files_that_the_document_shows_are_understood() -> None:
@@ -238,10 +227,7 @@ def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
     (tmp_path / "client.pem").write_text(f"some words\n{certificate}{key}")
     common = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
     by_file = {"ssl.keystore.location": str(tmp_path / "client.pem")}
-    inline = {
-        "ssl.keystore.key": key.replace("\n", " "),
-        "ssl.keystore.certificate.chain": certificate.replace("\n", ""),
-    }
+    inline = {"ssl.keystore.key": key.replace("\n", " "), "ssl.keystore.certificate.chain": certificate.replace("\n", "")}
     for number, given in enumerate((by_file, inline)):
         values = (
             common

@@ -55,9 +55,7 @@ def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     assert "import goes on" in ended.stdout and ended.returncode == 7
 
 
-@pytest.mark.parametrize(
-    "where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"]
-)
+@pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"])
 def test_ctrl_c_while_a_command_runs_ends_it_with_130(
     where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

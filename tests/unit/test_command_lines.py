@@ -20,14 +20,7 @@ from tests.support.messages import texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 
-FILLED = {
-    "kafka_partition": "0",
-    "offset": "0",
-    "key": "0-0-1",
-    "keys": "0-0-1",
-    "path": "records.jsonl",
-    "to": "latest",
-}
+FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1", "path": "records.jsonl", "to": "latest"}
 NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\n", "[/b]\x1b[31m")
 
 
@@ -129,9 +122,7 @@ def test_a_command_that_is_told_works_as_it_stands(topic: str) -> None:
             assert context.params["topic"] == topic, words
             assert context.params.get("keys", ()) == tuple(each for each in rest if each[0].isdigit()), words
             given = {opt for word in rest for opt in word.split() if opt.startswith("--")}
-            flags = {
-                opt for each in context.command.params for opt in each.opts if context.params[str(each.name)] is True
-            }
+            flags = {opt for each in context.command.params for opt in each.opts if context.params[str(each.name)] is True}
             assert given <= flags | {"--key"}, words
 
 

@@ -93,10 +93,7 @@ def test_two_processes_that_register_a_key_at_once_both_go_on(
 
 def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instance: dg.DagsterInstance) -> None:
     families = samples_of(read_metrics([DAMAGED, GOOD], edges, instance))
-    assert families["offsetlake_topic_error"] == {
-        ("damaged", "broken_plan_log"): 1,
-        ("orders", "broker_unavailable"): 1,
-    }
+    assert families["offsetlake_topic_error"] == {("damaged", "broken_plan_log"): 1, ("orders", "broker_unavailable"): 1}
     assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
     assert families["offsetlake_ranges"]["orders", "0", "pending"] == 2
     assert families["offsetlake_planned_offset"]["orders", "0"] == 20
@@ -219,9 +216,7 @@ def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
     coverage.states(), coverage.frontier(0)
 
 
-def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
-    edges: Edges, instance: dg.DagsterInstance
-) -> None:
+def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges: Edges, instance: dg.DagsterInstance) -> None:
     """[R-2] Planning needs the end of the log alone, yet the whole of it is held; the control asks the broker."""
     first = write_step(edges.lake, "held")
     log = World()
@@ -255,18 +250,12 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
     for read in (edges.lake.read_plan_log, edges.lake.coverage):
         with pytest.raises(BrokenPlanLog, match="what is no step lies in the plan log of topic orders") as caught:
             read(GOOD.name)
-        assert (
-            str(stray) in str(caught.value)
-            and "move it away" in str(caught.value)
-            and "backup of" not in str(caught.value)
-        )
+        assert str(stray) in str(caught.value) and "move it away" in str(caught.value) and "backup of" not in str(caught.value)
     write_step(edges.lake, "payments")
     assert len(edges.lake.read_plan_log("payments").steps) == 1
 
 
-@pytest.mark.parametrize(
-    "name", [".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"]
-)
+@pytest.mark.parametrize("name", [".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"])
 def test_what_file_managers_and_editors_hide_is_no_step(edges: Edges, name: str) -> None:
     assert isinstance(edges.lake.store, DiskStore)
     (edges.lake.store.folder / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")

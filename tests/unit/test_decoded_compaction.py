@@ -133,9 +133,7 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
         patch.setattr(decode_command, "open_edges", lambda: topic.edges)
-        table, whole = (
-            CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"])
-        )
+        table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
     assert json.loads(whole)["shown"][0]["value"] == value.decode()
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
@@ -230,9 +228,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     gone.unlink()
     duck = Duck(lake, [TOPIC])
     assert duck.query(f"SELECT count(*) FROM {TOPIC}")[1] == [(20,)], "the control: what is landed is there"
-    with pytest.raises(
-        BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"
-    ):
+    with pytest.raises(BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"):
         duck.query(f"SELECT * FROM decoded.{TOPIC}")
     (said,) = check_decoded(Topic(TOPIC, Policy()), topic.edges).violations
     assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said

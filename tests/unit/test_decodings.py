@@ -86,9 +86,7 @@ def test_columns_that_are_gone_are_one_clear_error(topic: DecodedTopic) -> None:
     decodings = Decodings(topic.lake)
     other = topic.put
     topic.value_type = pa.struct([("m", pa.int64())])
-    with pytest.raises(
-        DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"
-    ):
+    with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
         other(NEXT, {10: ("k", {"m": 1})})
     assert set(decodings.read(topic.name)) == {RANGE}
 

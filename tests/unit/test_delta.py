@@ -36,9 +36,7 @@ def log_in(folder: Path) -> DeltaLog:
         (Commit(transactions={"g0/p0": 4}), TABLE, "app transaction g0/p0 goes back from 5 to 4"),
     ],
 )
-def test_a_commit_that_would_break_a_law_is_not_written(
-    commit: Commit, onto: Snapshot, violation: str, tmp_path: Path
-) -> None:
+def test_a_commit_that_would_break_a_law_is_not_written(commit: Commit, onto: Snapshot, violation: str, tmp_path: Path) -> None:
     """[R-81] No file twice, no name a second time, no app transaction backwards."""
     log = DeltaLog(open_store(str(tmp_path)), "tables/t", SCHEMA)
     with pytest.raises(BrokenTable, match=r"must not be written: ") as found:

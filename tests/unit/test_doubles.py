@@ -106,18 +106,14 @@ def assert_refused(verdict: Verdict, path: str, why: str) -> None:
 @pytest.mark.parametrize("mode", ["land", "redo", "replace"])
 @pytest.mark.parametrize("policy", Delivery)
 @pytest.mark.parametrize("at", ["double_deleted", "commit", "publish"])
-def test_a_replace_deletes_doubles_before_it_takes_rows_away(
-    world: SmallWorld, at: str, mode: str, policy: Delivery
-) -> None:
+def test_a_replace_deletes_doubles_before_it_takes_rows_away(world: SmallWorld, at: str, mode: str, policy: Delivery) -> None:
     """[R-37] Dead anywhere after that, it has left none, and the next run finishes it as any other replace."""
     world.kafka.compact(100)
     assert len(world.in_kafka()) < 4
     world.die(at, "replace")
     assert world.coverage.doubles == {} and set(world.shown().values()) == {1}
     world.land(mode, delivery=policy)
-    assert world.shown() == dict.fromkeys(
-        world.in_kafka() if at != "double_deleted" or mode == "replace" else range(4), 1
-    )
+    assert world.shown() == dict.fromkeys(world.in_kafka() if at != "double_deleted" or mode == "replace" else range(4), 1)
     assert world.coverage.pending() == [] and check_tiling(TOPIC, world.lake).passed
 
 
@@ -138,11 +134,7 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
         with pytest.raises(Dead):
             world.land("replace")
     world.lake = world.open(Writer())
-    assert (
-        world.files() == before
-        and check_tiling(TOPIC, world.lake).violations == said
-        and manifest_of(world).revision == 0
-    )
+    assert world.files() == before and check_tiling(TOPIC, world.lake).violations == said and manifest_of(world).revision == 0
     (verdict,) = world.land("replace")
     assert verdict.outcome is Outcome.UNCHANGED
     assert_whole(world)
@@ -166,9 +158,7 @@ def test_a_double_with_rows_that_the_landed_file_lacks_is_kept_and_named(world: 
     shown = world.shown()
     assert set(shown) == {*range(4)}, "the fault: nothing else has these rows"
     (violation,) = check_tiling(TOPIC, world.lake).violations
-    assert (
-        path in violation and "--on-change replace` deletes it where the landed file has each of its rows" in violation
-    )
+    assert path in violation and "--on-change replace` deletes it where the landed file has each of its rows" in violation
     assert world.coverage.pending() == [], "no run is asked for that could do nothing"
     world.land()
     (verdict,) = world.land("replace")
@@ -282,9 +272,7 @@ def test_what_no_file_has_is_lost(fresh: SmallWorld) -> None:
 
 @pytest.mark.parametrize("policy", Delivery)
 @pytest.mark.parametrize("then", ["nothing", "compacted", "expired"])
-def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(
-    fresh: SmallWorld, policy: Delivery, then: str
-) -> None:
+def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallWorld, policy: Delivery, then: str) -> None:
     """[R-16] Landed at least once, under its attempt's name: nothing is doubled, under whatever policy."""
     fresh.land()
     before = fresh.files()

@@ -52,9 +52,7 @@ def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() ->
                 choose([name], 0, 1, 0, lake, engine)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")]
-)
+@pytest.mark.parametrize(("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")])
 def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

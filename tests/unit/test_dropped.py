@@ -68,9 +68,7 @@ def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
         assert [pq.read_table(files[offsets].path)["offset"].to_pylist() for offsets in R[:3]] == [
             [*range(each.start, each.end)] for each in R[:3]
         ]
-    _, rows = Duck(other, [TOPIC]).query(
-        "SELECT key, file = compacted_file FROM ranges WHERE state = 'landed' ORDER BY start"
-    )
+    _, rows = Duck(other, [TOPIC]).query("SELECT key, file = compacted_file FROM ranges WHERE state = 'landed' ORDER BY start")
     assert rows == [("0-0-10", True), ("0-10-20", True), ("0-20-30", True), ("0-30-40", None)]
     assert drop(lake) == [], "once"
 
@@ -145,9 +143,7 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
     table = raw_table_log(TOPIC, lake.store).read()
     assert sorted(file.rows for file in table.files.values()) == [10, 10, 10]
     assert check_table(TOPIC, another(lake)).violations == () and check_published(TOPIC, another(lake)).violations == ()
-    values = Duck(another(lake), [TOPIC]).query(
-        f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19'
-    )
+    values = Duck(another(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
     assert values[1] == [(b"w",)]
     run_compact(lake)
     assert drop(lake) == [DropVerdict(R[1])]
@@ -313,9 +309,7 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
 
     assert groups(MANY_FILES, 4_000) == []
     assert [len(group.files) for group in groups(MANY_FILES + 1, 4_000)] == [MANY_FILES + 1]
-    assert groups(MANY_FILES + 1, 10**8) == [], (
-        "the control: the large one is not written again, so the others are too few"
-    )
+    assert groups(MANY_FILES + 1, 10**8) == [], "the control: the large one is not written again, so the others are too few"
     assert [len(group.files) for group in groups(MANY_FILES + 2, 10**8)] == [MANY_FILES + 1]
 
 

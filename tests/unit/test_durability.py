@@ -36,6 +36,5 @@ def test_each_setting_that_may_lose_acknowledged_records_is_named(
 
 def test_what_holds_is_said_too() -> None:
     assert (
-        "what acks=all acknowledged survives the loss of 1 of them"
-        in Durability(3, 2, unclean_leader_election=False).promise
+        "what acks=all acknowledged survives the loss of 1 of them" in Durability(3, 2, unclean_leader_election=False).promise
     )

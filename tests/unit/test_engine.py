@@ -88,9 +88,7 @@ def deaf() -> Iterator[Deaf]:
         yield found
 
 
-def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(
-    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so."""
     monkeypatch.setattr(engine, "GREETING_SECONDS", 0.1)
     monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
@@ -106,9 +104,7 @@ def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(
     assert "ReleaseSession" in deaf.asked, "the control: it was told, and did not answer"
 
 
-def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
-    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-79] Its network may be cut just when a job of it has failed by itself."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
     monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
@@ -227,9 +223,7 @@ def test_a_jvm_that_never_reports_is_given_up_and_ended(
 ) -> None:
     """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
-    with pytest.raises(
-        EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "
-    ):
+    with pytest.raises(EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "):
         spark_serving._start_jvm({}, tmp_path / "log")
     if mute_java.exists():  # a machine that is slow may not have come so far
         World.wait_until(lambda: has_ended(mute_java))
@@ -283,12 +277,7 @@ def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> Non
             Spark(RemoteEngine(url), "broker:9092", login)
         assert "hush" not in str(caught.value)
         Spark(RemoteEngine(url), "broker:9092", OPEN)
-    for url in (
-        "sc://localhost",
-        "sc://127.0.0.1:9",
-        "sc://spark.example:1/;use_ssl=true",
-        "sc://spark.example/;token=a",
-    ):
+    for url in ("sc://localhost", "sc://127.0.0.1:9", "sc://spark.example:1/;use_ssl=true", "sc://spark.example/;token=a"):
         Spark(RemoteEngine(url), "broker:9092", login)
     Spark(Engine(lambda: "sc://localhost:1"), "broker:9092", login)
 
@@ -309,9 +298,7 @@ def test_a_remote_that_nobody_answers_at_is_told_at_once_and_nothing_is_started(
     assert not steps and not settings.engine_folder.exists()
 
 
-def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     spark_server.begin_anew_if_long(log)
     log.write_text("0123456789")
@@ -335,16 +322,12 @@ def break_folder(folder: Path, how: str) -> None:
         (folder / how / "something").mkdir(parents=True)
 
 
-@pytest.mark.parametrize(
-    "how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"]
-)
+@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
 def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
     """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
     folder = tmp_path / "engine"
     break_folder(folder, how)
-    with pytest.raises(
-        EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"
-    ):
+    with pytest.raises(EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"):
         spark_server.start_server(folder, {}, "f")
 
 

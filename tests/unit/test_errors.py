@@ -84,10 +84,7 @@ def broken_log() -> None:
 
 RAISED: list[tuple[Callable[[], object], str]] = [
     (lambda: parse_key("03-0-1"), "partition key '03-0-1' is not a range: expected "),
-    (
-        lambda: PlanStep.from_json(b"", "file:///lake/plan/orders/0.json"),
-        "plan step file:///lake/plan/orders/0.json cannot",
-    ),
+    (lambda: PlanStep.from_json(b"", "file:///lake/plan/orders/0.json"), "plan step file:///lake/plan/orders/0.json cannot"),
     (lambda: Manifest.from_json(b"", "file:///lake/x.000.json"), "manifest file:///lake/x.000.json cannot be read: "),
     (
         lambda: Manifest(TOPIC, OffsetRange(0, 3, 10, 20), None, (), provenance(OffsetRange(0, 3, 10, 20))),

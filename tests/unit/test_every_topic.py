@@ -22,9 +22,7 @@ from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, watch_obstore
 
 # the package has the commands under the names of their modules
-land, losses, show = (
-    importlib.import_module(f"pipeline_defs.cli.{name}") for name in ("work.land", "work.losses", "show")
-)
+land, losses, show = (importlib.import_module(f"pipeline_defs.cli.{name}") for name in ("work.land", "work.losses", "show"))
 
 
 @pytest.fixture
@@ -47,11 +45,7 @@ TOPICS = [Topic(TOPIC, Policy()), Topic("zzz", Policy())]
 
 @pytest.mark.parametrize(("module", "command"), [(losses, losses.losses), (land, land.rebuild)])
 def test_a_refused_topic_is_named_and_the_others_are_done(
-    edges: Edges,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    module: ModuleType,
-    command: click.Command,
+    edges: Edges, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], module: ModuleType, command: click.Command
 ) -> None:
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
     done: list[str] = []

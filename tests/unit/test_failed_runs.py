@@ -51,11 +51,7 @@ def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
         more = fail(instance, orders.land_job, error=ValueError("one"))
         fail(instance, orders.decode_job, error=ValueError("two"))
         other = fail(instance, payments.land_job, error=ValueError("three"))
-        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], (
-            "no topic holds another one back"
-        )
+        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], "no topic holds another one back"
         assert failed.read(now + timedelta(seconds=59)) == []
-        assert failed.read(now + timedelta(seconds=60)) == [
-            f"run {more} of orders failed (and 1 more failed): ValueError: one"
-        ]
+        assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
         assert failed.read(now + timedelta(minutes=9)) == []

@@ -51,9 +51,7 @@ class OnFullDisk(Stumbling):
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.jobs += 1
-        said = (
-            f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{self.cause}"
-        )
+        said = f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{self.cause}"
         raise scan_failed(f"land {len(scan.ranges)} ranges", Java(said), "nothing became visible")
 
 

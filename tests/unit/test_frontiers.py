@@ -84,9 +84,7 @@ def land(lake: Lake, offsets: OffsetRange) -> None:
     lake.store.put_new(data_path(TOPIC, offsets), b"x" * manifest.file.bytes, "staging/x")
 
 
-def test_nothing_that_grows_is_listed(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, watched: list[str]
-) -> None:
+def test_nothing_that_grows_is_listed(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, watched: list[str]) -> None:
     """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
     fresh = again(tmp_path, bucket)
     for each in (lake, fresh):
@@ -146,9 +144,7 @@ def test_an_old_offset_is_found_without_its_history(lake: Lake, tmp_path: Path, 
             found = again(tmp_path, bucket).around(TOPIC, offsets.partition, offsets.end - 1)
             assert found.states()[offsets] is State.LANDED
             assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
-    assert not any(
-        STEPS * GRID in offsets for offsets in again(tmp_path, bucket).around(TOPIC, 0, STEPS * GRID).states()
-    )
+    assert not any(STEPS * GRID in offsets for offsets in again(tmp_path, bucket).around(TOPIC, 0, STEPS * GRID).states())
     assert 5 not in {o.partition for o in again(tmp_path, bucket).around(TOPIC, 5, 0).states()}
 
 
@@ -188,9 +184,7 @@ def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> N
         lake.goes_on(lake.recent(TOPIC).log)
 
 
-def test_a_step_that_was_changed_in_its_place_is_read_again(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
-) -> None:
+def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-10] Whoever plans does not go round for ever between what it has kept and what is there."""
     reader = again(tmp_path, bucket)
     log = reader.recent(TOPIC).log
@@ -203,9 +197,7 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(
 
 
 @pytest.mark.parametrize("name", ["z", f"{99:020d}.{'0' * 16}"])
-def test_what_is_nobodys_keeps_nobody_from_planning(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, name: str
-) -> None:
+def test_what_is_nobodys_keeps_nobody_from_planning(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, name: str) -> None:
     """[R-96] What is no step's name, or of a step that was lost and all that it planned moved away."""
     lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
     reader = again(tmp_path, bucket)
@@ -214,9 +206,7 @@ def test_what_is_nobodys_keeps_nobody_from_planning(
     assert reader.goes_on(log) and reader.goes_on(log)
 
 
-@pytest.mark.parametrize(
-    "lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"]
-)
+@pytest.mark.parametrize("lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"])
 def test_a_log_with_a_hole_is_refused(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, lost: int) -> None:
     """[R-96] Whoever reads names the step that is not there."""
     for seq in range(STEPS, STEPS + 4):
@@ -237,9 +227,7 @@ def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: Lake) -> None:
     assert lake.recent(TOPIC).pending() == [offsets]
 
 
-def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
-) -> None:
+def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-96] Who asks for the last hour reads from that one."""
     hour_ms = 3_600_000
     documents = sorted(lake.store.list(f"frontier/{TOPIC}"))
@@ -256,9 +244,7 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
     assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
 
 
-def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
-) -> None:
+def test_who_knows_less_than_the_lake_plans_nothing_behind_it(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next one."""
     daemon = again(tmp_path, bucket)
     log = daemon.recent(TOPIC).log
@@ -271,9 +257,7 @@ def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
         daemon.goes_on(log)
 
 
-def test_documents_of_a_longer_log_are_passed_over_and_go(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
-) -> None:
+def test_documents_of_a_longer_log_are_passed_over_and_go(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-96] As after a restore of an older lake beside newer documents."""
     newest = lake.recent(TOPIC).log.base
     assert newest is not None

@@ -44,9 +44,7 @@ def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return Path(instance.root_directory)
 
 
-def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = read_settings(project=project).dagster_home
     assert home_of_dagster_dev(project, monkeypatch) == home
     assert home == project / ".offsetlake" / "dagster"
@@ -117,9 +115,7 @@ def test_the_file_keeps_what_it_has(project: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told_in_one_line(project: Path) -> None:
     (project / ".env").unlink()
     (project / ".env").mkdir()
-    with pytest.raises(
-        BadSetting, match=r"\.env cannot be written: is a directory; .*add the line yourself: DAGSTER_HOME="
-    ):
+    with pytest.raises(BadSetting, match=r"\.env cannot be written: is a directory; .*add the line yourself: DAGSTER_HOME="):
         write_env(project, project / "home")
 
 
@@ -155,9 +151,7 @@ def test_a_history_that_cannot_be_opened_is_told(damage: Callable[[Path], None],
         ("event_log_storage: {module: no_such_module, class: X}\n", ".*import module no_such_module"),
     ],
 )
-def test_a_configuration_that_dagster_does_not_take_is_told_without_its_values(
-    text: str, reason: str, project: Path
-) -> None:
+def test_a_configuration_that_dagster_does_not_take_is_told_without_its_values(text: str, reason: str, project: Path) -> None:
     home = project / ".offsetlake" / "dagster"
     (home / "dagster.yaml").write_text(text)
     with pytest.raises(BadSetting, match=f"dagster.yaml cannot be used: {reason}") as told:

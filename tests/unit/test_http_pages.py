@@ -58,9 +58,7 @@ def test_known_paths_are_answered_and_others_are_not_there(ask: Ask) -> None:
     assert ask("/map/orders") == (200, "<title>orders</title>")
     for path in ("/", "/nope", "/map/nope", "/map/", "/metrics/", "/map/orders%2f", "/favicon.ico"):
         status, text = ask(path)
-        assert (
-            status == 404 and "expected one of /map/damaged, /map/large, /map/orders, /map/wrong, /metrics" in text
-        ), path
+        assert status == 404 and "expected one of /map/damaged, /map/large, /map/orders, /map/wrong, /metrics" in text, path
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
@@ -70,16 +68,7 @@ def test_nothing_but_get_is_taken(ask: Ask, path: str, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "localhost",
-        "LOCALHOST:1234",
-        "127.0.0.1:9308",
-        "10.1.2.3",
-        "[::1]:80",
-        "metrics.example.org",
-        "localhost.",
-    ],
+    "host", ["localhost", "LOCALHOST:1234", "127.0.0.1:9308", "10.1.2.3", "[::1]:80", "metrics.example.org", "localhost."]
 )
 def test_our_own_names_are_answered(ask: Ask, host: str) -> None:
     assert ask(Host=host)[0] == 200

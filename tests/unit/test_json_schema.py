@@ -111,11 +111,7 @@ def diamonds(levels: int, word: str) -> dict[str, Any]:
 
     def level(at: int) -> dict[str, Any]:
         twice = [{"$ref": f"#/$defs/d{at + 1}"}] * 2
-        return (
-            {"type": "object", "properties": dict(zip("ab", twice, strict=True))}
-            if word == "properties"
-            else {word: twice}
-        )
+        return {"type": "object", "properties": dict(zip("ab", twice, strict=True))} if word == "properties" else {word: twice}
 
     defs = {f"d{at}": level(at) for at in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": {"type": "integer"}}}
@@ -198,6 +194,4 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
         *["it cannot be checked: a number is beyond DOUBLE"] * 2,
         "it cannot be checked: NaN is no JSON",
     ]
-    assert (
-        find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"
-    )
+    assert find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"

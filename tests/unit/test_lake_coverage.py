@@ -37,9 +37,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     """Stages a file of a range, and returns the manifest that names it."""
-    file = replace(
-        staged_file(offsets, range(offsets.start, offsets.end)), path=f"staging/{attempt}/{offsets.key}.parquet"
-    )
+    file = replace(staged_file(offsets, range(offsets.start, offsets.end)), path=f"staging/{attempt}/{offsets.key}.parquet")
     assert isinstance(lake.store, DiskStore)
     path = lake.store.folder / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +114,7 @@ def test_a_process_that_stands_still_with_the_lock_holds_nobody_up_for_ever(
     for manifest in (first, second):
         lake.commit_manifest(manifest)
     lake.publish(first)
-    with (
-        locks.hold(tmp_path / manifest_path(TOPIC, FIRST, 0)),
-        locks.hold(tmp_path / manifest_path(TOPIC, SECOND, 0)),
-    ):
+    with locks.hold(tmp_path / manifest_path(TOPIC, FIRST, 0)), locks.hold(tmp_path / manifest_path(TOPIC, SECOND, 0)):
         assert lake.publish(first) == first
         with pytest.raises(LakeUnavailable, match=r"another process holds the lock of .* nothing is lost"):
             lake.publish(second)

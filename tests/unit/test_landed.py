@@ -30,7 +30,5 @@ def test_each_landed_range_is_told_once() -> None:
 
 
 def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
-    assert (
-        landed_text({"b": LandedCount(1, 5), "a": LandedCount(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
-    )
+    assert landed_text({"b": LandedCount(1, 5), "a": LandedCount(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
     assert landed_text({"b": LandedCount(1, 5)}) == "landed 1 range, 5 rows: b 5"

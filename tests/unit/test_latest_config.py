@@ -27,15 +27,9 @@ def read(text: str) -> Topic:
         ("decode: {}", None),
         ("decode: {}\nlatest: {}", Latest()),
         (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.version}}", Latest("value.version")),
-        (
-            "decode: {value: {format: avro, registry: 'http://127.0.0.1:9'}}\nlatest: {sequence: value.any}",
-            Latest("value.any"),
-        ),
+        ("decode: {value: {format: avro, registry: 'http://127.0.0.1:9'}}\nlatest: {sequence: value.any}", Latest("value.any")),
         ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest()),
-        (
-            "decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}",
-            Latest(),
-        ),
+        ("decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}", Latest()),
     ],
 )
 def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: Latest | None) -> None:

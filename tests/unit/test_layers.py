@@ -66,29 +66,10 @@ ENVIRONMENT = {
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
 LAYERS = [
     *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
-    *(
-        "adapters/system",
-        "adapters/testbed",
-        "adapters/telemetry",
-        "adapters/lake",
-        "adapters/kafka",
-        "adapters/tables",
-    ),
-    *(
-        "adapters/spark",
-        "adapters/formats",
-        "adapters/formats/json",
-        "adapters/formats/protobuf",
-        "adapters/formats/avro",
-    ),
+    *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/lake", "adapters/kafka", "adapters/tables"),
+    *("adapters/spark", "adapters/formats", "adapters/formats/json", "adapters/formats/protobuf", "adapters/formats/avro"),
     *("adapters/decoding", "settings.py", "landing", "tables", "topics.py", "resources.py"),
-    *(
-        "orchestration/home",
-        "orchestration/runs",
-        "orchestration/map",
-        "orchestration/assets",
-        "orchestration/backfill",
-    ),
+    *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets", "orchestration/backfill"),
     *("orchestration", "component.py", "topic_files.py", "orchestration/pulse", "orchestration/upkeep"),
     *("operate", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
     *("lab", "lab/demo", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
@@ -200,19 +181,7 @@ def test_what_lies_below_dagster_does_not_know_it(layer: str) -> None:
 @pytest.mark.parametrize("file", files("core"))
 def test_core_has_nothing_impure_to_reach_for(file: str) -> None:
     """No clock, disk, network, Dagster or Spark."""
-    impure = {
-        "os",
-        "io",
-        "pathlib",
-        "socket",
-        "subprocess",
-        "time",
-        "datetime",
-        "random",
-        "secrets",
-        "uuid",
-        "threading",
-    }
+    impure = {"os", "io", "pathlib", "socket", "subprocess", "time", "datetime", "random", "secrets", "uuid", "threading"}
     arithmetic = {"datetime.date"}  # as long as nobody asks it for today
     assert {name.partition(".")[0] for name in {*imports(file)} - arithmetic} & impure == set()
     assert not any(isinstance(node, ast.Attribute) and node.attr == "today" for node in ast.walk(syntax(file)))
@@ -231,20 +200,14 @@ def test_only_the_files_with_a_reason_name_the_environment() -> None:
 def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
     for file in files("."):
         for node in ast.walk(syntax(file)):
-            if (
-                isinstance(node, ast.Call | ast.Subscript)
-                and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]
-            ):
+            if isinstance(node, ast.Call | ast.Subscript) and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]:
                 assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
 
 
 def test_nothing_imports_the_package_for_users() -> None:
     """`offsetlake` is how it is installed; imported by its folder too, its module would be loaded twice."""
     importing = [
-        file
-        for file in files("")
-        for name in imports(file)
-        if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
+        file for file in files("") for name in imports(file) if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
     ]
     assert importing == []
 
@@ -260,10 +223,7 @@ def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
 def test_a_class_has_a_name_of_its_own() -> None:
     """One word, one meaning: of a name in an error or a log there is one place to look."""
     names = Counter(
-        node.name
-        for file in OURS
-        for node in ast.walk(syntax(file))
-        if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+        node.name for file in OURS for node in ast.walk(syntax(file)) if isinstance(node, ast.ClassDef) and node.name[0] != "_"
     )
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -112,9 +112,7 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
     assert everything(world) == before
     violation, place = check_tiling(TOPIC, world.lake).violations
     assert f"{TOPIC}/0 [6, 8)" in violation
-    assert place == f"1 ranges in */{TOPIC}/g0/p0000/*, from the name {6:020d}-{8:020d} on", (
-        "what to move, where no backup is"
-    )
+    assert place == f"1 ranges in */{TOPIC}/g0/p0000/*, from the name {6:020d}-{8:020d} on", "what to move, where no backup is"
 
     for path, data in lost.items():
         world.lake.store.put_new(path, data, "staging/restore")
@@ -215,9 +213,7 @@ def test_without_a_backup_what_the_lost_step_planned_can_be_moved_away_and_is_la
 
 @pytest.mark.parametrize("delivery", Delivery)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_step_is_called_lost_that_another_process_plans_meanwhile(
-    tmp_path: Path, kind: str, delivery: Delivery
-) -> None:
+def test_no_step_is_called_lost_that_another_process_plans_meanwhile(tmp_path: Path, kind: str, delivery: Delivery) -> None:
     """[R-2] Another one plans and lands between any two calls of the store, and whoever reads or plans sees a whole log."""
     world = SmallWorld(tmp_path, kind)
     overtaken = 0
@@ -319,9 +315,7 @@ def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWo
 def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: SmallWorld, what: str) -> None:
     """[R-96] Somebody has deleted it; or a backup took `manifests` and `data` later than the rest."""
     store = settled.lake.store
-    before = {
-        path: store.get(path) or b"" for tree in what.replace(" and", ",").split(", ") for path in store.list(tree)
-    }
+    before = {path: store.get(path) or b"" for tree in what.replace(" and", ",").split(", ") for path in store.list(tree)}
     settled.grow(1)
     settled.land()
     for tree in ("begun", "frontier")[: 1 + (what != "begun")]:
@@ -335,9 +329,7 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
     assert set(settled.shown().values()) == {1}
 
 
-def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(
-    settled: SmallWorld,
-) -> None:
+def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(settled: SmallWorld) -> None:
     """[R-2] In the window that stays open: another planner has written another step of that number by then."""
     settled.grow(1)
     mine = settled.open(Writer())

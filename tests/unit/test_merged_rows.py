@@ -34,17 +34,12 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
         ({**MERGED, "value": [b"a", None, b"c", b"", b"d"]}, "column value differs in the rows of second"),
         ({**MERGED, "offset": [5, 7, 0, 1, 2]}, "column offset differs in the rows of first"),
         ({name: cells[:4] for name, cells in MERGED.items()}, "column offset ends in the rows of second"),
-        (
-            {name: [*cells, cells[-1]] for name, cells in MERGED.items()},
-            "column offset has more rows than its originals",
-        ),
+        ({name: [*cells, cells[-1]] for name, cells in MERGED.items()}, "column offset has more rows than its originals"),
         ({"offset": MERGED["offset"]}, "columns are ['offset'], those of first"),
         ({**MERGED, "offset": [float(o) for o in MERGED["offset"]]}, "column offset differs in the rows of first"),
     ],
 )
-def test_a_merged_file_has_the_rows_of_its_originals(
-    merged: dict[str, list[Any]], said: str | None, tmp_path: Path
-) -> None:
+def test_a_merged_file_has_the_rows_of_its_originals(merged: dict[str, list[Any]], said: str | None, tmp_path: Path) -> None:
     """Values, order, count, columns and types; that null is not the empty value."""
     originals = [write(tmp_path / "first", FIRST), write(tmp_path / "second", SECOND)]
     found = differing_from_all(originals, write(tmp_path / "merged", merged))
@@ -65,9 +60,7 @@ FRACTION, STRUCT = pa.float64(), pa.struct([("x", pa.float32()), ("s", pa.string
         (pa.map_(pa.string(), FRACTION), [("a", NAN)], [("b", NAN)]),
     ],
 )
-def test_a_row_with_nan_is_equal_to_itself_and_to_no_other(
-    kind: pa.DataType, one: Any, other: Any, tmp_path: Path
-) -> None:
+def test_a_row_with_nan_is_equal_to_itself_and_to_no_other(kind: pa.DataType, one: Any, other: Any, tmp_path: Path) -> None:
     """Else what is decoded again would never be what stands; chunks of any size, at any depth."""
     rows = [None, one, other, one]
     for name, cells, group in (("as it was", rows, 4), ("again", rows, 3), ("other", [None, one, one, one], 4)):

@@ -134,8 +134,7 @@ ASKING: dict[str, Callable[[Place], object]] = {
 
 @pytest.mark.parametrize(
     ("lose", "ask"),
-    [(delete, ask) for ask in ASKING]
-    + [(lose, ask) for lose in (unmount, mistype, mount_another) for ask in ("plan", "tick")],
+    [(delete, ask) for ask in ASKING] + [(lose, ask) for lose in (unmount, mistype, mount_another) for ask in ("plan", "tick")],
 )
 def test_a_lake_that_is_gone_is_one_clear_error_and_stays_as_it_is(
     place: Place, lose: Callable[[Place], None], ask: str

@@ -29,24 +29,8 @@ from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed
 
 LONGEST = "a-.b_" * 49 + "-.-."
 OF_TREES = ("x", "x__decoded", "x__decoded__decoded", "raw__x", "compact_x")
-ALIKE = (
-    "a-b",
-    "a_b",
-    "a.b",
-    "a__dash_b",
-    "a__b",
-    "a--b",
-    "A_b",
-    "-",
-    "_",
-    "x" * 249,
-    "x" * 248 + "-",
-    LONGEST,
-    *OF_TREES,
-)
-names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(
-    lambda each: each not in {".", ".."}
-)
+ALIKE = ("a-b", "a_b", "a.b", "a__dash_b", "a__b", "a--b", "A_b", "-", "_", "x" * 249, "x" * 248 + "-", LONGEST, *OF_TREES)
+names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda each: each not in {".", ".."})
 
 
 @pytest.fixture(scope="module")

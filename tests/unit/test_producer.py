@@ -122,9 +122,7 @@ def test_a_line_that_is_no_record_is_one_error_with_its_number_and_what_was_sent
     assert not re.search(r"codec|set_int_max|recursion", str(caught.value)), "no advice on Python"
 
 
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer, "LONGEST_LINE", len(GOOD) + 1)
     file = tmp_path / "records.jsonl"
     file.write_bytes(GOOD + b"\n" + GOOD + GOOD)
@@ -143,9 +141,7 @@ def test_a_record_that_no_request_takes_is_named_by_its_number(monkeypatch: pyte
             return super().send(**record)
 
     monkeypatch.setattr(producer, "KafkaProducer", Small)
-    with pytest.raises(
-        Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 records before it were sent"
-    ) as caught:
+    with pytest.raises(Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 records before it were sent") as caught:
         producer.produce("nowhere", "t", [producer.Record(None, b"x"), producer.Record(None, b"HUSH" + b"x" * 7)])
     assert "HUSH" not in str(caught.value)
 

@@ -45,9 +45,7 @@ def fields(text: str) -> Any:
 
 def decode(text: str, name: str, bodies: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
     reader = open_reader(compile_proto(text, {}, "the schema").descriptors, message_of(text, name).full_name)
-    values, errors = decode_bodies(
-        pa.array(bodies, pa.binary()), reader, arrow_type(pa.struct(list(reader.handler.schema())))
-    )
+    values, errors = decode_bodies(pa.array(bodies, pa.binary()), reader, arrow_type(pa.struct(list(reader.handler.schema()))))
     return values.to_pylist(), errors
 
 
@@ -78,15 +76,9 @@ enum E { ZERO = 0; }
 @pytest.mark.parametrize(
     ("spelled", "row"),
     [
-        (
-            "12030a016b",
-            {"of": [("k", {"x": None, "y": None})]},
-        ),  # an entry without its value, as Rust producers send it
+        ("12030a016b", {"of": [("k", {"x": None, "y": None})]}),  # an entry without its value, as Rust producers send it
         ("1200", {"of": [("", {"x": None, "y": None})]}),
-        (
-            "12070a016b12020801" + "12070a016b12020802",
-            {"of": [("k", {"x": 2, "y": None})]},
-        ),  # DuckDB reads no key twice
+        ("12070a016b12020801" + "12070a016b12020802", {"of": [("k", {"x": 2, "y": None})]}),  # DuckDB reads no key twice
         ("1805" + "220162", {"b": "b"}),
         ("2807", {}),
         ("32020801" + "32021002", {"v": {"x": 1, "y": 2}}),
@@ -246,9 +238,7 @@ def test_messages_that_multiply_are_refused_in_no_time() -> None:
     """24 levels that each name the next one twice are 16 million columns, and as many comparisons."""
     levels = [f"message L{at} {{ L{at + 1} a = 1; L{at + 1} b = 2; }}" for at in range(24)]
     text = f'syntax = "proto3"; {" ".join(levels)} message L24 {{ int32 n = 1; }}'
-    with pytest.raises(
-        UnusableSchema, match="L12 has more than 10,000 columns, once each message is put where it is named"
-    ):
+    with pytest.raises(UnusableSchema, match="L12 has more than 10,000 columns, once each message is put where it is named"):
         message_of(text, "L0")
     bomb = compile_proto(text, {}, "the schema").messages()["L0"]
     assert [*find_mismatches(bomb, compile_proto(f"{text} ", {}, "the schema").messages()["L0"])] == []
@@ -303,11 +293,7 @@ def test_what_reads_without_a_loss_is_no_mismatch(writer: str, reader: str) -> N
         ("int32 a = 1;", "sint32 a = 1;", "a = 1 was written as int32, expected sint32"),
         ("float a = 1;", "double a = 1;", "a = 1 was written as float, expected double"),
         ("int32 a = 1;", "repeated int32 a = 1;", "a = 1 was written as int32, expected repeated int32"),
-        (
-            "message I { string x = 1; } I a = 1;",
-            "message I { bool x = 1; } I a = 1;",
-            "a = 1: x = 1 was written as string",
-        ),
+        ("message I { string x = 1; } I a = 1;", "message I { bool x = 1; } I a = 1;", "a = 1: x = 1 was written as string"),
     ],
 )
 def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, reader: str, said: str) -> None:

@@ -130,13 +130,9 @@ def test_no_file_outside_of_the_lake_is_read(lake: Path) -> None:
         ("nothing WHERE topic = 'web-clicks'", ""),
     ],
 )
-def test_a_name_that_needs_double_quotes_is_said(
-    lake: Path, monkeypatch: pytest.MonkeyPatch, source: str, needed: str
-) -> None:
+def test_a_name_that_needs_double_quotes_is_said(lake: Path, monkeypatch: pytest.MonkeyPatch, source: str, needed: str) -> None:
     """Whole, or its beginning; a shell takes away those within double quotes. What has them needs no hint: the control."""
-    monkeypatch.setattr(
-        read, "load_topics", lambda: SimpleNamespace(names=["2024", "orders", "web-clicks", "web.views"])
-    )
+    monkeypatch.setattr(read, "load_topics", lambda: SimpleNamespace(names=["2024", "orders", "web-clicks", "web.views"]))
     said = str(ask(f"FROM {source}").exception)
     hint = f"; topic {needed} needs double quotes, as in offsetlake sql 'FROM \"{needed}\"'; tables are"
     assert hint in said if needed else "needs double quotes" not in said, said
@@ -152,8 +148,7 @@ def test_one_row_is_no_rows(lake: Path, limit: int, title: str) -> None:
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
     """A join of two topics has most names twice."""
     shown = ask(
-        "SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM decoded.orders a JOIN decoded.orders b USING (key) LIMIT 1",
-        "--json",
+        "SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM decoded.orders a JOIN decoded.orders b USING (key) LIMIT 1", "--json"
     )
     (row,) = json.loads(shown.stdout)
     assert len(row) == 3 and list(row.values())[1:] == [row["key"] + 1, 7]

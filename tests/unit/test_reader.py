@@ -90,9 +90,7 @@ STATES = [landed, in_table, partly_in_table, compacted, replaced, dropped, dropp
 
 
 @pytest.mark.parametrize("reach", STATES)
-def test_each_landed_row_is_read_once_wherever_it_stands(
-    world: SmallWorld, reach: Callable[[SmallWorld], None]
-) -> None:
+def test_each_landed_row_is_read_once_wherever_it_stands(world: SmallWorld, reach: Callable[[SmallWorld], None]) -> None:
     """[R-85] The whole topic and each range by itself, as Arrow and through DuckDB, are what the lake has."""
     reach(world)
     expected = sorted(world.standing().elements())
@@ -106,9 +104,7 @@ def test_each_landed_row_is_read_once_wherever_it_stands(
     for offsets in world.coverage.log.ranges:
         own = [offset for offset in expected if offset in offsets]
         assert offsets_of(read(world, range=offsets.key)) == own
-        assert (
-            sorted(row[0] for row in read(world, range=offsets.key, as_="duckdb").project('"offset"').fetchall()) == own
-        )
+        assert sorted(row[0] for row in read(world, range=offsets.key, as_="duckdb").project('"offset"').fetchall()) == own
 
 
 def test_what_was_asked_for_stays_what_it_was(world: SmallWorld) -> None:
@@ -140,9 +136,7 @@ def test_a_relation_is_of_the_connection_that_is_given(world: SmallWorld) -> Non
     with duckdb.connect() as connection:
         connection.execute('CREATE TABLE mine AS SELECT 4::BIGINT AS "offset"')
         rows = read(world, as_="duckdb", session=connection)
-        assert (
-            rows.set_alias("a").join(connection.table("mine").set_alias("b"), 'a."offset" = b."offset"').shape[0] == 1
-        )
+        assert rows.set_alias("a").join(connection.table("mine").set_alias("b"), 'a."offset" = b."offset"').shape[0] == 1
 
 
 def test_a_lake_is_the_projects_or_the_one_that_is_named(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +154,8 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"topic": "or/ders"}, Refused, "topic 'or/ders' cannot be read: .* not one Kafka allows"),
     ({"topic": 5}, Refused, "topic 5 cannot be read"),
     ({"range": "0-3"}, BadKey, "partition key '0-3' is not a range: expected"),
-    (
-        {"range": "0-0-5"},
-        BadKey,
-        r"range orders/0 \[0, 5\) is not in the plan log .*`offsetlake backfill orders --all`",
-    ),
-    (
-        {"range": "0-9-12"},
-        Refused,
-        r"range orders/0 \[9, 12\) is pending, expected landed; .*`offsetlake status orders`",
-    ),
+    ({"range": "0-0-5"}, BadKey, r"range orders/0 \[0, 5\) is not in the plan log .*`offsetlake backfill orders --all`"),
+    ({"range": "0-9-12"}, Refused, r"range orders/0 \[9, 12\) is pending, expected landed; .*`offsetlake status orders`"),
     ({"as_": "pandas"}, Refused, "as_ is 'pandas', expected one of arrow, duckdb, spark"),
     ({"table": "bronze"}, Refused, "table is 'bronze', expected one of raw, decoded, latest"),
     ({"table": "decoded", "topic": "order"}, UnknownTopic, r"did you mean `orders`\?"),
@@ -187,11 +173,7 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"lake": ""}, BadSetting, "lake='' cannot be read: it is empty"),
     ({"lake": "http://host/lake"}, BadSetting, "begins with http://, expected a path, or one of s3://"),
     ({"lake": 5}, BadSetting, "lake=5 cannot be read"),
-    (
-        {"lake": "/there/is/none"},
-        UnknownTopic,
-        "no lake is at /there/is/none: nothing was ever planned there, of topic orders",
-    ),
+    ({"lake": "/there/is/none"}, UnknownTopic, "no lake is at /there/is/none: nothing was ever planned there, of topic orders"),
     ({"lake": "/there/is/none", "day": "2013-01-01"}, UnknownTopic, "no lake is at /there/is/none"),
 ]
 

@@ -132,10 +132,7 @@ def test_a_file_of_the_table_that_is_gone_or_changed_is_made_again(topic: Landed
     content = path.read_bytes()
     path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
     assert topic.outcome(FIRST, redo=True) is Decided.REPLACED
-    assert (topic.values(FIRST), path.name in {each.name for each in topic.root.rglob("*.parquet")}) == (
-        ALL,
-        harm == "change",
-    )
+    assert (topic.values(FIRST), path.name in {each.name for each in topic.root.rglob("*.parquet")}) == (ALL, harm == "change")
 
 
 def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: LandedTopic) -> None:
@@ -165,9 +162,7 @@ def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopi
     assert len(topic.shown("decoded")) == 20 and topic.due == []
 
 
-def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-66] Of a history of many Spark jobs all ranges go in together, in one version."""
     topic.land(FIRST, WHOLE)
     topic.land(SECOND, WHOLE)

@@ -30,16 +30,12 @@ def test_a_login_in_the_address_is_refused_and_not_shown(tmp_path: Path, scheme:
 def test_a_token_behind_the_address_is_refused_and_not_shown(tmp_path: Path, sign: str) -> None:
     """I12: no registry is asked with it, and it would stand in errors."""
     config = SideConfig(format="avro", registry=f"http://registry.example:8081/{sign}token={SECRET}")
-    with pytest.raises(
-        BadSetting, match=r"`registry` address 1: it has \? or # in it \(what follows is not shown\)"
-    ) as caught:
+    with pytest.raises(BadSetting, match=r"`registry` address 1: it has \? or # in it \(what follows is not shown\)") as caught:
         config.as_side("value", tmp_path)
     assert SECRET not in str(caught.value) + repr(caught.value.fields)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://registry.example:8081", "http://10.0.0.7", "https://a,http://registry.example"]
-)
+@pytest.mark.parametrize("url", ["http://registry.example:8081", "http://10.0.0.7", "https://a,http://registry.example"])
 def test_a_login_is_not_sent_in_the_clear_to_another_machine(url: str) -> None:
     """I12: whoever is on the way would read it; the error comes before anything is sent."""
     with pytest.raises(BadSetting, match=r"is asked over plain http, .* expected https://") as caught:
@@ -48,8 +44,6 @@ def test_a_login_is_not_sent_in_the_clear_to_another_machine(url: str) -> None:
     assert connect(url, ANYBODY).url == url, "the control: nobody logs in"
 
 
-@pytest.mark.parametrize(
-    "url", ["https://registry.example", "http://localhost:8081", "http://127.0.0.1:1", "http://[::1]:1"]
-)
+@pytest.mark.parametrize("url", ["https://registry.example", "http://localhost:8081", "http://127.0.0.1:1", "http://[::1]:1"])
 def test_a_login_goes_over_tls_or_to_this_machine(url: str) -> None:
     assert connect(url, LOGIN).url == url

@@ -31,10 +31,7 @@ ORDER = {
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "ordered_at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {
-            "name": "inner",
-            "type": ["null", {"type": "record", "name": "In", "fields": [{"name": "day", "type": "int"}]}],
-        },
+        {"name": "inner", "type": ["null", {"type": "record", "name": "In", "fields": [{"name": "day", "type": "int"}]}]},
         {"name": "either", "type": ["int", "string"]},
     ],
 }
@@ -66,16 +63,8 @@ LOOPS = (
     '{"properties": {"x": {"$ref": "#/properties/y"}, "y": {"anyOf": [{"type": "null"}, {"$ref": "#/properties/x"}]}}}',
 )
 WRONG = [
-    (
-        "json",
-        "id BIGNIT, at TIMESTAMP",
-        "`id` has the type BIGNIT, which Spark does not have, did you mean `BIGINT`\\?",
-    ),
-    (
-        "json",
-        "id BIGINT, at DATETIME",
-        "`at` has the type DATETIME, which Spark does not have, did you mean TIMESTAMP\\?",
-    ),
+    ("json", "id BIGNIT, at TIMESTAMP", "`id` has the type BIGNIT, which Spark does not have, did you mean `BIGINT`\\?"),
+    ("json", "id BIGINT, at DATETIME", "`at` has the type DATETIME, which Spark does not have, did you mean TIMESTAMP\\?"),
     ("json", "id, at TIMESTAMP", "`id` has no type, expected such as BIGINT or STRING behind 'id'"),
     ("json", "id BIGINT at TIMESTAMP", "expected a comma behind the type of `id`, found at behind 'id BIGINT'"),
     ("json", "a STRUCT<b: INT, c: ARRAY<INT>", "expected > for the end of STRUCT<...> of `a`, found the end"),
@@ -98,11 +87,7 @@ WRONG = [
         '{"type": "record", "name": "a.N", "fields": [{"name": "n", "type": {"type": "map", "values": {"type": "array", "items": "N"}}}]}',
         r"record a.N contains itself at the whole.n\{\}\[\]",
     ),
-    (
-        "avro",
-        '{"type": "fixed", "name": "F", "size": -1}',
-        "fixed F has the size -1, expected a number of bytes from 0",
-    ),
+    ("avro", '{"type": "fixed", "name": "F", "size": -1}', "fixed F has the size -1, expected a number of bytes from 0"),
     ("avro", '{"type": "fixed", "name": "F"}', "fixed F has the size null"),
     ("avro", '{"type": "fixed", "name": "F", "size": true}', "fixed F has the size true"),
     ("avro", "[]", "the whole is a union of nothing"),
@@ -110,11 +95,7 @@ WRONG = [
     ("avro", '["int", "int"]', "the whole is a union that has int twice"),
     ("avro", '{"type": "record", "fields": []}', "the whole is of type record and has no `name`"),
     ("avro", '{"type": "record", "name": "A"}', "record A has no list of `fields`"),
-    (
-        "avro",
-        '{"type": "record", "name": "A", "fields": [{"name": "a"}]}',
-        "record A has a field without a `name` or a `type`",
-    ),
+    ("avro", '{"type": "record", "name": "A", "fields": [{"name": "a"}]}', "record A has a field without a `name` or a `type`"),
     ("avro", '{"type": "array"}', "the whole is of type array and has no `items`"),
     (
         "avro",
@@ -238,9 +219,7 @@ FIELDS = [
 @pytest.mark.parametrize(("text", "where", "known"), FIELDS)
 def test_an_unknown_field_is_told_which_one_was_meant(text: str, where: str, known: str) -> None:
     """With its line, and nothing of what Dagster calls its models."""
-    with pytest.raises(
-        ValidationError, match=rf"(?s){where} at <string>:2.*no such field, did you mean `{known}`"
-    ) as caught:
+    with pytest.raises(ValidationError, match=rf"(?s){where} at <string>:2.*no such field, did you mean `{known}`") as caught:
         load(text)
     assert "Extra inputs" not in str(caught.value) and "Model." not in str(caught.value)
 

@@ -54,9 +54,7 @@ def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch:
     assert store.get("manifests/0.json") == b"the first" and store.list("staging") == {}
 
 
-def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] The second one dies as soon as it has opened what it writes."""
     world = SmallWorld(tmp_path, "disk", records=4, grid=4)
     world.land()

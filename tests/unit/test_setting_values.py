@@ -160,9 +160,7 @@ def test_a_home_that_is_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
     """It could be neither read nor made. The control: the link leads somewhere."""
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     for text in ("link", "link/deeper"):
-        with pytest.raises(
-            BadSetting, match=r"OFFSETLAKE_HOME is .*/link.*/link is a link to nothing; nothing was started"
-        ):
+        with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/link.*/link is a link to nothing; nothing was started"):
             read_settings({"OFFSETLAKE_HOME": text}, tmp_path)
     (tmp_path / "nothing").mkdir()
     assert read_settings({"OFFSETLAKE_HOME": "link/deeper"}, tmp_path)
@@ -336,9 +334,7 @@ def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, mo
 
     monkeypatch.setattr("obstore.get", fail)
     error: BaseException = PanicException(f"unwrap() on RelativeUrlWithoutBase of http://u:{SECRET}@h")
-    with pytest.raises(
-        LakeUnavailable, match=r"cannot read .*plan/x: the object store's client fails.*unset"
-    ) as caught:
+    with pytest.raises(LakeUnavailable, match=r"cannot read .*plan/x: the object store's client fails.*unset") as caught:
         open_store(str(tmp_path)).get("plan/x")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     error = KeyboardInterrupt()
@@ -347,9 +343,7 @@ def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("login", [f"key:{SECRET}", f"a@{SECRET}", SECRET])
-def test_no_login_of_an_address_is_in_what_a_store_says(
-    login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_login_of_an_address_is_in_what_a_store_says(login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the error nor in its cause, which Dagster keeps; the control has none, and keeps its cause and its path."""
 
     def fail(*_: object, **__: object) -> None:

@@ -66,12 +66,7 @@ def clean_environ(path: Path, **more: str) -> dict[str, str]:
 
 def run_make(tree: Path, environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(shutil.which("make")), *arguments],
-        cwd=tree,
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-        check=False,
+        [str(shutil.which("make")), *arguments], cwd=tree, env=dict(environ), capture_output=True, text=True, check=False
     )
 
 
@@ -176,9 +171,7 @@ def write_fake_venv(tree: Path) -> Callable[[], list[str]]:
 def test_setup_says_how_far_pip_is_while_it_is(tree: Path, tools: Path) -> None:
     """Two minutes without a word look like a machine that hangs; pip ends here once something was said of it."""
     said = tree / "said"
-    pip_is_told = (
-        f'echo "Collecting numpy"; until grep -q "^setup: pip: Collecting numpy$" "{said}"; do sleep 0.05; done'
-    )
+    pip_is_told = f'echo "Collecting numpy"; until grep -q "^setup: pip: Collecting numpy$" "{said}"; do sleep 0.05; done'
     write_script(tree / ".venv/bin/python", f'#!/bin/sh\ncase "$*" in *requirements.lock*) {pip_is_told};; esac\n')
     with said.open("w") as output:
         done = subprocess.run(
@@ -231,10 +224,7 @@ def hear_interrupts() -> None:
 
 @pytest.mark.parametrize(
     ("number", "whole_group"),
-    [
-        pytest.param(signal.SIGINT, True, id="ctrl-c in the terminal"),
-        pytest.param(signal.SIGTERM, False, id="kill of make"),
-    ],
+    [pytest.param(signal.SIGINT, True, id="ctrl-c in the terminal"), pytest.param(signal.SIGTERM, False, id="kill of make")],
 )
 def test_make_waits_until_an_interrupted_demo_has_cleaned_up(
     tree: Path, tools: Path, number: signal.Signals, whole_group: bool
@@ -259,9 +249,7 @@ def test_make_waits_until_an_interrupted_demo_has_cleaned_up(
 
 
 @pytest.mark.parametrize(("once", "expected"), [("ONCE=1", "demo --once"), ("ONCE=", "demo")])
-def test_once_reaches_the_demo_and_its_exit_code_reaches_the_shell(
-    tree: Path, tools: Path, once: str, expected: str
-) -> None:
+def test_once_reaches_the_demo_and_its_exit_code_reaches_the_shell(tree: Path, tools: Path, once: str, expected: str) -> None:
     write_fake_venv(tree)
     write_script(tree / ".venv/bin/offsetlake", '#!/bin/sh\necho "$@"\nexit 3\n')
     done = run_make(tree, clean_environ(tools), "demo", once)

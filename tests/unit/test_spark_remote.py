@@ -32,8 +32,7 @@ def configured(url: str) -> LazyPySparkResource:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["nonsense", "", " ", "http://h", "sc://", "sc://[::1", "sc://h:99999", "sc://a..b", f"sc://h/;token={SECRET}/a"],
+    "url", ["nonsense", "", " ", "http://h", "sc://", "sc://[::1", "sc://h:99999", "sc://a..b", f"sc://h/;token={SECRET}/a"]
 )
 def test_a_remote_of_the_resource_is_checked_as_that_of_the_environment(url: str, tmp_path: Path) -> None:
     with pytest.raises(
@@ -45,9 +44,7 @@ def test_a_remote_of_the_resource_is_checked_as_that_of_the_environment(url: str
 
 def test_a_token_in_the_resource_is_refused_for_dagster_stores_it(tmp_path: Path) -> None:
     """The controls: TLS alone is no secret, and the token of the environment is not in the resource."""
-    with pytest.raises(
-        BadSetting, match=r"has the parameter token .*set the whole URL as OFFSETLAKE_SPARK_REMOTE"
-    ) as told:
+    with pytest.raises(BadSetting, match=r"has the parameter token .*set the whole URL as OFFSETLAKE_SPARK_REMOTE") as told:
         open_edges(tmp_path).engine(configured(f"sc://h:1/;use_ssl=true;token={SECRET}"))
     assert SECRET not in str(told.value)
     assert isinstance(open_edges(tmp_path).engine(configured("sc://h:1/;use_ssl=true")), RemoteEngine)
@@ -105,17 +102,13 @@ def test_grpc_prints_nothing_where_a_token_is_for_a_server_without_tls(listener:
     plain = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
-    assert (
-        ";use_ssl=true where it speaks TLS; where it does not, with ;use_ssl=false, and without a token" in done.stdout
-    )
+    assert ";use_ssl=true where it speaks TLS; where it does not, with ;use_ssl=false, and without a token" in done.stdout
     told = plain | {"GRPC_VERBOSITY": "INFO"}
     done = subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60)
     assert "Handshake failed" in done.stderr
 
 
-def test_only_a_remote_that_says_nothing_is_waited_for(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_remote_that_says_nothing_is_waited_for(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A web server, or a broker, is none after a minute either. The control says nothing."""
     monkeypatch.setattr(engine.Engine, "_why_silent", lambda *_, **__: "a minute was waited")
     monkeypatch.setattr(remote_engine, "REFUSED_SECONDS", 0.0)

@@ -76,9 +76,7 @@ def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, mon
     assert store.put_new("plan/0.json", b"ours", "staging/b") is Answer.CONFLICT
 
 
-def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
     store = open_store(str(tmp_path))
     monkeypatch.setattr(os, "link", losing_the_answer(do=False))
@@ -167,9 +165,7 @@ def test_a_put_that_meets_another_under_way_is_asked_again(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delete(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] It is no conflict: what would be read is not there, and may yet be the winner."""
     asked = conflicting(100, monkeypatch)
     with pytest.raises(OutcomeUnknown, match=r"said to exist, and nothing is there .* do not delete anything there"):

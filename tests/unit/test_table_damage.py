@@ -158,9 +158,7 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
     newest = another(lake).newest(manifests[1])
     newest = another(lake).commit_manifest(newest.dropped(EPOCH_MS))
     another(lake).delete_given_up(newest)
-    assert shown(lake) == [] and check_published(TOPIC, another(lake)).violations == (), (
-        "as somebody else has dropped it"
-    )
+    assert shown(lake) == [] and check_published(TOPIC, another(lake)).violations == (), "as somebody else has dropped it"
     assert view(lake) == [*range(10), *range(20, 30)]
     with landed_files([newest], another(lake)) as files:
         assert pq.read_table(files[R[1]].path).num_rows == 0
@@ -258,9 +256,7 @@ def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path)
 
 
 @pytest.mark.parametrize("skew_days", [-30, 30])
-def test_an_unnamed_file_ages_by_the_clock_that_dated_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, skew_days: int
-) -> None:
+def test_an_unnamed_file_ages_by_the_clock_that_dated_it(lake: Lake, monkeypatch: pytest.MonkeyPatch, skew_days: int) -> None:
     """[R-84] The file system's: it may run behind this machine, so that a file of a moment ago looks a month old."""
     compacted(lake)
     name = compacted_name(R[3], "7c1b")
@@ -381,9 +377,7 @@ def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
     assert view(lake) == [*range(20)], "the control: another one"
 
 
-def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-88] Else the next update would delete a good one: a store that does not answer says nothing of what is there."""
     table = LatestTable(lake, TOPIC)
     table.start(pa.schema([("key", pa.string())]), anew=False)

@@ -26,9 +26,7 @@ def owner(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Give a process that has a temporary file below a folder, and the folder of its own."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-c", OWNER]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process, Path(process.stdout.readline().strip())
 

@@ -66,8 +66,7 @@ def controls(text: str) -> list[str]:
     return [
         each
         for each in text
-        if each not in "\n\t"
-        and (unicodedata.category(each) in {"Cc", "Cs"} or unicodedata.bidirectional(each) in STEERING)
+        if each not in "\n\t" and (unicodedata.category(each) in {"Cc", "Cs"} or unicodedata.bidirectional(each) in STEERING)
     ]
 
 

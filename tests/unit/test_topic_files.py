@@ -168,17 +168,13 @@ def write(file: Path, text: str | bytes) -> None:
 def assert_clear(text: str, file: Path) -> None:
     """One message for a person: it names the file, and has nothing of what libraries say for programmers."""
     assert str(file) in text and "hush" not in text and "4711" not in text
-    assert not re.search(
-        r"errors\.pydantic\.dev|input_value|input_type|Traceback|set_int_max_str|Explained|\n", text
-    ), text
+    assert not re.search(r"errors\.pydantic\.dev|input_value|input_type|Traceback|set_int_max_str|Explained|\n", text), text
     assert len(text) < 1_500
 
 
 def test_where_there_is_no_project_one_error_says_so(tmp_path: Path) -> None:
     """As an installed package finds it in any folder."""
-    with pytest.raises(
-        Refused, match=rf"there is no project in {tmp_path} or above it, expected .*offsetlake init NAME"
-    ):
+    with pytest.raises(Refused, match=rf"there is no project in {tmp_path} or above it, expected .*offsetlake init NAME"):
         read_topic_files(tmp_path)
 
 
@@ -217,9 +213,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_loads_as_it_is_written(
-    project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_right_loads_as_it_is_written(project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     monkeypatch.setenv("OFFSETLAKE_TEST_BROKERS", "k:1")
     write(file, RIGHT[name])

@@ -178,13 +178,9 @@ class Broken:
 
 
 @pytest.mark.parametrize("broken", ["a", "ab", "b"])
-@pytest.mark.parametrize(
-    ("method", "nth"), [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
-)
+@pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)])
 @pytest.mark.parametrize("error", [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")], ids=str)
-def test_a_topic_whose_broker_fails_ends_alone(
-    tmp_path: Path, broken: str, method: str, nth: int, error: Exception
-) -> None:
+def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, method: str, nth: int, error: Exception) -> None:
     """[R-15] At each question that is asked of it; the others are landed, it is told, and the next run lands it."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
     kafka = Broken(spark.kafkas[broken], method, nth, error)
@@ -194,10 +190,7 @@ def test_a_topic_whose_broker_fails_ends_alone(
     assert errors == [(broken, error)], "the fault"
     assert all(lake.coverage(topic).pending() == [] for topic in others)
     assert len(lake.coverage(broken).pending()) == len(STARTS)
-    assert land_all(lake, spark, "again") == {
-        **all_of(Outcome.ALREADY_LANDED, *others),
-        **all_of(Outcome.LANDED, broken),
-    }
+    assert land_all(lake, spark, "again") == {**all_of(Outcome.ALREADY_LANDED, *others), **all_of(Outcome.LANDED, broken)}
 
 
 HUSH = "a record has hush-4711"

@@ -50,9 +50,7 @@ def decode_own(raw: Column, name: str) -> Decoded:
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     failure = failed(f"{name}_malformed", f.lit(f"{point.value} returned null for these bytes"))
     read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
-    return Decoded(
-        read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
-    )
+    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
 
 
 def _find(name: str) -> EntryPoint:

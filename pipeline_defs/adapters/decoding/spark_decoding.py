@@ -52,9 +52,7 @@ def decode_string(raw: Column) -> Decoded:
     """Read UTF-8; other bytes are an error, never replacement characters."""
     failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
     read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
-    return Decoded(
-        read, lambda read: SideOutcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
-    )
+    return Decoded(read, lambda read: SideOutcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id()))
 
 
 def _json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
@@ -94,9 +92,7 @@ class Decision:
     @property
     def schemas(self) -> Mapping[str, str]:
         """What decided the outcome beside the configuration, by side and id."""
-        return {
-            f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()
-        }
+        return {f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()}
 
     def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, SideOutcome]]:
         """Decode rows: these with one column more, and what became of each side in terms of it."""

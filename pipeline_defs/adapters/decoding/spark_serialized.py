@@ -32,9 +32,7 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
         wrong = f.concat(f.lit("found "), size.cast("string"), f.lit(f" bytes, expected {BYTES[side.format]}"))
     failure = failed(f"{side.format}_malformed", wrong)
     read = f.struct(raw.isNull().alias("is_null"), value.cast(SERIALIZED[side.format]).alias("value"))
-    return Decoded(
-        read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id())
-    )
+    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
 
 
 def _number(digits: Column, kind: str) -> Column:

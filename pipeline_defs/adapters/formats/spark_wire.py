@@ -79,9 +79,7 @@ class Wire:
 
 def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
     """Look up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
-    head = f.when(
-        is_framed(f.col(column)), f.substring(column, 1, HEAD)
-    )  # what is of another format counts once, as null
+    head = f.when(is_framed(f.col(column)), f.substring(column, 1, HEAD))  # what is of another format counts once, as null
     counted = rows.groupBy("topic", head.alias("head")).count()
     found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS + 1).collect()
     ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None}

@@ -114,9 +114,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
     if tls.key is not None:
         key = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
         if tls.key_password is not None and is_locked_by_pbes2(key):
-            reason = (
-                "its key is encrypted by PBES2, which Spark's Kafka client cannot undo: encrypt it by PBE-SHA1-3DES"
-            )
+            reason = "its key is encrypted by PBES2, which Spark's Kafka client cannot undo: encrypt it by PBE-SHA1-3DES"
             raise _unusable(tls.key, where, reason)
         both = key + _read(tls.chain or tls.key, CERTIFICATE, where)
         try:

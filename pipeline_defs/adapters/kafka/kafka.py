@@ -14,13 +14,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import (
-    AuthorizationError,
-    StaleMetadata,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.durability import Durability, read_durability
@@ -179,9 +173,7 @@ class Kafka(Connection):
         epochs = {
             p: (head.leader_epoch, now)
             for p, head in tail.heads.items()
-            if (now := seen.leader_epochs.get(p)) is not None
-            and head.leader_epoch is not None
-            and head.leader_epoch < now
+            if (now := seen.leader_epochs.get(p)) is not None and head.leader_epoch is not None and head.leader_epoch < now
         }
         known = self._epoch_ends.get(topic, {})
         ends = {p: known[p][1] for p, each in epochs.items() if p in known and known[p][0] == (tail.topic_id, *each)}
@@ -279,9 +271,7 @@ class Kafka(Connection):
                 is_enough = span.kind is not SpanKind.DATA or span.start >= wanted[-1][1] or is_told(span)
                 yield span if is_enough else batch.look_into()
 
-    def find_untellable(
-        self, topic: str, partition: int, start: int, end: int, isolation_level: str
-    ) -> tuple[int, int] | None:
+    def find_untellable(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> tuple[int, int] | None:
         """Find the first record whose time no column can hold, which nobody's reader gets past: its offset and timestamp."""
         return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
@@ -324,9 +314,7 @@ class Kafka(Connection):
         return [
             each
             if each.started_at_ms is not None
-            else replace(
-                each, started_at_ms=self.read_timestamp(topic, each.partition, each.first_offset, "read_uncommitted")
-            )
+            else replace(each, started_at_ms=self.read_timestamp(topic, each.partition, each.first_offset, "read_uncommitted"))
             for each in found
         ]
 
@@ -357,9 +345,7 @@ class Kafka(Connection):
         """List the topics of the cluster, without Kafka's own."""
         return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
 
-    def create_topic(
-        self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
-    ) -> None:
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> None:
         """Create a topic with `replicas` copies of each Kafka partition and wait until its leaders answer.
 
         The answer to a request that created it may be lost: a topic that a repeated request finds there is the one.

@@ -88,9 +88,7 @@ class Connection:
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T], attempts: int | None = None) -> T:
         """Ask the cluster; what Kafka calls retriable is asked again until the time-out, or so many `attempts` are made."""
-        retriable = stamina.retry_context(
-            on=is_retriable, timeout=self._timeout_ms / 1000, attempts=attempts, wait_max=1
-        )
+        retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=attempts, wait_max=1)
         admin = None
         try:
             for attempt in retriable:

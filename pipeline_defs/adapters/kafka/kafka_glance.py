@@ -23,13 +23,7 @@ from kafka.structs import OffsetAndTimestamp
 from ...core.log.plan_step import Watermarks
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-CONFIGS = (
-    "cleanup.policy",
-    "retention.ms",
-    "retention.bytes",
-    "min.insync.replicas",
-    "unclean.leader.election.enable",
-)
+CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "unclean.leader.election.enable")
 NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # for which a leader that moves is waited for

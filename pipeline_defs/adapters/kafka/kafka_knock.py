@@ -57,9 +57,7 @@ class _Door:
     def __init__(self, host: str, port: int, access: Access, seconds: float) -> None:
         self._place, self._access, self._seconds = (host, port), access, seconds
         self._properties = access.properties
-        self._found = f"security.protocol={self._properties.protocol}" + (
-            "" if access.path else f", as {VARIABLE} is not set"
-        )
+        self._found = f"security.protocol={self._properties.protocol}" + ("" if access.path else f", as {VARIABLE} is not set")
         self._file = access.path or VARIABLE
 
     def try_to_enter(self) -> bool:
@@ -125,9 +123,7 @@ class _Door:
         tls = self._properties.tls
         ours = "our certificate, found no ssl.keystore" if tls and tls.key is None else "what ssl.keystore has"
         reason = f"TLS ends{f' with {error.reason}' if error.reason else ''}, most likely because of {ours}"
-        return self._refuses(
-            reason, f"correct ssl.keystore in {self._file}, so that an authority of the broker's signed it"
-        )
+        return self._refuses(reason, f"correct ssl.keystore in {self._file}, so that an authority of the broker's signed it")
 
     def _find_tls(self) -> None:
         """Look whether the port speaks TLS; trusts nobody, and say nothing but hello."""
@@ -165,9 +161,7 @@ class _Talk:
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._protocol = sock, KafkaProtocol(client_id="offsetlake", receive_message_max_bytes=1_000_000)
         known = self.ask(ApiVersionsRequest(version=0)).api_keys
-        self._versions = BrokerVersionData(
-            api_versions={each.api_key: (each.min_version, each.max_version) for each in known}
-        )
+        self._versions = BrokerVersionData(api_versions={each.api_key: (each.min_version, each.max_version) for each in known})
 
     def ask(self, request: Any) -> Any:
         """Send a request and return its answer; an end of the connection is a `ConnectionError`."""

@@ -23,9 +23,7 @@ from ...core.log.holes import BatchSpan, SpanKind
 FETCH_BYTES = 1024 * 1024
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
-MICROSECONDS_END_MS = (
-    2**63 - 1
-) // 1000  # the last moment, either way from 1970, that a column of microseconds can hold
+MICROSECONDS_END_MS = (2**63 - 1) // 1000  # the last moment, either way from 1970, that a column of microseconds can hold
 
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
 

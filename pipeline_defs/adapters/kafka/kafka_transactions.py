@@ -38,9 +38,7 @@ class OpenTransaction:
     hanging: str | None
 
 
-def find_open(
-    admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int
-) -> list[OpenTransaction]:
+def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int) -> list[OpenTransaction]:
     """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
     The log is asked before and after the coordinators: what it still has open then, and they have no more, hangs.
@@ -77,9 +75,7 @@ def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) ->
     }
 
 
-def _describe(
-    admin: KafkaAdminClient, producer_ids: set[int]
-) -> dict[int, tuple[str | None, TransactionDescription | None]]:
+def _describe(admin: KafkaAdminClient, producer_ids: set[int]) -> dict[int, tuple[str | None, TransactionDescription | None]]:
     """Read the transactional id of each producer, and what its coordinator says of it; none where it has forgotten."""
     found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
     for listings in admin.list_transactions(producer_id_filters=sorted(producer_ids)).values():

@@ -33,9 +33,7 @@ class Operations:
 
     def producer(self, **config: Any) -> KafkaProducer:
         """Open a producer that is acknowledged by all replicas."""
-        return KafkaProducer(
-            bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config
-        )
+        return KafkaProducer(bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and all its records."""
@@ -68,10 +66,7 @@ class Operations:
         """Read the offsets of all records that a plain consumer gets of a Kafka partition now."""
         place = TopicPartition(topic, partition)
         with KafkaConsumer(
-            bootstrap_servers=self.bootstrap_servers,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            **self._entry,
+            bootstrap_servers=self.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False, **self._entry
         ) as consumer:
             consumer.assign([place])
             consumer.seek_to_beginning(place)
@@ -81,9 +76,7 @@ class Operations:
                 offsets += [record.offset for record in consumer.poll(1000).get(place, [])]
             return offsets
 
-    def send(
-        self, topic: str, records: Iterable[Mapping[str, Any]], producer: KafkaProducer | None = None
-    ) -> list[Sent]:
+    def send(self, topic: str, records: Iterable[Mapping[str, Any]], producer: KafkaProducer | None = None) -> list[Sent]:
         """Produce records (partition, key, value, headers, timestamp_ms); return where each one is."""
         client = producer or self.producer()
         futures = [client.send(topic, **record) for record in records]

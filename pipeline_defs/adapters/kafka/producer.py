@@ -180,11 +180,7 @@ class _Tally:
         """Hand one record to the producer; raise `Refused` where it is larger than a request may be."""
         try:
             future = producer.send(
-                self._topic,
-                key=record.key,
-                value=record.value,
-                partition=record.partition,
-                timestamp_ms=record.timestamp_ms,
+                self._topic, key=record.key, value=record.value, partition=record.partition, timestamp_ms=record.timestamp_ms
             )
         except MessageSizeTooLargeError as error:
             size = len(record.key or b"") + len(record.value or b"")
@@ -254,11 +250,7 @@ def produce(
         raise BrokerUnavailable(
             f"producing to {topic} at {bootstrap_servers} failed: {type(error).__name__}: {error}; of {tally.sent} records "
             f"{tally.acknowledged} are {done} and {tally.sent - tally.acknowledged} are not"
-            + (
-                ": no reader of committed records sees these"
-                if guarantees.transactional_id
-                else ", on the broker or not"
-            ),
+            + (": no reader of committed records sees these" if guarantees.transactional_id else ", on the broker or not"),
             sent=tally.sent,
             acknowledged=tally.acknowledged,
         ) from error

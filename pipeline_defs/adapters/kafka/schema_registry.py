@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 NOT_FOUND = 404
-NOT_FOUND_CODES = {
-    40401,
-    40402,
-    40403,
-}  # a subject, a version, a schema; any other 404 is another server's, or a proxy's
+NOT_FOUND_CODES = {40401, 40402, 40403}  # a subject, a version, a schema; any other 404 is another server's, or a proxy's
 NOT_LET_IN = {401, 403}
 REDIRECTS = range(300, 400)
 TIMEOUT_SECONDS = 10
@@ -156,9 +152,7 @@ class Registry:
             if (subject, version) not in seen:
                 seen.add((subject, version))
                 if len(seen) > MOST_REFERENCES or len(above) > MOST_LEVELS:
-                    raise unusable_schema(
-                        what, f"it refers to more than {MOST_REFERENCES:,} others, or {MOST_LEVELS} deep"
-                    )
+                    raise unusable_schema(what, f"it refers to more than {MOST_REFERENCES:,} others, or {MOST_LEVELS} deep")
                 yield from self._read_references(what, found.schema, (*above, (subject, version)), seen)
             yield str(reference.name), found.schema.schema_str or ""
 
@@ -196,8 +190,7 @@ class Registry:
 
     def _unavailable(self, reason: str, do: str = DO) -> RegistryUnavailable:
         return RegistryUnavailable(
-            f"registry {self.url} {reason}; nothing was decoded; {do}, and decode again",
-            registry=self.url,
+            f"registry {self.url} {reason}; nothing was decoded; {do}, and decode again", registry=self.url
         )
 
     def _look(self, response: httpx2.Response) -> None:
@@ -205,9 +198,7 @@ class Registry:
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         to = response.headers.get("location")
         asked = without_login(str(response.request.url))
-        self._answered = f"{asked} with {response.status_code}, {kind}{f', to {without_login(to)}' if to else ''}"[
-            :LONGEST
-        ]
+        self._answered = f"{asked} with {response.status_code}, {kind}{f', to {without_login(to)}' if to else ''}"[:LONGEST]
         size = 0
         parts = []
         for part in response.iter_raw():

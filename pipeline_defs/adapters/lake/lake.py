@@ -35,14 +35,7 @@ from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
 from .frontiers import Frontiers
 from .kept import Kept
 from .lake_memory import LakeMemory
-from .layout import (
-    given_up_paths,
-    manifest_path,
-    published_path,
-    range_of,
-    range_path,
-    serial_of,
-)
+from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, serial_of
 from .store import Answer, open_store
 
 BEGUN = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
@@ -137,9 +130,7 @@ class Lake:
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
-            if (
-                is_elsewhere
-            ):  # a step that is not there did something: what a document left out may not be settled any more
+            if is_elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
                 self.forget_frontiers(log.topic)
         if log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
             self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
@@ -182,11 +173,7 @@ class Lake:
     def _is_behind(self, topic: str, last: PlanStep) -> bool:
         """Return whether the lake has manifests or claims of ranges behind those of a step."""
         for tree in ("manifests", "claims"):
-            if any(
-                int(name[1:]) > last.generation
-                for name in self.store.folders(f"{tree}/{topic}")
-                if name[1:].isdecimal()
-            ):
+            if any(int(name[1:]) > last.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()):
                 return True
             folder = f"{tree}/{topic}/g{last.generation}"
             for name in self.store.folders(folder):
@@ -224,9 +211,7 @@ class Lake:
         for path in paths:
             found = serial_of(topic, path)
             if found is None:
-                raise BrokenManifest(
-                    f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
-                )
+                raise BrokenManifest(f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it")
             newest[found[0]] = max(found[1], newest.get(found[0], 0))
         self._manifests.see(f"manifests/{topic}", paths)
         known = {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
@@ -555,9 +540,7 @@ class Lake:
         self._claims.see(f"claims/{topic}", seen)
         return {claim.offsets: claim for claim in map(self._claims.get, seen)}
 
-    def move_frontier(
-        self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()
-    ) -> bool:
+    def move_frontier(self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()) -> bool:
         """Write the next frontier document of a topic that has a plan log, where it is due; return whether it was.
 
         An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are

@@ -29,9 +29,7 @@ class LakeMemory:
         path = f"{FOLDER}/{topic}"
         try:
             if self._read(topic) != self._lake:
-                scratch = (
-                    f".{FOLDER}-{uuid.uuid4().hex}"  # another process may remember it too, or read what is remembered
-                )
+                scratch = f".{FOLDER}-{uuid.uuid4().hex}"  # another process may remember it too, or read what is remembered
                 self._disk.write(scratch, self._lake.encode())
                 self._disk.rename(scratch, path)
         except OSError as error:

@@ -142,11 +142,7 @@ class RemoteStore(Store):
             found = obstore.head(self.objects, path)
         except (NotFoundError, FileNotFoundError):
             return None
-        return (
-            {"e_tag": found["e_tag"]}
-            if found["version"] is None
-            else {"e_tag": found["e_tag"], "version": found["version"]}
-        )
+        return {"e_tag": found["e_tag"]} if found["version"] is None else {"e_tag": found["e_tag"], "version": found["version"]}
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
         if guard:

@@ -25,24 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
-_RAISED = re.compile(
-    r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL
-)
+_RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL)
 _FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 # files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
 # its digest. It stays in the executors, where it would break what others write to S3
-OWN_DISK: Mapping[str, str] = {
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
-SILENT_SECONDS = (
-    60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
-)
+OWN_DISK: Mapping[str, str] = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
+SILENT_SECONDS = 60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
 WATCH_SECONDS = 10.0
-GREETING_SECONDS = (
-    300.0  # a cluster that others keep busy takes its time, and one that answers nothing but calls is none
-)
+GREETING_SECONDS = 300.0  # a cluster that others keep busy takes its time, and one that answers nothing but calls is none
 CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
@@ -171,8 +162,7 @@ class Engine:
                 else:
                     self._let_go(url)
                 raise EngineLost(
-                    f"Spark could not {what}: the server at {place_of(url)} went away{was_cut.told}; {consequence}",
-                    **fields,
+                    f"Spark could not {what}: the server at {place_of(url)} went away{was_cut.told}; {consequence}", **fields
                 ) from error
 
     @contextmanager

@@ -157,9 +157,7 @@ def _wrong_source(session: SparkSession) -> list[str]:
         columns = session.read.format("kafka").options(**options).load().columns
     except PySparkException as error:
         return [f"it has no Kafka source: {first_cause(error)}"]
-    return (
-        [] if "headers" in columns else [f"its Kafka source has the columns {', '.join(columns)}, expected headers too"]
-    )
+    return [] if "headers" in columns else [f"its Kafka source has the columns {', '.join(columns)}, expected headers too"]
 
 
 def _wrong_union(session: SparkSession) -> list[str]:

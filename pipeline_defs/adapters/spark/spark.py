@@ -55,19 +55,13 @@ KAFKA_OPTIONS: Mapping[str, str] = {
 # what becomes of ranges whose scan fails, in an error's words
 TRIED_AGAIN = "nothing became visible; the ranges stay planned and are tried again"
 ABANDONED = (
-    "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it "
-    "(`offsetlake losses` lists it)"
+    "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it (`offsetlake losses` lists it)"
 )
 
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
-REPEATING = (
-    "topic",
-    "generation",
-    "partition",
-    "timestamp_type",
-)  # columns of one value; others cost more than they save
+REPEATING = ("topic", "generation", "partition", "timestamp_type")  # columns of one value; others cost more than they save
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
 # sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
 # encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
@@ -118,9 +112,7 @@ SCAN_CONF: Mapping[str, str] = {
 }
 
 
-def spark_config(
-    master: str, jars: Sequence[Path], *, driver_memory: str = "4g", java_options: str = ""
-) -> dict[str, str]:
+def spark_config(master: str, jars: Sequence[Path], *, driver_memory: str = "4g", java_options: str = "") -> dict[str, str]:
     """Derive the configuration of our own session; a session that is handed in keeps its own.
 
     `java_options` are added to those of the driver's JVM.
@@ -153,10 +145,7 @@ def kafka_options(
     """
     bounds = {topic: dict(sorted(of_topic.items())) for topic, of_topic in sorted(read.bounds.items())}
     starts, ends = (
-        {
-            topic: {str(partition): each[side] for partition, each in of_topic.items()}
-            for topic, of_topic in bounds.items()
-        }
+        {topic: {str(partition): each[side] for partition, each in of_topic.items()} for topic, of_topic in bounds.items()}
         for side in (0, 1)
     )
     return {
@@ -178,11 +167,7 @@ class Spark:
     """Stages scans; `delivery` is that of their topics, by which an error says what becomes of the ranges."""
 
     def __init__(
-        self,
-        engine: Engine,
-        bootstrap_servers: str,
-        access: Access = OPEN,
-        delivery: Delivery = Delivery.EFFECTIVELY_ONCE,
+        self, engine: Engine, bootstrap_servers: str, access: Access = OPEN, delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     ) -> None:
         if access.has_secrets:
             engine.check_private("the Kafka login")

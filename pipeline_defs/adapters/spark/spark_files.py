@@ -45,12 +45,7 @@ class SparkFiles:
         self._merge(what, sources, lambda session: read_as(session, columns, sources), order, folder)
 
     def _merge(
-        self,
-        what: str,
-        sources: Sequence[File],
-        read: Callable[[SparkSession], DataFrame],
-        order: Sequence[str],
-        folder: str,
+        self, what: str, sources: Sequence[File], read: Callable[[SparkSession], DataFrame], order: Sequence[str], folder: str
     ) -> None:
         consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:

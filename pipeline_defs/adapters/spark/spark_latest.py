@@ -131,9 +131,7 @@ class SparkLatest:
                 return rows.select("key", f.struct(*place, content.alias("content")).alias(name))
 
             # of a key that stands twice neither row is as it should be, though each alone might be
-            rows_of_key = (
-                packed(stands, "row").groupBy("key").agg(f.max("row").alias("stands"), f.count("*").alias("rows"))
-            )
+            rows_of_key = packed(stands, "row").groupBy("key").agg(f.max("row").alias("stands"), f.count("*").alias("rows"))
             both = packed(right, "right").join(rows_of_key, "key", "full_outer")
             is_wrong = ~f.col("right").eqNullSafe(f.col("stands")) | (f.col("rows") > 1)
             wrong = both.where(is_wrong).select(f.coalesce("right", "stands").alias("row"))
@@ -242,9 +240,7 @@ def _normalized(column: Column, kind: DataType) -> Column:
 
 def _tasks(inputs: Inputs) -> int:
     """Return how many tasks find the winners: as few as keep the cores busy and are not too large."""
-    files = {each.path for each in (*inputs.fresh, *inputs.everything)} | {
-        *(inputs.present if inputs.with_present else ())
-    }
+    files = {each.path for each in (*inputs.fresh, *inputs.everything)} | {*(inputs.present if inputs.with_present else ())}
     return max(_cores(), ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
 
 

@@ -80,9 +80,7 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
     `EngineUnavailable`.
     """
     os.environ[TOKEN] = os.environ.get(TOKEN) or secrets.token_hex(32)
-    os.environ["PYSPARK_PYTHON"] = (
-        sys.executable
-    )  # else workers are the first `python3`, which need not have our packages
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers are the first `python3`, which need not have our packages
     os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
     with telling_folder(work):
         work.mkdir(parents=True, exist_ok=True)
@@ -324,7 +322,5 @@ def _withdraw(folder: Path, server: Server) -> bool:
 
 
 if __name__ == "__main__":
-    os.closerange(
-        3, os.sysconf("SC_OPEN_MAX")
-    )  # of whoever started it: a lock or a pipe among them would be held for hours
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # of whoever started it: a lock or a pipe among them would be held for hours
     serve(Path(sys.argv[1]).absolute(), sys.argv[2])

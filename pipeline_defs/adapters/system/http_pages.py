@@ -28,12 +28,7 @@ Page = tuple[str, Callable[[], str]]
 
 @contextmanager
 def serve_pages(
-    host: str,
-    port: int,
-    pages: Mapping[str, Page],
-    *,
-    names: Collection[str] = (),
-    patience_seconds: float = PATIENCE_SECONDS,
+    host: str, port: int, pages: Mapping[str, Page], *, names: Collection[str] = (), patience_seconds: float = PATIENCE_SECONDS
 ) -> Iterator[int]:
     """Answer at `host:port` while the context is open; yield the port, which is a free one where 0 is asked.
 

@@ -68,8 +68,7 @@ def _verified(java: Path, where: str) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaUnusable(
-            f"Java at {java} (from {where}) does not run: {error}; install Java {JAVA_MIN_VERSION} or newer "
-            f"or set JAVA_HOME",
+            f"Java at {java} (from {where}) does not run: {error}; install Java {JAVA_MIN_VERSION} or newer or set JAVA_HOME",
             path=java,
         ) from error
     said = (answer.stderr + answer.stdout).strip()

@@ -104,9 +104,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> 
 
 def end_group(leader: int) -> None:
     """End what is left of the process group that a child of this process led: what it has started outlives it."""
-    with suppress(
-        ProcessLookupError, PermissionError
-    ):  # nobody is left; the latter where all of them are zombies, on macOS
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left; the latter where all of them are zombies, on macOS
         os.killpg(leader, signal.SIGKILL)
 
 

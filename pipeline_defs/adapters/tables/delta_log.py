@@ -225,9 +225,7 @@ class DeltaLog:
         """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""
         folder, said = f"{self.folder}/_delta_log", self._read_hint()
         versions = self._list(f"{folder}/{said:020d}" if said != EMPTY else None)
-        if (
-            _newest(versions, (_CHECKPOINT,)) < said
-        ):  # it names one that is not there: nothing it says is taken for true
+        if _newest(versions, (_CHECKPOINT,)) < said:  # it names one that is not there: nothing it says is taken for true
             versions = self._list(None)
         return _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
 

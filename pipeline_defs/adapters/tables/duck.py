@@ -60,12 +60,7 @@ _RANGE_SCHEMA = pa.schema(
 )
 
 _LOSS_SCHEMA = pa.schema(
-    [
-        *_PLACE_COLUMNS,
-        ("cause", pa.string()),
-        ("recorded_at", pa.timestamp("ms", "UTC")),
-        ("accepted_by", pa.string()),
-    ]
+    [*_PLACE_COLUMNS, ("cause", pa.string()), ("recorded_at", pa.timestamp("ms", "UTC")), ("accepted_by", pa.string())]
 )
 
 _TABLES = """
@@ -233,9 +228,7 @@ def told_if_unreadable() -> Iterator[None]:
 def _raw_source(rows: TopicRows, lake: Lake) -> str:
     """Return the SELECT of what is landed."""
     # what a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there
-    doubles = [
-        path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))
-    ]
+    doubles = [path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))]
     return rows_sql(rows.parts(), lake, doubles)
 
 

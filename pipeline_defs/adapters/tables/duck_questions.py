@@ -36,10 +36,7 @@ def check_reads(statement: str) -> None:
     if len(found) > 1:
         raise Refused(f"{len(found)} statements are given, expected one SELECT; {_NOTHING_DONE}; ask one by one")
     (only,) = found
-    if only.type not in {
-        duckdb.StatementType.SELECT,
-        duckdb.StatementType.MULTI,
-    }:  # MULTI: a PIVOT, which says itself more
+    if only.type not in {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}:  # MULTI: a PIVOT, which says itself more
         raise Refused(
             f"the statement is {only.type.name}, expected one that reads: SELECT, FROM, WITH, VALUES, DESCRIBE, SHOW or "
             f"SUMMARIZE; {_NOTHING_DONE}; {_ELSEWHERE}"
@@ -53,9 +50,7 @@ def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str
         answer = connection.execute(_ONE_SELECT, {"statement": statement})
         return [column[0] for column in answer.description or []], answer.fetchall()
     except duckdb.PermissionException as error:
-        raise Refused(
-            f"{explained(error)}: `offsetlake sql` reads this lake alone; {_NOTHING_DONE}; {_ELSEWHERE}"
-        ) from error
+        raise Refused(f"{explained(error)}: `offsetlake sql` reads this lake alone; {_NOTHING_DONE}; {_ELSEWHERE}") from error
 
 
 def explained(error: duckdb.Error) -> str:

@@ -207,9 +207,7 @@ class LatestTable:
 
         if standing is None or standing.damage:
             return 0, 0
-        sql = (
-            "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
-        )
+        sql = "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
         found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
@@ -268,9 +266,7 @@ class LatestTable:
 
     def _find_torn(self, listed: Mapping[str, int]) -> str:
         """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole."""
-        entries = sorted(
-            path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json")
-        )
+        entries = sorted(path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json"))
         if not entries:
             return ""
         lines = (self.lake.store.get(entries[-1]) or b"").splitlines()

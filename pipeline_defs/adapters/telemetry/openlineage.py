@@ -118,9 +118,7 @@ class Sender:
 
 
 @contextmanager
-def telling(
-    sender: Sender | None, things: str, warn: Callable[[str], None]
-) -> Iterator[Callable[[Landed | Derived], None]]:
+def telling(sender: Sender | None, things: str, warn: Callable[[str], None]) -> Iterator[Callable[[Landed | Derived], None]]:
     """Give what tells of ranges or tables, where there is a sender; warn at the end of how many `things` were not told."""
     try:
         yield sender.tell if sender is not None else lambda _: None
@@ -145,9 +143,7 @@ def range_events(range_: Landed) -> list[RunEvent]:
     part = subset.PartitionSubsetCondition(partitions=[subset.Partition(identifier=key, dimensions=dimensions)])
     read = {**_rows_read(manifest.rows), "subset": subset.InputSubsetInputDatasetFacet(inputCondition=part)}
     statistics = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-        rowCount=manifest.rows,
-        size=manifest.file.bytes if manifest.file else 0,
-        fileCount=1 if manifest.file else 0,
+        rowCount=manifest.rows, size=manifest.file.bytes if manifest.file else 0, fileCount=1 if manifest.file else 0
     )
     written: dict[str, Any] = {
         "outputStatistics": statistics,

@@ -191,9 +191,7 @@ def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
 def _require_free(*ports: int) -> None:
     for port in ports:
         if not _is_free(port):
-            raise BrokerUnavailable(
-                f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port
-            )
+            raise BrokerUnavailable(f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port)
 
 
 def _is_free(port: int) -> bool:

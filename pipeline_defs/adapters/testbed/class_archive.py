@@ -41,9 +41,7 @@ def _describe(jars: Path, what: str) -> str:
 
     java = find_java().resolve()
     plain = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
-    version = subprocess.run(
-        [java, "-version"], env=plain, capture_output=True, text=True, errors="replace", check=True
-    ).stderr
+    version = subprocess.run([java, "-version"], env=plain, capture_output=True, text=True, errors="replace", check=True).stderr
     used = Path(pyspark.__file__).parent / "jars" if what == "spark" else (jars / what).resolve()
     return f"{java}\n{version}{used} {used.stat().st_mtime_ns}\n"
 

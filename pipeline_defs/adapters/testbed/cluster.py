@@ -177,6 +177,4 @@ def _read_or_choose_nodes(directory: Path, brokers: int) -> dict[int, Node]:
             directory=directory,
         )
     voters = dict(enumerate(state["controller_ports"], 1))
-    return {
-        node: Node(node, port, voters[node], voters, state["cluster_id"]) for node, port in enumerate(state["ports"], 1)
-    }
+    return {node: Node(node, port, voters[node], voters, state["cluster_id"]) for node, port in enumerate(state["ports"], 1)}

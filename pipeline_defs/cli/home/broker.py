@@ -36,9 +36,7 @@ def start(port: int | None) -> None:
     settings = read_settings()
     with progress("starting Kafka"):
         running = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars), port=port)
-    OUT.print(
-        f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True
-    )
+    OUT.print(f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True)
     ERRORS.print(
         f"commands with the home {settings.home} find it, those of another folder by: "
         f"export OFFSETLAKE_BOOTSTRAP_SERVERS={running.bootstrap_servers}",

@@ -50,9 +50,7 @@ def doctor(as_json: bool) -> None:
     durable: dict[str, Durability] = {}
     with progress("looking at this machine") as shown:
         for name, question in questions.items():
-            shown.update(
-                text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer"
-            )
+            shown.update(text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer")
             if name == "topics" and not answers["broker"][0]:
                 answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
             else:
@@ -148,9 +146,7 @@ def _ask_topics(edges: Edges) -> str:
     found, files = [], load_topics()
     for name, topic in sorted(files.topics.items()):
         topic_id = edges.kafka(topic).read_topic_id(name)
-        found.append(
-            name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
-        )
+        found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
     if files.broken and not found:
         return "none of which the defs.yaml can be read"
     return ", ".join(found) or f"none configured: add {defs_folder(find_project())}/<topic>/defs.yaml"

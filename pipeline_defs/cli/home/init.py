@@ -70,9 +70,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
     write_project(files)
     write_env(folder.absolute(), dagster_home)
     print_table(
-        f"{folder}: {counted(len(chosen), 'topic')} of {where}",
-        ["topic", "Kafka partitions", "offsets on the broker"],
-        rows,
+        f"{folder}: {counted(len(chosen), 'topic')} of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
     OUT.print(f"  cd {shlex.quote(str(folder))} && {command('plan', chosen[0])}", soft_wrap=True)

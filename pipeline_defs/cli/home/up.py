@@ -36,9 +36,7 @@ _TWICE = "another Dagster daemon of this project was started, {}: each tick is d
 
 
 @click.command()
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port of Dagster's UI; by default 3000, or one that is free."
-)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of Dagster's UI; by default 3000, or one that is free.")
 def up(port: int | None) -> None:
     """Start Dagster for this project and say what lands, until Ctrl-C.
 
@@ -64,12 +62,9 @@ def up(port: int | None) -> None:
                     "`dg check defs` shows the place"
                 )
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
-            names = ", ".join(
-                [*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)]
-            )
+            names = ", ".join([*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)])
             OUT.print(
-                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
-                soft_wrap=True,
+                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
             told: set[DaemonProcess] = set()
             looked = time.monotonic()

@@ -55,8 +55,7 @@ def status(topic: str | None, as_json: bool) -> None:
         for each in load_topics().patterns if topic is None else ():
             if not any(each.pattern.matches(document["topic"]) for document in documents):
                 OUT.print(
-                    f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker",
-                    soft_wrap=True,
+                    f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True
                 )
         OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
@@ -73,9 +72,7 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
     for each in documents if by_partition else ():
         rows = [_partition_cells(row, now_ms) for row in each["partitions"]]
         if rows:
-            print_table(
-                f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows
-            )
+            print_table(f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows)
     for each in documents:
         OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
         if each.get("group_off"):

@@ -19,9 +19,7 @@ from ..terminal import ERRORS, OUT
 
 @click.command("map")
 @topic_argument
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
-)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser.")
 def coverage_map(topic: str, out: Path | None) -> None:
     """Draw what of TOPIC is landed and decoded, planned, failed or lost: in the terminal, or as an HTML file without network.
 

@@ -43,9 +43,7 @@ class Address(click.ParamType[tuple[str, int]]):
 @click.command()
 @optional_topic_argument
 @click.option(
-    "--listen",
-    type=Address(),
-    help="Answer over HTTP until Ctrl-C, with a map per topic; on loopback, where no HOST is given.",
+    "--listen", type=Address(), help="Answer over HTTP until Ctrl-C, with a map per topic; on loopback, where no HOST is given."
 )
 def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     """Print metrics of TOPIC, or of all topics, in Prometheus' text format, or serve them.

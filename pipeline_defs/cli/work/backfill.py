@@ -26,16 +26,7 @@ from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.runs.moments import duration_text, time_text
 from ...topics import Duty, Topic
 from ..progress import progress
-from ..show import (
-    find_topic,
-    json_option,
-    on_change_option,
-    open_edges,
-    print_json,
-    print_table,
-    size_text,
-    topic_argument,
-)
+from ..show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text, topic_argument
 from ..terminal import OUT
 from .decode import check_decodes
 
@@ -56,9 +47,7 @@ GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; i
 @click.option("--from-time", metavar="TIME", help="Ranges with records of this time or later, ISO 8601 with its zone.")
 @click.option("--to-time", metavar="TIME", help="And before this time.")
 @click.option("--time-zone", metavar="NAME", help="Of times without one, such as Europe/Zurich.")
-@click.option(
-    "--schema", "schema_id", metavar="ID", help="Decoded ranges with rows of this registry id: 7, or value:7."
-)
+@click.option("--schema", "schema_id", metavar="ID", help="Decoded ranges with rows of this registry id: 7, or value:7.")
 @click.option("--dead", is_flag=True, help="Decoded ranges with dead letters.")
 @click.option("--outdated", is_flag=True, help="Ranges that an older decoder has decoded.")
 @click.option("--decoded", is_flag=True, help="Decode what is chosen (again), instead of landing it.")
@@ -151,21 +140,15 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         soft_wrap=True,
     )
     if document["left_out"]:
-        OUT.print(
-            f"{len(document['left_out'])} are left out: lost, abandoned or skipped (`{command('losses', topic)}`)"
-        )
+        OUT.print(f"{len(document['left_out'])} are left out: lost, abandoned or skipped (`{command('losses', topic)}`)")
     unknown = document["ranges_by_state"].get("pending", 0)
     if document["selected_by"] == "time" and unknown:
-        OUT.print(
-            f"{unknown} of them are not landed: of what time their records are is known once they are", soft_wrap=True
-        )
+        OUT.print(f"{unknown} of them are not landed: of what time their records are is known once they are", soft_wrap=True)
     if not launch:
         OUT.print("nothing was launched; add --apply")
 
 
-def _check_alive(
-    topic: Topic, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance
-) -> None:
+def _check_alive(topic: Topic, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance) -> None:
     silent_seconds = read_silence(instance, "BACKFILL", time.time())
     if silent_seconds is None or silent_seconds > GIVE_UP_SECONDS:
         raise DaemonUnavailable(

@@ -151,9 +151,7 @@ def _show(
             [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans if plan.manifests],
         )
         if any(plan.manifests for plan in plans):
-            OUT.print(
-                f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True
-            )
+            OUT.print(f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True)
     if dry_run:
         OUT.print("nothing was written; add --apply to do it")
 

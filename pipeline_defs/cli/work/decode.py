@@ -54,9 +54,7 @@ def decode(topic: str, **chosen: Any) -> None:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
     with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
-        runs = decode_through_dagster(
-            configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
-        )
+        runs = decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated)
         print_runs(topic, runs, "decoded")
 
 
@@ -132,8 +130,7 @@ def latest(topic: str, full: bool) -> None:
         launched = update_latest_through_dagster(configured, edges, instance, full=full)
     if not launched.succeeded:
         raise RangesFailed(
-            f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be",
-            [launched.reason],
+            f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be", [launched.reason]
         )
     OUT.print(f"latest records of {topic}: {_count(topic, edges):,} keys, in run {launched.run_id}")
 

@@ -60,9 +60,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         tail = edges.lake.read_plan_log(topic).tail  # of a log that is refused nothing is planned
         state = kafka.read_topic_state(topic, tail, configured.policy, edges.now_ms())
         size = kafka.read_bytes_per_record(topic)
-        for step in (
-            _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end)
-        ):
+        for step in _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end):
             steps.append(step)
             shown.advance(len(step.ranges))
         now_ms = edges.now_ms()
@@ -77,8 +75,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
                 "committed": commit,
                 "steps": [step.seq for step in steps],
                 "ranges": [
-                    {"key": o.key, "partition": o.partition, "start": o.start, "end": o.end, "offsets": len(o)}
-                    for o in ranges
+                    {"key": o.key, "partition": o.partition, "start": o.start, "end": o.end, "offsets": len(o)} for o in ranges
                 ],
                 "offsets": sum(len(offsets) for offsets in ranges),
                 "bytes_on_broker": estimate,
@@ -89,9 +86,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         return
     rows = [(o.key, o.text(topic), len(o), size_text(size and size * len(o))) for o in ranges]
     print_table(
-        f"{'planned' if commit else 'would plan'} {counted(len(ranges), 'range')}",
-        ["key", "range", "offsets", "~bytes"],
-        rows,
+        f"{'planned' if commit else 'would plan'} {counted(len(ranges), 'range')}", ["key", "range", "offsets", "~bytes"], rows
     )
     for transaction in transactions:
         OUT.print(transaction["text"], soft_wrap=True)
@@ -155,11 +150,7 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
     if not ranges:
         OUT.print(f"nothing of {topic} is pending")
         return
-    steps = {
-        "scan": ", Spark reads {ranges} ranges",
-        "read": ", Spark has written {files} of {of} files",
-        "stage": "",
-    }
+    steps = {"scan": ", Spark reads {ranges} ranges", "read": ", Spark has written {files} of {of} files", "stage": ""}
     with launching(edges, f"landing {topic}", len(ranges), said=steps, counts={"landed", "failed"}) as instance:
         runs = land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change)
         print_runs(topic, runs, "landed")

@@ -64,12 +64,10 @@ def losses(topic: str | None, as_json: bool) -> None:
     has_failed = for_each(topics, read)
     if as_json:
         lost = [
-            _row(each, loss, key=loss.key, at_ms=loss.recorded_at_ms, standing=standing(each, loss))
-            for each, loss in found
+            _row(each, loss, key=loss.key, at_ms=loss.recorded_at_ms, standing=standing(each, loss)) for each, loss in found
         ]
         left_out = [
-            _row(each, skip, key=None, at_ms=skip.said_at_ms, standing=_skip_standing(each, skip))
-            for each, skip in skips
+            _row(each, skip, key=None, at_ms=skip.said_at_ms, standing=_skip_standing(each, skip)) for each, skip in skips
         ]
         print_json([*lost, *left_out])
     else:
@@ -84,9 +82,7 @@ def losses(topic: str | None, as_json: bool) -> None:
             )
             for each, loss in found
         ]
-        print_table(
-            counted(len(rows), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], rows
-        )
+        print_table(counted(len(rows), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
         if skips:
             _print_skips(skips)
     if broken or has_failed or unasked or not all(is_accepted(each, loss) for each, loss in found):
@@ -112,13 +108,7 @@ def _row(topic: Topic, what: Loss | Skip, *, key: str | None, at_ms: int | None,
 
 def _print_skips(skips: list[tuple[Topic, Skip]]) -> None:
     rows = [
-        (
-            skip.offsets.text(each.name),
-            len(skip.offsets),
-            skip.cause,
-            time_text(skip.said_at_ms),
-            _skip_standing(each, skip),
-        )
+        (skip.offsets.text(each.name), len(skip.offsets), skip.cause, time_text(skip.said_at_ms), _skip_standing(each, skip))
         for each, skip in skips
     ]
     print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "standing"], rows)
@@ -136,9 +126,7 @@ def _skip_standing(topic: Topic, skip: Skip) -> str:
 
 @click.command()
 @topic_argument
-@click.option(
-    "--to", required=True, metavar="latest|TIME", help="Up to the end, or to this time, ISO 8601 with its zone."
-)
+@click.option("--to", required=True, metavar="latest|TIME", help="Up to the end, or to this time, ISO 8601 with its zone.")
 @click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
 @click.option("--apply", is_flag=True, help="Skip them (default: dry run).")
 @json_option

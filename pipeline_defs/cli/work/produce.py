@@ -21,9 +21,7 @@ from ..terminal import ERRORS, OUT
 @click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key-field", help="Field of each JSON line that becomes the record's key.")
 @click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
-@click.option(
-    "--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys."
-)
+@click.option("--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys.")
 @click.option("--timestamp-field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
 @click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition that is created. [default: 1]")
@@ -79,9 +77,7 @@ def produce(
     if replicas is not None and partitions is None:
         raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
     separator = "\t" if key_separator is None else key_separator
-    records = (
-        producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
-    )
+    records = producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()

@@ -8,15 +8,7 @@ import click
 
 from ...adapters.tables.duck import Duck
 from ...core.advice import counted
-from ...landing.auditing import (
-    Finding,
-    check_completeness,
-    check_published,
-    check_replay,
-    check_table,
-    check_tiling,
-    looked,
-)
+from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
 from ...operate.reports import NOT_ASKED, check_broker, trace_row
 from ...orchestration.assets.decoded_checks import check_decoded
 from ...orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
@@ -109,13 +101,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {
-                    "check": f.check,
-                    "passed": f.passed,
-                    "looked_at": f.looked_at,
-                    "facts": f.facts,
-                    "violations": f.violations,
-                }
+                {"check": f.check, "passed": f.passed, "looked_at": f.looked_at, "facts": f.facts, "violations": f.violations}
                 for f in findings
             ]
         )

@@ -18,14 +18,7 @@ from .columns import ANY, Column
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
-KINDS = {
-    "int": "integer",
-    "long": "integer",
-    "float": "number",
-    "double": "number",
-    "string": "text",
-    "bytes": "binary",
-}
+KINDS = {"int": "integer", "long": "integer", "float": "number", "double": "number", "string": "text", "bytes": "binary"}
 LOGICAL: Mapping[tuple[str, str], str] = {
     ("int", "date"): "date",
     **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},

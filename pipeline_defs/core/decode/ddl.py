@@ -35,19 +35,7 @@ OF_OTHERS: Mapping[str, str] = {  # as other systems call them
     "LIST": "ARRAY<TYPE>",
 }
 BEHIND = frozenset(
-    [
-        "NOT",
-        "NULL",
-        "COMMENT",
-        "DEFAULT",
-        "GENERATED",
-        "COLLATE",
-        "CONSTRAINT",
-        "CHECK",
-        "PRIMARY",
-        "UNIQUE",
-        "REFERENCES",
-    ]
+    ["NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "COLLATE", "CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "REFERENCES"]
 )
 """Words that may stand behind a column's type."""
 MOST_DIGITS = 38
@@ -109,9 +97,7 @@ class _DdlReader:
             self._take(">", f"the end of STRUCT<...> of `{path}`")
             return Column("struct", fields)
         if name not in KINDS:
-            other = (
-                f", did you mean {OF_OTHERS[name]}?" if name in OF_OTHERS else meant(name, [*KINDS, *NESTED, "STRUCT"])
-            )
+            other = f", did you mean {OF_OTHERS[name]}?" if name in OF_OTHERS else meant(name, [*KINDS, *NESTED, "STRUCT"])
             raise NotDdl(f"`{path}` has the type {name}, which Spark does not have{other}")
         if self._peek() == "(":
             self._refuse_digits(name, path)
@@ -129,9 +115,7 @@ class _DdlReader:
         if found and name in {"DECIMAL", "DEC", "NUMERIC"}:
             precision, scale = int(found[1]), int(found[2] or 0)
             if precision > MOST_DIGITS or scale > precision:
-                raise NotDdl(
-                    f"`{path}` is {name}({size}), expected at most {MOST_DIGITS} digits, and no more behind the point"
-                )
+                raise NotDdl(f"`{path}` is {name}({size}), expected at most {MOST_DIGITS} digits, and no more behind the point")
 
     def _nested(self, name: str, path: str, level: int) -> Column:
         self._take("<", f"{name}<...> of `{path}`")

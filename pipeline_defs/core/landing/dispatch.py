@@ -68,10 +68,7 @@ NEVER_TRIED = Tried(0, 0)
 
 
 def choose_due(
-    waiting: Iterable[OffsetRange],
-    held: Container[OffsetRange],
-    tried: Mapping[OffsetRange, Tried],
-    now_ms: int,
+    waiting: Iterable[OffsetRange], held: Container[OffsetRange], tried: Mapping[OffsetRange, Tried], now_ms: int
 ) -> list[OffsetRange]:
     """Choose, of ranges that wait, those that no run is at and whose back-off is over; their order stays."""
     return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]

@@ -58,9 +58,7 @@ def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bo
     if told is None:
         return True
     has_changed = (told.lag, told.end_offset) != (lag, end_offset)
-    return abs(now_ms - told.at_ms) >= (TOLD_EVERY_MS if has_changed else TOLD_WAITING_EVERY_MS) and (
-        has_changed or lag > 0
-    )
+    return abs(now_ms - told.at_ms) >= (TOLD_EVERY_MS if has_changed else TOLD_WAITING_EVERY_MS) and (has_changed or lag > 0)
 
 
 def landed_per_second(manifests: Iterable[Manifest], now_ms: int) -> float:

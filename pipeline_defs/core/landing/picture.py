@@ -106,9 +106,7 @@ def draw_picture(
     numbers = {"": 0}
     links = sorted(coverage.log.links, key=lambda link: link.offsets)
     gone: list[tuple[int, OffsetRange, tuple[Interval, ...]]] = []
-    for (generation, partition), group in groupby(
-        links, key=lambda link: (link.offsets.generation, link.offsets.partition)
-    ):
+    for (generation, partition), group in groupby(links, key=lambda link: (link.offsets.generation, link.offsets.partition)):
         first, start = len(picture.lengths), None
         for link in group:
             start = link.offsets.start if start is None else start
@@ -136,12 +134,7 @@ def draw_picture(
 
 
 def _add(
-    picture: Picture,
-    coverage: Coverage,
-    link: Link,
-    tried: Tried | None,
-    losses: list[Loss],
-    numbers: dict[str, int],
+    picture: Picture, coverage: Coverage, link: Link, tried: Tried | None, losses: list[Loss], numbers: dict[str, int]
 ) -> tuple[Interval, ...]:
     state, manifest = coverage.state_of(link), coverage.manifests.get(link.offsets)
     look, run_id, notes = LOOKS[state], "", []
@@ -189,8 +182,7 @@ def _add_holes(picture: Picture, gone: list[tuple[int, OffsetRange, tuple[Interv
             counts[cause] = counts.get(cause, 0) + hole.end - hole.start
         picture.totals += [(number, cause, count) for cause, count in sorted(counts.items())]
         picture.intervals += [
-            (number, hole.start - offsets.start, hole.end - hole.start, CAUSES.index(hole.cause))
-            for hole in holes[:most]
+            (number, hole.start - offsets.start, hole.end - hole.start, CAUSES.index(hole.cause)) for hole in holes[:most]
         ]
 
 

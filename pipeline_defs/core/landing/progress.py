@@ -37,9 +37,7 @@ class Silence:
     since_ms: int
 
 
-def find_silences(
-    coverage: Coverage, unplanned: Mapping[int, Unplanned], max_age_seconds: float, now_ms: int
-) -> list[Silence]:
+def find_silences(coverage: Coverage, unplanned: Mapping[int, Unplanned], max_age_seconds: float, now_ms: int) -> list[Silence]:
     """Find the Kafka partitions of which nothing has landed for too long, sorted; `unplanned` is by Kafka partition.
 
     | what waits longest | since | too long |
@@ -53,9 +51,7 @@ def find_silences(
     planned: dict[int, OffsetRange] = {}
     for offsets in coverage.pending():
         planned.setdefault(offsets.partition, offsets)
-    landed = {
-        p: at_ms for (generation, p), at_ms in coverage.last_landed().items() if generation == coverage.log.generation
-    }
+    landed = {p: at_ms for (generation, p), at_ms in coverage.last_landed().items() if generation == coverage.log.generation}
     found = []
     for partition in sorted({*planned, *unplanned}):
         first = planned.get(partition)

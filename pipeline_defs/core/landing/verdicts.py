@@ -93,8 +93,7 @@ def verify_staged(
     if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):
         violations.append(f"range {where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside the range")
     violations += [
-        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
-        for start, end in unexplained
+        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it" for start, end in unexplained
     ]
     gone = sum(hole.end - hole.start for hole in holes) + sum(end - start for start, end in unexplained)
     if rows + gone != len(offsets):

@@ -52,9 +52,7 @@ class Coverage:
     doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
     unfinished: frozenset[OffsetRange] = frozenset()
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _landed_among_first: dict[int, frozenset[OffsetRange]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Return whether the manifest exists and its file, where it has one, is published, as far as its size says."""
@@ -217,9 +215,9 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     log, found = coverage.log, dict[str, set[OffsetRange]]()
     for offsets in coverage.manifests.keys() - log.ranges.keys():
         seq = coverage.manifests[offsets].provenance.plan_seq
-        found.setdefault(
-            f"plan step {seq} is not there, or not the one that planned what it landed: manifests", set()
-        ).add(offsets)
+        found.setdefault(f"plan step {seq} is not there, or not the one that planned what it landed: manifests", set()).add(
+            offsets
+        )
     others = {
         "published files": {*coverage.published, *coverage.doubles.values()},
         "claims": {*coverage.claims},

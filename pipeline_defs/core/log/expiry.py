@@ -74,9 +74,7 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
     return max(0.0, min(soonest)) if soonest else None
 
 
-def read_rates(
-    looks: Sequence[Look], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS
-) -> Rates:
+def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS) -> Rates:
     """Return how far the log has moved since the oldest look of this generation that lies within the window."""
     seen = [
         look

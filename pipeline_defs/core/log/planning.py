@@ -316,8 +316,7 @@ def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
     if is_another(tail, state.topic_id):
         return []
     ends = {
-        p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end)
-        for p, seen in state.partitions.items()
+        p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end) for p, seen in state.partitions.items()
     }
     return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
 
@@ -348,9 +347,7 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
         generation, heads = generation + 1, firsts
     elif topic_id != tail.topic_id:
         # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
-        heads |= {
-            p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions
-        }
+        heads |= {p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions}
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
     appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
@@ -403,9 +400,7 @@ def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_m
     heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
 
 
-def _cuts_by_partition(
-    tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int
-) -> list[Iterator[OffsetRange]]:
+def _cuts_by_partition(tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int) -> list[Iterator[OffsetRange]]:
     """Return one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
     since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
 

@@ -65,13 +65,7 @@ KNOWN = frozenset(
     ]
 )
 _OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
-_CLOSED = (
-    "security.",
-    "sasl.",
-    "ssl.",
-    "schema.registry.",
-    "config.providers",
-)  # below these, what is not known is refused
+_CLOSED = ("security.", "sasl.", "ssl.", "schema.registry.", "config.providers")  # below these, what is not known is refused
 _REGISTRY = "schema.registry."
 _LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
 _PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
@@ -149,9 +143,7 @@ class ClientProperties:
         return text
 
 
-def parse_client_properties(
-    values: Mapping[str, str], where: str, lines: Mapping[str, int] | None = None
-) -> ClientProperties:
+def parse_client_properties(values: Mapping[str, str], where: str, lines: Mapping[str, int] | None = None) -> ClientProperties:
     """Check what a file has; raise `BadSetting` once, with all that is wrong.
 
     `where` names the file, `lines` has the line of each key. What is not understood is refused, not passed over: a key with
@@ -193,14 +185,9 @@ def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[st
     others = sorted(
         key for key in values.keys() - taken - mistaken.keys() if key.lower().startswith(_CLOSED) or key != key.lower()
     )
-    wrong = [
-        f"{_line_of(key, lines)}{said}"
-        for key, said in sorted(mistaken.items(), key=lambda item: lines.get(item[0], 0))
-    ]
+    wrong = [f"{_line_of(key, lines)}{said}" for key, said in sorted(mistaken.items(), key=lambda item: lines.get(item[0], 0))]
     if ours:
-        wrong.append(
-            f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here"
-        )
+        wrong.append(f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here")
     if others:
         wrong.append(
             f"not every client of Offsetlake can be told {', '.join(map(_shown, others))}, expected of its kind: {_kin(others)}"
@@ -363,9 +350,7 @@ def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[st
     if location is not None and text is not None:
         wrong.append(f"{store}.location and {store}.{inline} are both there, expected one of them")
     if location is not None and not location.startswith("/"):
-        wrong.append(
-            f"{store}.location is {_path(location)}, expected a whole path: each process has a folder of its own"
-        )
+        wrong.append(f"{store}.location is {_path(location)}, expected a whole path: each process has a folder of its own")
     if location is not None:
         return Pem(f"{store}.location {_path(location)}", location)
     return Pem(f"{store}.{inline}", text=text)

@@ -33,9 +33,7 @@ def parse_jaas(text: str) -> Jaas:
     """Read `<module> required key="value" ...;`, one entry and no more. Raises `NotJaas`."""
     kinds, words = _split(text)
     if not re.fullmatch(r"ww(w=[wq])*;", kinds) or words[1].lower() not in _FLAGS:
-        raise NotJaas(
-            'expected one `<login module> required username="..." password="...";`, quoted and with its semicolon'
-        )
+        raise NotJaas('expected one `<login module> required username="..." password="...";`, quoted and with its semicolon')
     return Jaas(words[0], dict(zip(words[2:-1:3], words[4:-1:3], strict=True)))
 
 

@@ -127,9 +127,7 @@ def _grown(target_bytes: int, table: Snapshot) -> int:
     return max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
 
 
-def _with_tails(
-    cut: Iterable[Sequence[Sequence[M]]], count: Callable[[Sequence[M]], int], *, every: bool
-) -> list[Sequence[M]]:
+def _with_tails(cut: Iterable[Sequence[Sequence[M]]], count: Callable[[Sequence[M]], int], *, every: bool) -> list[Sequence[M]]:
     """Return the groups of all stretches that are due, of each of which the last one weighs less than the target.
 
     These tails wait for more, unless `every` is set. Of more than a thousand such files those are compacted that weigh less
@@ -280,9 +278,7 @@ def verify_compacted(
     found = sum(end - start for start, end in runs)
     violations = [f"{where}: {difference}"] if difference else []
     if not group.rows == rows == found:
-        violations.append(
-            f"{where}: its files have {group.rows} rows, its footer says {rows}, its offset column has {found}"
-        )
+        violations.append(f"{where}: its files have {group.rows} rows, its footer says {rows}, its offset column has {found}")
     violations += [
         f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
         for (_, end), (start, _) in pairwise(runs)

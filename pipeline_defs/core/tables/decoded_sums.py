@@ -74,16 +74,7 @@ class DecodedSums:
         )
 
 
-_PLAIN = (
-    "ranges",
-    "rows",
-    "dead",
-    "contents",
-    "configured",
-    "first_event_ms",
-    "first_decoded_ms",
-    "last_decoded_ms",
-)
+_PLAIN = ("ranges", "rows", "dead", "contents", "configured", "first_event_ms", "first_decoded_ms", "last_decoded_ms")
 
 
 def sum_up(decodings: Iterable[Decoding]) -> DecodedSums:

@@ -197,18 +197,14 @@ def is_of_dead_letters(file: File) -> bool:
     return file.partition[DEAD] == "true"
 
 
-def replace_ranges(
-    ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File], now_ms: int
-) -> Commit:
+def replace_ranges(ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File], now_ms: int) -> Commit:
     """Return the commit that gives ranges their files, in the place of those that they have.
 
     `left` is what is left in each file that they have, by path, and in those of ranges that are to be decoded no more; of a
     file that has others `rests` has one with those alone.
     """
     adds = [file for decoding in ours for file in _files_of(decoding)]
-    return Commit(
-        [*adds, *(rests[path] for path, content in left.items() if content.ranges)], dict.fromkeys(left, now_ms)
-    )
+    return Commit([*adds, *(rests[path] for path, content in left.items() if content.ranges)], dict.fromkeys(left, now_ms))
 
 
 def paths_of(decoding: Decoding) -> list[str]:

@@ -152,14 +152,7 @@ def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
     """
     operation = "OPTIMIZE" if commit.is_compaction else "WRITE"
     actions: list[Mapping[str, Any]] = [
-        {
-            "commitInfo": {
-                "timestamp": now_ms,
-                "operation": operation,
-                "operationParameters": {},
-                "txnId": commit_id,
-            }
-        }
+        {"commitInfo": {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "txnId": commit_id}}
     ]
     if commit.metadata is not None:
         actions += [{"protocol": _protocol(commit.metadata)}, {"metaData": _metadata(commit.metadata)}]
@@ -225,9 +218,7 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = M
     commit_id, is_empty = "", True
     try:
         for action in actions:
-            kinds = {
-                kind: said for kind, said in action.items() if said is not None
-            }  # a checkpoint names all, of which one is
+            kinds = {kind: said for kind, said in action.items() if said is not None}  # a checkpoint names all, of which one is
             if "add" in kinds:
                 adds.append(_read_add(kinds["add"]))
             elif "remove" in kinds:

@@ -138,8 +138,7 @@ def find_due_by_files(
     for offsets, manifest in sorted(coverage.manifests.items()):
         file = files.find(offsets)
         is_due = coverage.is_landed(offsets) and (
-            file is None
-            or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
+            file is None or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
         )
         if is_due:
             new.append(manifest)
@@ -254,12 +253,7 @@ def file_of(manifest: Manifest, path: str) -> File:
 
 
 def compacted_file(
-    path: str,
-    offsets: OffsetRange,
-    staged: StagedFile,
-    revisions: Mapping[int, int],
-    made_at_ms: int,
-    weight_bytes: int = 0,
+    path: str, offsets: OffsetRange, staged: StagedFile, revisions: Mapping[int, int], made_at_ms: int, weight_bytes: int = 0
 ) -> File:
     """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
     later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}

@@ -31,9 +31,7 @@ class _Buffer:
     bytes: int = 0
 
 
-def read_and_write(
-    bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step
-) -> int:
+def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step) -> int:
     """Read on from the offsets that its group has committed to the end that the topic has now; return how many rows.
 
     `on_step` is told when a file is `written`, and when its offsets are `committed`.

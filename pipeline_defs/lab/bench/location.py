@@ -33,9 +33,7 @@ defs = {name}(Path(__file__).parent)
 """
 
 
-def write_location(
-    folder: Path, settings: Settings, *topics: Topic, built_by: str = f"{__name__}.build_location"
-) -> Path:
+def write_location(folder: Path, settings: Settings, *topics: Topic, built_by: str = f"{__name__}.build_location") -> Path:
     """Write a workspace with this location below a folder of its own; return the workspace's path.
 
     `built_by` is the function that the location calls with the folder for its definitions.

@@ -45,12 +45,7 @@ def choose_systems(names: str | None) -> list[str]:
 
 
 def run_bench(
-    settings: Settings,
-    loads: Sequence[Load],
-    systems: Sequence[str],
-    rounds: int,
-    visible: int,
-    tell: Tell,
+    settings: Settings, loads: Sequence[Load], systems: Sequence[str], rounds: int, visible: int, tell: Tell
 ) -> dict[str, Any]:
     """Measure everything in one world and return the document; what was started is stopped and deleted."""
     turns: dict[Load, list[Turn]] = {}
@@ -58,10 +53,7 @@ def run_bench(
         for load in loads:
             turns[load] = list(measure(bench, load, systems, rounds, tell))
         seen = measure_visible(bench, visible, tell) if visible else None
-        start = {
-            "session_seconds": round(bench.session_seconds, 3),
-            "first_job_seconds": round(bench.first_job_seconds, 3),
-        }
+        start = {"session_seconds": round(bench.session_seconds, 3), "first_job_seconds": round(bench.first_job_seconds, 3)}
     lines = [ratios(load, turns[load]) for load in loads]
     return {
         "ratios": lines,

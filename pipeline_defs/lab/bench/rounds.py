@@ -25,12 +25,7 @@ BYTES_TO = "structured_streaming"
 
 # value bytes -> ratio -> what it is to be at least; bytes at most
 TARGETS: Mapping[int, Mapping[str, float]] = {
-    100: {
-        "to_bare_spark": 0.9,
-        "to_spark_no_sink": 0.8,
-        "to_structured_streaming": 1.3,
-        "to_hand_written_loop": 2.0,
-    },
+    100: {"to_bare_spark": 0.9, "to_spark_no_sink": 0.8, "to_structured_streaming": 1.3, "to_hand_written_loop": 2.0},
     1_000: {
         "to_bare_spark": 0.9,
         "to_spark_no_sink": 0.5,
@@ -38,12 +33,7 @@ TARGETS: Mapping[int, Mapping[str, float]] = {
         "to_hand_written_loop": 2.0,
         "bytes_to_structured_streaming": 0.6,
     },
-    10_000: {
-        "to_bare_spark": 0.9,
-        "to_spark_no_sink": 0.5,
-        "to_structured_streaming": 1.0,
-        "to_hand_written_loop": 1.4,
-    },
+    10_000: {"to_bare_spark": 0.9, "to_spark_no_sink": 0.5, "to_structured_streaming": 1.0, "to_hand_written_loop": 1.4},
 }
 
 

@@ -183,8 +183,7 @@ def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
 
 
 POLICIES: Mapping[str, Callable[[Place], Timed]] = {
-    f"{OURS}_{policy.value}": partial(_offsetlake_under, policy)
-    for policy in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
+    f"{OURS}_{policy.value}": partial(_offsetlake_under, policy) for policy in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
 }
 """Landing under the other delivery policies: run where they are asked for."""
 SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
@@ -258,9 +257,7 @@ def _into_nothing(rows: DataFrame) -> None:
 def _our_read(place: Place) -> DataFrame:
     load = place.load
     marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
-    ranges = tuple(
-        TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items())
-    )
+    ranges = tuple(TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items()))
     read = Read(ranges, load.records_per_range)
     options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
     session = place.edges.engine(place.pyspark).session(SCAN_CONF)

@@ -38,12 +38,8 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
     "pulse: from produced to visible, and what a history of up to 1,000,000 ranges costs; about 20 minutes.",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
-@click.option(
-    "--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds."
-)
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}."
-)
+@click.option("--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds.")
+@click.option("--rounds", type=click.IntRange(min=1), help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}.")
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @json_option
@@ -116,9 +112,7 @@ def bench(
             (name, facts["median_seconds"], facts["records_per_second"], facts["bytes"], facts["files"])
             for name, facts in load["systems"].items()
         ]
-        title = (
-            f"{load['records']:,} records of {load['value_bytes']:,} B in {load['kafka_partitions']} Kafka partitions"
-        )
+        title = f"{load['records']:,} records of {load['value_bytes']:,} B in {load['kafka_partitions']} Kafka partitions"
         print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
     if report["time_to_visible"]:
         OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")

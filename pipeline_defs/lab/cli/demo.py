@@ -10,14 +10,7 @@ from contextlib import contextmanager
 
 import click
 from dagster import RunsFilter
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 
 from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
@@ -96,9 +89,7 @@ def demo(once: bool, days: int) -> None:
         records = _load_flights(edges, topic, days)
         with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
             spark.result()
-            OUT.print(
-                styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True
-            )
+            OUT.print(styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
             with OUT.status("auditing through Dagster"):
@@ -111,10 +102,7 @@ def demo(once: bool, days: int) -> None:
             _print_dead_letters(edges, topic)
             _print_derived(edges, topic)
             if not once:
-                OUT.print(
-                    styled("Dagster stays at ", (server.url, "bold"), "; press Ctrl-C to stop all of it"),
-                    soft_wrap=True,
-                )
+                OUT.print(styled("Dagster stays at ", (server.url, "bold"), "; press Ctrl-C to stop all of it"), soft_wrap=True)
                 _wait_for_interrupt(server)
 
 

@@ -33,9 +33,7 @@ COLUMNS = (
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--seed", default=1, show_default=True, help="Seed of the random schedules.")
-@click.option(
-    "--schedules", default=0, show_default=True, type=click.IntRange(min=0), help="Random crash schedules to run."
-)
+@click.option("--schedules", default=0, show_default=True, type=click.IntRange(min=0), help="Random crash schedules to run.")
 @click.option("--first", default=0, show_default=True, type=click.IntRange(min=0), help="Number of the first schedule.")
 @click.option(
     "--lake",

@@ -91,9 +91,7 @@ class Arena:
         """Create the topic, and give it a lake and a Dagster home of its own."""
         self.folder.mkdir(parents=True)
         base = self.settings.lake if Lake(self.settings.lake).store.is_remote else self.folder.parent
-        self.settings = replace(
-            self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster"
-        )
+        self.settings = replace(self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster")
         make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
         policy = Policy(records_per_range=self.records_per_range, max_age_seconds=0)
         self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
@@ -222,9 +220,7 @@ class Arena:
     # ---- running and killing
 
     @contextmanager
-    def stopped(
-        self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True
-    ) -> Iterator[Child]:
+    def stopped(self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True) -> Iterator[Child]:
         """Run the system in a child up to a step; the child is killed in the end, unless it was let go on.
 
         It has `each` records more to land; where it ends unseen, as the step of a peer may pass too fast, so many again.

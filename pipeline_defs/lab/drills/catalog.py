@@ -69,12 +69,7 @@ DRILLS: Mapping[str, Drill] = {
         Drill("lose_answers", "answers of commits are lost", faults.lose_answers, (OURS,), is_of_disk=True),
         Drill("race_planners", "two planners at once", faults.race_planners, (OURS,)),
         Drill("fill_disk", "the disk is full, then has room", faults.fill_disk, COMMITS, is_of_disk=True),
-        Drill(
-            "recover_from_kill",
-            "killed at work, and started again by a supervisor",
-            recovery.recover_from_kill,
-            COMMITS,
-        ),
+        Drill("recover_from_kill", "killed at work, and started again by a supervisor", recovery.recover_from_kill, COMMITS),
         Drill(
             "recover_from_failed_write",
             "a write fails once, under a supervisor",

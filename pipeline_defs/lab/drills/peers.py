@@ -100,9 +100,7 @@ class HandWrittenLoop(System):
         """Read on from the group's offsets to the end that there is now."""
         limit_files(self.disk_bytes)
         assert self.settings.bootstrap_servers is not None
-        read_and_write(
-            self.settings.bootstrap_servers, self.topic.name, Path(self.folder), group=self.group, on_step=watch
-        )
+        read_and_write(self.settings.bootstrap_servers, self.topic.name, Path(self.folder), group=self.group, on_step=watch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,7 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: st
     unknown = [name for name in names if name not in {*DRILLS, ACKS}]
     if unknown:
         raise BadSetting(
-            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join([*DRILLS, ACKS])}",
-            names=unknown,
+            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join([*DRILLS, ACKS])}", names=unknown
         )
     wanted = names or ([] if schedules else [*DRILLS, ACKS])
     drills = [DRILLS[name] for name in wanted if name != ACKS]
@@ -91,10 +90,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     random_rows: list[Row] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder,
-        _ground(settings, chosen, Path(folder)) as ground,
-    ):
+    with tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder, _ground(settings, chosen, Path(folder)) as ground:
         own, broker = ground
         turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
@@ -190,11 +186,7 @@ def _ground(settings: Settings, chosen: Chosen, folder: Path) -> Iterator[tuple[
 
 @contextmanager
 def open_arena(
-    settings: Settings,
-    broker: Broker,
-    folder: Path,
-    policy: Delivery,
-    configs: Mapping[str, str],
+    settings: Settings, broker: Broker, folder: Path, policy: Delivery, configs: Mapping[str, str]
 ) -> Iterator[Arena]:
     """Give an arena, and delete its lake and folder; where a drill fails before that, its own error is the one raised."""
     arena = Arena(settings, folder, policy, configs=configs, broker_pid=broker.pid)

@@ -24,9 +24,7 @@ def run_schedule(arena: Arena, seed: int, number: int) -> Row:
     """Run schedule `number` of a seed, and hold what is landed in the end against what was produced."""
     chance = random.Random(f"{seed}:{number}")  # noqa: S311
     started = time.monotonic()
-    arena.topic = replace(
-        arena.topic, policy=replace(arena.topic.policy, records_per_range=chance.choice([7, 20, 50, 100]))
-    )
+    arena.topic = replace(arena.topic, policy=replace(arena.topic.policy, records_per_range=chance.choice([7, 20, 50, 100])))
     system = arena.system(OURS)
     assert isinstance(system, Offsetlake)
     told = []

@@ -163,9 +163,7 @@ class Offsetlake(System):
         """Read plan log, manifests and ledger."""
         coverage = Lake(self.settings.lake).coverage(self.topic.name)
         manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
-        lost = tuple(
-            (o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage))
-        )
+        lost = tuple((o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage)))
         holes = sum(h.end - h.start for m in manifests for h in m.holes if h.cause != "lost")
         return Books(sum(manifest.rows for manifest in manifests), holes, lost)
 

@@ -222,9 +222,7 @@ def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
     """Refuse a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
     for key, value in tags.items():
         if key.startswith(("dagster/", "offsetlake/")):
-            raise ValueError(
-                f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name"
-            )
+            raise ValueError(f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name")
         if not TAG_KEY.fullmatch(key) or not TAG_VALUE.fullmatch(value):
             raise ValueError(
                 f"tag {key!r}: {value!r} is not one: key and value are letters, digits, `_`, `.` and `-`, at most 63, and "
@@ -242,8 +240,6 @@ def _described(topic: Topic, text: str) -> str:
 def _read_on() -> dict[str, Any]:
     """Return the documents that Dagster offers to open beside the defs.yaml; none where they are not there."""
     documents: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
-        dg.LocalFileCodeReference(file_path=str(DOCS / name), label=name)
-        for name in _DOCUMENTS
-        if (DOCS / name).is_file()
+        dg.LocalFileCodeReference(file_path=str(DOCS / name), label=name) for name in _DOCUMENTS if (DOCS / name).is_file()
     ]
     return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=documents)} if documents else {}

@@ -110,9 +110,7 @@ def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetC
     }
     if edges.settings.pages_url:
         metadata["open_the_map"] = dg.MetadataValue.url(f"{edges.settings.pages_url}/map/{topic.name}")
-    return dg.AssetCheckResult(
-        passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {})
-    )
+    return dg.AssetCheckResult(passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {}))
 
 
 _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {

@@ -40,9 +40,7 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     return [*news]
 
 
-def find_untold(
-    days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int
-) -> dict[str, DayFacts]:
+def find_untold(days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int) -> dict[str, DayFacts]:
     """Find the days whose rows are not what Dagster shows of them, sorted; `shown` is the data version of each."""
     found, own = decoded.sums.days, days.event_time.text
     news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "held"}

@@ -67,9 +67,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                         continue
                     if context.has_partition_key:
                         metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
-                        yield dg.MaterializeResult(
-                            metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest)
-                        )
+                        yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
                     else:
                         context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                     edges.watch_step("reported_decoded", key=verdict.offsets.key)

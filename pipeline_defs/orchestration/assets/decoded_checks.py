@@ -62,9 +62,7 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
     return Finding(COMPLETENESS, f"{sums.ranges} decoded ranges", tuple(violations), facts)
 
 
-def _find_without_file(
-    decoded: DecodedRanges, looked_at: Mapping[OffsetRange, Decoding]
-) -> Iterator[tuple[OffsetRange, str]]:
+def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, Decoding]) -> Iterator[tuple[OffsetRange, str]]:
     """Find the ranges whose rows, or dead letters, no file of the table has, and say what is missing."""
     for offsets, each in looked_at.items():
         for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True)):
@@ -123,9 +121,7 @@ def check_outside(topic: Topic, days: Days, edges: Edges, *, is_recent: bool = F
         ranges += [each.offsets.key] if found else []
     facts = outside(decoded.sums)
     others = {why: facts[why] - told[why] for why in _WHY}
-    texts += [
-        f"{others[why]} more rows of ranges that are compacted {reason}" for why, reason in _WHY.items() if others[why]
-    ]
+    texts += [f"{others[why]} more rows of ranges that are compacted {reason}" for why, reason in _WHY.items() if others[why]]
     looked_at = f"{decoded.sums.ranges} decoded ranges"
     return Finding(OUTSIDE, looked_at, tuple(texts), facts, tuple(ranges), is_warning=True)
 

@@ -67,9 +67,7 @@ class SideConfig(YamlModel):
         default=None, min_length=1, description="or a file that holds it, a path from the project's folder"
     )
     registry: Annotated[str | None, WRITTEN] = Field(
-        default=None,
-        min_length=1,
-        description="or the URL of a Schema Registry: records are of Confluent's wire format",
+        default=None, min_length=1, description="or the URL of a Schema Registry: records are of Confluent's wire format"
     )
     subject: Annotated[str | None, WRITTEN] = Field(
         default=None, min_length=1, description="the registry's subject, by default <topic>-<side>"
@@ -88,9 +86,7 @@ class SideConfig(YamlModel):
         schema = self.inline_schema
         if self.schema_file is not None:
             if schema is not None:
-                raise BadSetting(
-                    f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded"
-                )
+                raise BadSetting(f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded")
             path = project / self.schema_file
             try:
                 if not path.resolve().is_relative_to(project.resolve()):

@@ -39,19 +39,10 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
     """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
     @derived_asset(
-        topic,
-        "latest",
-        "",
-        lake,
-        folder=TREE,
-        deps=[topic.decoded_key],
-        description=latest_description(topic, config),
+        topic, "latest", "", lake, folder=TREE, deps=[topic.decoded_key], description=latest_description(topic, config)
     )
     def latest(
-        context: dg.AssetExecutionContext,
-        config: UpdateConfig,
-        edges: dg.ResourceParam[Edges],
-        pyspark: LazyPySparkResource,
+        context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> dg.MaterializeResult[Any]:
         assert topic.latest is not None
         with run_of(context, topic.upserting, edges):
@@ -165,14 +156,11 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
     if due.has_work:
         waits = due.why_anew or f"{due.waiting} ranges were decoded since"
-        return Finding(
-            RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",)
-        )
+        return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
     with ExitStack() as opened:
         placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
         inputs = Inputs(
-            fresh=open_sources(placed, placed, tools.lake, opened),
-            present=open_files(due.standing, tools.lake, opened),
+            fresh=open_sources(placed, placed, tools.lake, opened), present=open_files(due.standing, tools.lake, opened)
         )
         keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)
     first = ", ".join(map(str, wrong[:3]))
@@ -182,6 +170,4 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
         f"`{command('latest', topic, '--rebuild')}`"
     )
     violations = (text,) if wrong else ()
-    return Finding(
-        RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(placed)}
-    )
+    return Finding(RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(placed)})

@@ -69,10 +69,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
         metadata=raw_metadata(topic, lake),
     )
     def raw(
-        context: dg.AssetExecutionContext,
-        config: LandConfig,
-        edges: dg.ResourceParam[Edges],
-        pyspark: LazyPySparkResource,
+        context: dg.AssetExecutionContext, config: LandConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with run_of(context, topic.landing, edges):
             landed_by = read_landed_by(context.instance, context.run)
@@ -103,8 +100,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
                     edges.watch_step("landed", key=verdict.offsets.key)
                     if context.has_partition_key:
                         yield dg.MaterializeResult(
-                            metadata=range_metadata(topic, verdict, edges),
-                            data_version=dg.DataVersion(_digest(verdict)),
+                            metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
                         )
                     else:
                         context.log_event(materialization(topic, verdict, edges))
@@ -114,9 +110,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name in QUICK:
-                    context.log_event(
-                        as_evaluation(check_key(topic, name), lake_result(topic, name, edges, is_recent=True))
-                    )
+                    context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges, is_recent=True)))
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
 

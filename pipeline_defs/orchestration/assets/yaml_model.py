@@ -144,9 +144,7 @@ def number(low: float, high: float, *words: str) -> WrapValidator:
         if value in words or (isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high):
             return value
         found = shown(str(value).lower() if isinstance(value, bool) else repr(value))
-        raise ValueError(
-            f"expected a number from {low} to {high}{''.join(f' or {word}' for word in words)}, found {found}"
-        )
+        raise ValueError(f"expected a number from {low} to {high}{''.join(f' or {word}' for word in words)}, found {found}")
 
     return WrapValidator(check)
 

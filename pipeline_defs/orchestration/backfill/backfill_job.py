@@ -48,9 +48,7 @@ def build_backfill(topic: Topic) -> dg.Definitions:
         description=description,
         config_schema={
             "ranges": dg.Field(
-                _RANGES,
-                default_value={"last_minutes": DEFAULT_MINUTES},
-                description="Which ranges; exactly one of these.",
+                _RANGES, default_value={"last_minutes": DEFAULT_MINUTES}, description="Which ranges; exactly one of these."
             ),
             "on_change": dg.Field(_ON_CHANGE, default_value="keep", description=ON_CHANGE),
         },

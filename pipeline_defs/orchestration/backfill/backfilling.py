@@ -174,8 +174,6 @@ def follow_backfill(
         if len(found) == EVENTS_AT_ONCE:
             continue
         has_ended = backfill.status in BULK_ACTION_TERMINAL_STATUSES
-        yield BackfillState(
-            backfill.status.value, frozenset(done), len(run_ids), has_ended, backfill.status in SUCCEEDED
-        )
+        yield BackfillState(backfill.status.value, frozenset(done), len(run_ids), has_ended, backfill.status in SUCCEEDED)
         if has_ended:
             return

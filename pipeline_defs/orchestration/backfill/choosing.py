@@ -93,9 +93,7 @@ class Choice:
         if len(ways) != 1:
             called = _CALLED.get(self.said_in, {})
             found = f"by {' and '.join(called.get(way, way) for way in ways)}" if ways else "by nothing"
-            raise Refused(
-                f"ranges are chosen {found}, expected exactly one of {_EXPECTED[self.said_in]}; {NOTHING_DONE}"
-            )
+            raise Refused(f"ranges are chosen {found}, expected exactly one of {_EXPECTED[self.said_in]}; {NOTHING_DONE}")
         if ways == ["time"] and not all(times):
             both = f"{self.spelled('from_time')} and {self.spelled('to_time')}"
             raise Refused(f"only one end of a time is given, expected {both}; {NOTHING_DONE}")
@@ -128,9 +126,7 @@ class Choice:
                     f"{self.spelled('last_minutes')} {self.last_minutes} is no time, expected 1 or more; {NOTHING_DONE}"
                 )
             return max(0, now_ms - self.last_minutes * MINUTE_MS), now_ms
-        start, end = (
-            self._time(text, name) for text, name in ((self.from_time, "from_time"), (self.to_time, "to_time"))
-        )
+        start, end = (self._time(text, name) for text, name in ((self.from_time, "from_time"), (self.to_time, "to_time")))
         if start >= end:
             raise Refused(
                 f"{self.spelled('from_time')} {time_text(start)} is not before {self.spelled('to_time')} "
@@ -145,9 +141,7 @@ class Choice:
             raise Refused(f"{self.spelled(name)} {error}; {NOTHING_DONE}") from None
 
 
-def select_ranges(
-    choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
-) -> Selection:
+def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:
     """Select the ranges that a person means; never none: raises `Refused` or `EmptySelection`."""
     generation = coverage.log.generation if choice.generation is None else choice.generation
     in_time = lambda: select_times(topic, coverage, *choice.times(edges.now_ms()), edges)  # noqa: E731
@@ -165,9 +159,7 @@ def select_ranges(
     return select[choice.way]()
 
 
-def _select_decoded(
-    choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
-) -> Selection:
+def _select_decoded(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:
     """Select by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
     if choice.way == "failed":
         tried = read_tries(instance, topic.decoding).tried

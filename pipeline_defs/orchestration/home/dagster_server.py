@@ -111,9 +111,7 @@ class DagsterServer:
             self._serve(_free_port(0))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop()
 
     def check_alone(self) -> None:
@@ -289,6 +287,4 @@ def _free_port(*wanted: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
-    raise Refused(
-        f"port {wanted[-1]} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free"
-    )
+    raise Refused(f"port {wanted[-1]} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free")

@@ -17,15 +17,8 @@ from ...adapters.system.locks import hold
 from .launcher import LockingRunLauncher
 from .run_locks import FOLDER, forget_run, list_locked
 
-UNLAUNCHED_SECONDS = (
-    15.0  # a run that lives is submitted within moments of its creation, and launched of its dequeueing
-)
-_UNDER_WAY = [
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
-]
+UNLAUNCHED_SECONDS = 15.0  # a run that lives is submitted within moments of its creation, and launched of its dequeueing
+_UNDER_WAY = [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
 def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:

@@ -34,8 +34,7 @@ _TAKE = "SELECT pg_try_advisory_lock(hashtext('offsetlake.daemon'), hashtext(coa
 
 # Dagster's times have no zone: in Postgres they are of the session's zone, and Dagster reads them as UTC
 _HOURS_OFF = (
-    "SELECT max(abs(extract(timezone FROM day))) / 3600 "
-    "FROM unnest(ARRAY['2026-01-01', '2026-07-01']::timestamptz[]) AS day"
+    "SELECT max(abs(extract(timezone FROM day))) / 3600 FROM unnest(ARRAY['2026-01-01', '2026-07-01']::timestamptz[]) AS day"
 )
 
 Standing = Literal["leads", "waits", "unreachable"]

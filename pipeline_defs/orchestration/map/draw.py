@@ -45,9 +45,7 @@ def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
         scratch.write_text(page(picture, now_ms, remark))
         scratch.replace(file)
     except OSError as error:
-        raise Refused(
-            f"cannot write the map to {file}: {error.strerror}; nothing was written; name another --out"
-        ) from error
+        raise Refused(f"cannot write the map to {file}: {error.strerror}; nothing was written; name another --out") from error
 
 
 def map_file(topic: Topic, edges: Edges) -> Path:

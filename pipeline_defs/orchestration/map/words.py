@@ -80,8 +80,7 @@ def summary(picture: Picture) -> str:
     rows = [
         f"| {each} | "
         + " | ".join(
-            f"{count:,}"
-            for count in (*(counts(picture, line)[look] for look in LinkLook), *(decoded(picture, line) or ()))
+            f"{count:,}" for count in (*(counts(picture, line)[look] for look in LinkLook), *(decoded(picture, line) or ()))
         )
         + " |"
         for each, line in zip(names, picture.lines, strict=True)

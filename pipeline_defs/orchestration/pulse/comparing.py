@@ -41,9 +41,7 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
     return compare_with_lake
 
 
-def is_comparison_due(
-    topics: Sequence[Topic], tags: Mapping[str, str], instance: dg.DagsterInstance, edges: Edges
-) -> bool:
+def is_comparison_due(topics: Sequence[Topic], tags: Mapping[str, str], instance: dg.DagsterInstance, edges: Edges) -> bool:
     """Return whether a comparison is to be made: none with these tags was since this process began to tick, or for an hour.
 
     One that failed is made again after ten minutes: it was killed, or found what a person has to mend.

@@ -131,14 +131,8 @@ def find_runs(
     lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
     slow = read_slow(instance, edges.now_ms()) if lanes > 1 else set[str]()
     if slow:
-        postponed.append(
-            f"slow, so apart for ten minutes, or until a job of its own is quick: {', '.join(sorted(slow))}"
-        )
-    due = (
-        lane_of(each.topic.name, lanes, each.failures, is_slow=is_slow(each.topic, slow))
-        for each in ticks
-        if each.is_due
-    )
+        postponed.append(f"slow, so apart for ten minutes, or until a job of its own is quick: {', '.join(sorted(slow))}")
+    due = (lane_of(each.topic.name, lanes, each.failures, is_slow=is_slow(each.topic, slow)) for each in ticks if each.is_due)
     for lane in sorted(set(due)):
         tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}
         why = find_postponed(instance, tags, edges.now_ms())
@@ -153,9 +147,7 @@ def find_runs(
 def _log(ticks: Sequence[TopicTick], context: dg.SensorEvaluationContext) -> None:
     for each in ticks:
         if each.landing is not None and each.landing.planned:
-            context.log.info(
-                "topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending
-            )
+            context.log.info("topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending)
         if each.error is not None:
             context.log.error("topic=%s %s", each.topic.name, each.error)
 

@@ -66,9 +66,7 @@ def land_and_derive(
     Raises `RangesFailed` in the end, with what failed.
     """
     with at_work(context, edges):
-        run = _PulseRun(
-            {topic.name: topic for topic in topics}, context, edges, pyspark, context.run.tags.get(LANE_TAG)
-        )
+        run = _PulseRun({topic.name: topic for topic in topics}, context, edges, pyspark, context.run.tags.get(LANE_TAG))
         run.land()
         run.check()
         run.decode()
@@ -233,9 +231,7 @@ class _PulseRun:
 
     def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
         """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
-        lane = lane_of(
-            topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow)
-        )
+        lane = lane_of(topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow))
         return self.lane in {None, lane}
 
     def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:

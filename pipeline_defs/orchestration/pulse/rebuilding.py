@@ -33,10 +33,7 @@ class Rebuilt:
 
 
 def rebuild_topic(
-    topic: Topic,
-    edges: Edges,
-    instance: dg.DagsterInstance,
-    on_restored: Callable[[int, int], None] = lambda done, total: None,
+    topic: Topic, edges: Edges, instance: dg.DagsterInstance, on_restored: Callable[[int, int], None] = lambda done, total: None
 ) -> Rebuilt:
     """Give Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
 

@@ -145,17 +145,13 @@ def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, ed
     return registered
 
 
-def _tell_landed(
-    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges
-) -> tuple[str | None, bool]:
+def _tell_landed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> tuple[str | None, bool]:
     """Tell Dagster, and the raw table, of landed ranges that a crash left untold.
 
     Return why the table could not be told, and whether nothing was left to tell.
     """
     held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
-    told = report_unseen(
-        instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK
-    )
+    told = report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     failure = None
     if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
@@ -311,9 +307,7 @@ def run_latest_tick(
     return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
 
 
-def _tell_latest(
-    topic: Topic, standing: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known
-) -> None:
+def _tell_latest(topic: Topic, standing: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
     """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
     event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None

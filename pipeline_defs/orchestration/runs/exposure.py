@@ -48,9 +48,7 @@ class Endangered:
         return min(1.0, self.seconds / kept)
 
 
-def read_endangered(
-    topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges
-) -> list[Endangered]:
+def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges) -> list[Endangered]:
     """Read what of a topic is not landed and since when; nothing where all is."""
     kafka = edges.kafka(topic)
     level = topic.policy.isolation_level
@@ -94,9 +92,7 @@ def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> i
     return head.offset if head else marks.earliest
 
 
-def _bytes_per_offset(
-    topic: Topic, kafka: Kafka, marks: Mapping[int, Watermarks], retention: Retention
-) -> dict[int, float]:
+def _bytes_per_offset(topic: Topic, kafka: Kafka, marks: Mapping[int, Watermarks], retention: Retention) -> dict[int, float]:
     if retention.bytes is None:
         return {}
     sizes = kafka.read_sizes(topic.name, sorted(marks))

@@ -47,9 +47,7 @@ def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
         "not_accepted_offsets": sum(len(loss.offsets) for loss in waiting),
     }
-    return Finding(
-        "losses", f"{len(losses)} losses", _texts(topic, waiting), facts, tuple(loss.key for loss in waiting)
-    )
+    return Finding("losses", f"{len(losses)} losses", _texts(topic, waiting), facts, tuple(loss.key for loss in waiting))
 
 
 def check_nothing_lost(topic: Topic, losses: list[Loss]) -> Finding:

@@ -48,9 +48,7 @@ _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
 # two processes that register the same key at once: the second one finds what the first one has written
 @stamina.retry(on=IntegrityError, attempts=5, wait_initial=0.05, wait_max=1.0)
-def register_keys(
-    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()
-) -> int:
+def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()) -> int:
     """Register the keys that the log has and Dagster lacks, in log order; return how many.
 
     Retired ones stay away, but for those that are `wanted` again.
@@ -122,11 +120,7 @@ def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
 
 
 def report_losses(
-    instance: dg.DagsterInstance,
-    topic: Topic,
-    losses: Sequence[Loss],
-    skips: Sequence[Skip],
-    told: dg.EventLogEntry | None,
+    instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], skips: Sequence[Skip], told: dg.EventLogEntry | None
 ) -> bool:
     """Report losses, and what was left out on purpose, where Dagster was not `told` them last; return whether that was so."""
     before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
@@ -165,9 +159,7 @@ def report_lag(
     lag, end_offset = sum(each.offsets for each in lags), sum(each.end for each in lags)
     if not is_lag_news(told, lag, end_offset, now_ms):
         return told
-    rows = [
-        f"| {each.partition} | {each.landed:,} | {each.end:,} | {each.offsets:,} |" for each in lags[:SHOWN_PARTITIONS]
-    ]
+    rows = [f"| {each.partition} | {each.landed:,} | {each.end:,} | {each.offsets:,} |" for each in lags[:SHOWN_PARTITIONS]]
     metadata: dict[str, Any] = {
         "lag": lag,
         "lag_seconds": round(waiting_seconds, 3),
@@ -181,10 +173,7 @@ def report_lag(
 
 
 def report_check(
-    instance: dg.DagsterInstance,
-    key: dg.AssetCheckKey,
-    result: dg.AssetCheckResult,
-    latest: AssetCheckExecutionRecord | None,
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg.AssetCheckResult, latest: AssetCheckExecutionRecord | None
 ) -> bool:
     """Report a check's result outside of any run where it is not what its `latest` record says; return whether it was."""
     event = latest.event if latest else None

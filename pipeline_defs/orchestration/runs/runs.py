@@ -79,9 +79,7 @@ class StepSummary:
     A run of many topics passes thousands of steps, and a line costs Dagster as much as a small file costs Spark.
     """
 
-    PASSED_BY_MANY = frozenset(
-        {"find", "verify", "verify_decoded", "commit", "publish", "link_to_table", "append", "report"}
-    )
+    PASSED_BY_MANY = frozenset({"find", "verify", "verify_decoded", "commit", "publish", "link_to_table", "append", "report"})
 
     def __init__(self, context: Context) -> None:
         self._log = step_logger(context)

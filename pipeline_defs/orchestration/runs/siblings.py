@@ -31,11 +31,7 @@ class Sibling:
 
 
 def read_siblings(
-    instance: dg.DagsterInstance,
-    run: DagsterRun,
-    topic: Topic,
-    planned: Callable[[], Collection[OffsetRange]],
-    room: int,
+    instance: dg.DagsterInstance, run: DagsterRun, topic: Topic, planned: Callable[[], Collection[OffsetRange]], room: int
 ) -> list[Sibling]:
     """Read the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
 

@@ -169,9 +169,7 @@ def _parsed(text: str) -> _Entries:
 
 
 def _change(
-    instance: dg.DagsterInstance,
-    duties: Collection[Duty],
-    news: Callable[[Duty, _Entries], dict[str, _Entry | None]],
+    instance: dg.DagsterInstance, duties: Collection[Duty], news: Callable[[Duty, _Entries], dict[str, _Entry | None]]
 ) -> None:
     """Write what is news of each duty on top of what is known; none takes a thing away."""
     settled, texts = _settle(instance, duties)[0], {}

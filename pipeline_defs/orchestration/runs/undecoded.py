@@ -49,9 +49,7 @@ class Undecoded:
         some = f"{len(self.due):,} range{'s wait' if len(self.due) > 1 else ' waits'}"
         attempts = [tried.attempts for offsets in self.due if (tried := self.tried.get(offsets, NEVER_TRIED)).attempts]
         failed = (
-            f" ({len(attempts):,} failed, up to {max(attempts)} times in a row: why is in the failed run)"
-            if attempts
-            else ""
+            f" ({len(attempts):,} failed, up to {max(attempts)} times in a row: why is in the failed run)" if attempts else ""
         )
         return pending_text(
             f"{some} to be decoded since {time_text(min(self.due.values()))}{failed}",
@@ -85,14 +83,7 @@ def read_undecoded(
     decoded = edges.decodings.read_ranges(topic.name)
     coverage = with_undecoded(coverage, decoded, edges.lake)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
-    return Undecoded(
-        due,
-        decoded,
-        tries.held,
-        tries.tried,
-        known.active.turns(topic.decoding),
-        tries.of(ALL),
-    )
+    return Undecoded(due, decoded, tries.held, tries.tried, known.active.turns(topic.decoding), tries.of(ALL))
 
 
 def undecoded_text(

@@ -71,10 +71,7 @@ def note_silence(topic: Topic, error: BrokerUnavailable, edges: Edges) -> None:
 
 
 def visit_topics(
-    topics: Sequence[Topic],
-    edges: Edges,
-    visit: Callable[[Topic], T],
-    failed: Callable[[Topic, OffsetlakeError], T],
+    topics: Sequence[Topic], edges: Edges, visit: Callable[[Topic], T], failed: Callable[[Topic, OffsetlakeError], T]
 ) -> list[T]:
     """Visit each topic, and return what was found, in the order of the topics; `failed` is called where that raises."""
     clusters: dict[str, list[Topic]] = {}
@@ -108,10 +105,7 @@ def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], obj
 
 
 def _visit_cluster(
-    topics: Sequence[Topic],
-    edges: Edges,
-    visit: Callable[[Topic], T],
-    failed: Callable[[Topic, OffsetlakeError], T],
+    topics: Sequence[Topic], edges: Edges, visit: Callable[[Topic], T], failed: Callable[[Topic, OffsetlakeError], T]
 ) -> dict[str, T]:
     """Visit the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
 

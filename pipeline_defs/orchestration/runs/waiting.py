@@ -40,13 +40,7 @@ UPDATING = Words("updating", None)
 
 
 def pending_text(
-    head: str,
-    turns: Turns,
-    words: Words,
-    *,
-    held: int,
-    last_done_ms: int | None = None,
-    postponed: str | None = None,
+    head: str, turns: Turns, words: Words, *, held: int, last_done_ms: int | None = None, postponed: str | None = None
 ) -> str:
     """Return what pending work waits for, and since when; `head` says what and how much it is.
 
@@ -62,9 +56,7 @@ def pending_text(
 
 def block_text(block: Block, slots: int, words: Words) -> str:
     """Return what blocks pending work, and since when."""
-    state = {RunState.STARTED: "at work", RunState.CANCELING: "being cancelled"}.get(
-        block.run.state, _SINCE[block.run.state]
-    )
+    state = {RunState.STARTED: "at work", RunState.CANCELING: "being cancelled"}.get(block.run.state, _SINCE[block.run.state])
     text = f"run {block.run.run_id[:8]} of {block.run.job} is {state} since {time_text(block.run.since_ms)}"
     others = _runs_text(block.others)
     return (

@@ -61,9 +61,7 @@ def compact_tables(
     def attempt() -> Attempt:
         return Attempt(f"{run_id[:8]}-{uuid.uuid4().hex[:8]}", run_id, code_version())
 
-    compactions = [
-        compact_table(DecodedTable(topic.name, edges.decodings), attempt(), tools, target_bytes, every=every)
-    ]
+    compactions = [compact_table(DecodedTable(topic.name, edges.decodings), attempt(), tools, target_bytes, every=every)]
     if edges.settings.has_raw_table:
         compactions.insert(0, compact(topic.name, attempt(), tools, target_bytes, every=every))
     for verdicts in compactions:

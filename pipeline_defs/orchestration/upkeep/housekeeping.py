@@ -59,9 +59,7 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
     @dg.op(
         name=chore.job.split("_")[0],
         description=chore.description,
-        config_schema={
-            "topics": dg.Field([str], default_value=[], description="Which topics; all, where none is named.")
-        },
+        config_schema={"topics": dg.Field([str], default_value=[], description="Which topics; all, where none is named.")},
         pool=chore.job,
     )
     def do(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
@@ -85,11 +83,7 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
 
 
 def _with_schedule(
-    job: dg.JobDefinition,
-    cron: str,
-    description: str,
-    is_due: Callable[[Edges, dg.DagsterInstance], bool],
-    nothing: str,
+    job: dg.JobDefinition, cron: str, description: str, is_due: Callable[[Edges, dg.DagsterInstance], bool], nothing: str
 ) -> dg.Definitions:
     """Return a job with the schedule that launches it where it is due, and else says that there is nothing."""
 
@@ -100,9 +94,7 @@ def _with_schedule(
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=description,
     )
-    def schedule(
-        context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]
-    ) -> dg.RunRequest | dg.SkipReason:
+    def schedule(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
         return dg.RunRequest() if is_due(edges, context.instance) else dg.SkipReason(nothing)
 
     return dg.Definitions(jobs=[job], schedules=[schedule])
@@ -131,9 +123,7 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
         if is_due or time.monotonic() - began > LOOKING_SECONDS:
             return True
     if failures:
-        raise TopicsFailed(
-            f"{len(failures)} of {len(topics)} topics cannot be looked at; nothing of others is due", failures
-        )
+        raise TopicsFailed(f"{len(failures)} of {len(topics)} topics cannot be looked at; nothing of others is due", failures)
     return False
 
 
@@ -150,9 +140,7 @@ def _retire(topic: Topic, context: dg.OpExecutionContext, edges: Edges, _: LazyP
     coverage, due = edges.lake.coverage(topic.name), read_due(topic, edges)
     gone = retire_keys(topic, coverage, context.instance, due)
     if gone:
-        context.log.info(
-            "step=retired topic=%s keys=%s first=%s last=%s", topic.name, len(gone), gone[0].key, gone[-1].key
-        )
+        context.log.info("step=retired topic=%s keys=%s first=%s last=%s", topic.name, len(gone), gone[0].key, gone[-1].key)
 
 
 _RETIREMENT = Chore(
@@ -261,9 +249,7 @@ def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
         at = context.scheduled_execution_time.isoformat()
         return [
             dg.RunRequest(
-                f"{topic.name} {at}",
-                asset_check_keys=audit_keys(topic),
-                tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"},
+                f"{topic.name} {at}", asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"}
             )
             for topic in topics
         ]

@@ -98,9 +98,7 @@ class Pruning:
     def is_shown(self, run_id: str) -> bool:
         """Return whether an asset, or a partition that there still is, was last materialised, or begun, by this run."""
         events = self.instance.all_logs(run_id, of_type=_SHOWING)
-        asked = {
-            (event.dagster_event.asset_key, event.dagster_event.partition) for event in events if event.dagster_event
-        }
+        asked = {(event.dagster_event.asset_key, event.dagster_event.partition) for event in events if event.dagster_event}
         return any(self._is_last(key, partition, run_id) for key, partition in asked if key is not None)
 
     def _is_last(self, key: dg.AssetKey, partition: str | None, run_id: str) -> bool:
@@ -109,9 +107,7 @@ class Pruning:
         chosen = AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
         last = self.instance.fetch_materializations(chosen, limit=1).records
         begun = self.instance.event_log_storage.get_latest_planned_materialization_info(key, partition)
-        return any(each.event_log_entry.run_id == run_id for each in last) or (
-            begun is not None and begun.run_id == run_id
-        )
+        return any(each.event_log_entry.run_id == run_id for each in last) or (begun is not None and begun.run_id == run_id)
 
     def _is_there(self, key: dg.AssetKey, partition: str) -> bool:
         """Return whether a partition is shown: a range of a topic may be retired, of any other asset nobody knows."""

@@ -45,12 +45,7 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     raw = f.col(column)
     kind = read_type(rows.sparkSession, reader)
     return _decoded(
-        raw,
-        _read(raw, reader, reader),
-        kind,
-        (f.lit("avro_malformed"), f.lit(NOT_ONE_DATUM.format("the schema"))),
-        no_id(),
-        {},
+        raw, _read(raw, reader, reader), kind, (f.lit("avro_malformed"), f.lit(NOT_ONE_DATUM.format("the schema"))), no_id(), {}
     )
 
 
@@ -81,12 +76,7 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
 
 
 def _decoded(
-    raw: Column,
-    datum: Column,
-    kind: DataType,
-    failure: tuple[Column, Column],
-    written_with: Column,
-    schemas: Mapping[str, str],
+    raw: Column, datum: Column, kind: DataType, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
     read = f.struct(raw.isNull().alias("is_null"), datum.alias("datum"), written_with.alias("schema_id"))
 
@@ -147,8 +137,5 @@ def _text(schema: Registered) -> str:
 def _failure(schema_id: int, mismatch: Mismatch | None) -> tuple[str, str]:
     """Return class and text of what is wrong with a record of this schema that could not be read."""
     if mismatch:
-        return (
-            "incompatible_schema",
-            f"written with schema {schema_id}, which the reader's cannot read: {mismatch.reason}",
-        )
+        return ("incompatible_schema", f"written with schema {schema_id}, which the reader's cannot read: {mismatch.reason}")
     return "avro_malformed", NOT_ONE_DATUM.format(f"schema {schema_id}")

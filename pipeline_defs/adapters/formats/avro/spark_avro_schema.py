@@ -105,8 +105,7 @@ def find_mismatch(writer: str, reader: str) -> Mismatch | None:
     try:
         # names are Spark's to judge: by Avro 1.12 they may be of any letters, by its Python of ASCII's
         pair = [
-            parse(_bare(parse_avro(text)), None, validate_enum_symbols=False, validate_names=False)
-            for text in (reader, writer)
+            parse(_bare(parse_avro(text)), None, validate_enum_symbols=False, validate_names=False) for text in (reader, writer)
         ]
         found = check().get_compatibility(*pair)
     except (*NOT_A_SCHEMA, AvroException) as error:

@@ -26,15 +26,7 @@ TAKES = {
     "MAP": frozenset({"object"}),
     "ARRAY": frozenset({"array"}),
 }
-NAMES = {
-    dict: "object",
-    list: "array",
-    str: "string",
-    bool: "boolean",
-    int: "number",
-    float: "number",
-    type(None): "null",
-}
+NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 UNEXPLAINED = "it is not of the schema's types"
 
 

@@ -68,9 +68,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     # know these names
     box, end = secrets.token_hex(8), secrets.token_hex(8)
     boxed = f.concat(f.lit(f'{{"{box}":{{"v":'), text, f.lit(f',"{end}":null}}}}'))
-    wrapped = StructType(
-        [StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())]
-    )
+    wrapped = StructType([StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())])
     # bytes are ASCII where they stay as many as Latin 1; to be told so is faster than to be told that they are UTF-8
     is_ascii = f.octet_length(f.decode(source.cast("binary"), "ISO-8859-1")) == f.octet_length(text)
     # asked for by several fields, in each row: what is asked for twice without condition Spark works out once
@@ -93,10 +91,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
         failure = (
             f.when(~read["is_utf8"], failed("not_utf8", f.lit("the bytes are not UTF-8")))
-            .when(
-                read["is_halved"],
-                failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")),
-            )
+            .when(read["is_halved"], failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")))
             .when(~(is_read | is_json), failed("json_malformed", f.lit(NO_VALUE)))
             .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
         )

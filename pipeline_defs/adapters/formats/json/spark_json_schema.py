@@ -73,9 +73,7 @@ def _join(
             .when(found.isNotNull() & is_json, failed("schema_violated", found))
             .otherwise(inner.failure)
         )
-        return SideOutcome(
-            inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"]
-        )
+        return SideOutcome(inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"])
 
     return Decoded(read, judge, schemas)
 

@@ -149,11 +149,7 @@ def _explain(error: BaseException) -> str:
     """Return what is wrong with a message that has no columns, without any of what it says."""
     if isinstance(error, Unsaid):
         return str(error)
-    return (
-        "a string is not UTF-8"
-        if "utf-8" in str(error).lower()
-        else "ptars, which makes columns of messages, fails at it"
-    )
+    return "a string is not UTF-8" if "utf-8" in str(error).lower() else "ptars, which makes columns of messages, fails at it"
 
 
 def _defines_date(file: FileDescriptorProto) -> bool:

@@ -215,9 +215,7 @@ class _Problems:
             columns += 1 if field.message_type is None else self.find(field.message_type, (*outside, name))
         self._columns[name] = columns
         if columns > MOST_COLUMNS and not self.found:
-            self.found.append(
-                f"{name} has more than {MOST_COLUMNS:,} columns, once each message is put where it is named"
-            )
+            self.found.append(f"{name} has more than {MOST_COLUMNS:,} columns, once each message is put where it is named")
         return columns
 
 

@@ -52,9 +52,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     for each, (prefixes, _) in compared.items():
         for prefix in prefixes:
             start = head_of(each) + prefix
-            body = body.when(
-                f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1)
-            )
+            body = body.when(f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1))
     read = _read(body, file, reader)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     schemas = writers | ({} if side.schema else {"reader": _text(given)})
@@ -73,10 +71,7 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
     if mismatches:
         reason = "; ".join(mismatches)
         return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
-    return encode_path(written), (
-        "other_message",
-        f"another message of schema {schema.id}, expected {reader.full_name}",
-    )
+    return encode_path(written), ("other_message", f"another message of schema {schema.id}, expected {reader.full_name}")
 
 
 def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:

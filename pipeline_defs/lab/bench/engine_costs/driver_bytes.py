@@ -56,11 +56,7 @@ def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[st
 
 def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy, load: Load) -> float:
     """Land by a cluster; return the share of bytes that pass the run's process and Spark's driver."""
-    with (
-        CountingProxy(f"http://{LOOPBACK}:{cluster.port}") as connect,
-        connect.counting() as said,
-        store.counting() as seen,
-    ):
+    with CountingProxy(f"http://{LOOPBACK}:{cluster.port}") as connect, connect.counting() as said, store.counting() as seen:
         url = cluster.url.replace(f":{cluster.port}/", f":{connect.port}/")
         pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
     ours = seen[pid] + seen[cluster.processes["server"].pid]

@@ -45,9 +45,7 @@ def run_engine_bench(settings: Settings, profile: EngineProfile, tell: Tell) -> 
         details: dict[str, dict[str, Any]] = {
             "client": client_cost.measure_client(bench, profile.rounds, tell, profile.client),
             "backlog": backlog.measure_backlog(bench, profile.rounds, tell, profile.backlog_ranges),
-            "run": run_cost.measure_run_cost(
-                bench, profile.rounds, tell, load=profile.run, idle_seconds=profile.idle_seconds
-            ),
+            "run": run_cost.measure_run_cost(bench, profile.rounds, tell, load=profile.run, idle_seconds=profile.idle_seconds),
             "visible": visible.measure_visible(bench, profile.rounds, tell, profile.visible),
             "driver_bytes": driver_bytes.measure_driver_bytes(bench, tell, profile.driver_bytes),
         }

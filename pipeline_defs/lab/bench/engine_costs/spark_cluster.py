@@ -87,9 +87,7 @@ class SparkCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -175,9 +173,7 @@ class SparkCluster:
         work.mkdir(exist_ok=True)
         if name == "server":
             java.insert(-2, f"-Duser.dir={work}")  # where it makes its folder `artifacts`
-        self.processes[name] = spawn_process(
-            [*java, *command], log=self.folder / f"{name}.log", environment=environment
-        )
+        self.processes[name] = spawn_process([*java, *command], log=self.folder / f"{name}.log", environment=environment)
 
 
 def _order(name: str) -> int:

@@ -35,9 +35,7 @@ def measure_append(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> 
             f"landing {load.records:,} records of {load.value_bytes:,} B in {load.records // load.records_per_range} ranges: "
             "the seconds that end with a step of the raw table's append, over all others"
         ),
-        "append_to_landing": spread(
-            [append / (whole - append) for whole, append in zip(seconds, appends, strict=True)]
-        ),
+        "append_to_landing": spread([append / (whole - append) for whole, append in zip(seconds, appends, strict=True)]),
         "seconds": spread(seconds),
         "append_seconds": spread(appends),
     }

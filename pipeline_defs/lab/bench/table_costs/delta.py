@@ -34,9 +34,7 @@ class DeltaState:
         if not DeltaTable.is_deltatable(str(self.folder)):
             self.recompute(files)
             return
-        merge = self._open().merge(
-            find_winners(files), "present.key = fresh.key", source_alias="fresh", target_alias="present"
-        )
+        merge = self._open().merge(find_winners(files), "present.key = fresh.key", source_alias="fresh", target_alias="present")
         merge = merge.when_matched_delete("fresh.value IS NULL").when_matched_update_all()
         merge.when_not_matched_insert_all("fresh.value IS NOT NULL").execute()
 

@@ -46,22 +46,14 @@ def run_derived_bench(settings: Settings, profile: DerivedProfile, tell: Tell) -
         large = upsert.measure_large(bench, tell, profile.large)
     report = {
         "upsert": _section(
-            {
-                "to_delta_rs": updates["to_delta_rs"],
-                "large_seconds": large["seconds"],
-                "large_peak_bytes": large["peak_bytes"],
-            },
+            {"to_delta_rs": updates["to_delta_rs"], "large_seconds": large["seconds"], "large_peak_bytes": large["peak_bytes"]},
             {"updates": updates, "large": large},
         ),
-        "derived": _section(
-            {name: decoding["ratios"][name] for name in ("json_to_landing", "avro_to_landing")}, decoding
-        ),
+        "derived": _section({name: decoding["ratios"][name] for name in ("json_to_landing", "avro_to_landing")}, decoding),
         "table": _section({"append_to_landing": append["append_to_landing"]}, append),
     }
     medians = {
-        f"{section}.{name}": figure["median"]
-        for section, found in report.items()
-        for name, figure in found["spread"].items()
+        f"{section}.{name}": figure["median"] for section, found in report.items() for name, figure in found["spread"].items()
     }
     return {
         **report,

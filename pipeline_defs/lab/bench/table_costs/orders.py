@@ -91,9 +91,7 @@ DECODES: Mapping[str, Mapping[str, Decode]] = {
         "string": Decode(Side(Format.STRING), Side(Format.STRING), NO_BUDGET),
     },
     "avro": {"avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET)},
-    "protobuf": {
-        "protobuf": Decode(Side(Format.STRING), Side(Format.PROTOBUF, PROTO, message="Order"), NO_BUDGET),
-    },
+    "protobuf": {"protobuf": Decode(Side(Format.STRING), Side(Format.PROTOBUF, PROTO, message="Order"), NO_BUDGET)},
 }
 
 

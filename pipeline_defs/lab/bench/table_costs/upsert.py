@@ -87,10 +87,7 @@ class _Decoded:
     def put_some(self) -> list[Path]:
         """Decode the rows of an update."""
         each = self._state.rows // RANGES
-        return [
-            self._put(partition, self._chance.integers(0, self._state.keys // RANGES, each))
-            for partition in range(RANGES)
-        ]
+        return [self._put(partition, self._chance.integers(0, self._state.keys // RANGES, each)) for partition in range(RANGES)]
 
     def _put(self, partition: int, drawn: np.ndarray[Any, Any]) -> Path:
         """Decode a range of a Kafka partition, and return its file in the table."""
@@ -107,9 +104,7 @@ class _Decoded:
         staged = staging.settle(part, offsets.key)
         said = Provenance(tried.id, tried.run_id, tried.code_version, "pyarrow", 0, None, FIRST_MS, 0.0)
         columns = self._decodings.keep(TOPIC, text_of(rows.schema))
-        placed = self._decodings.place(
-            Decoding(TOPIC, offsets, staged.sha256, "", "", staged, None, said, columns=columns)
-        )
+        placed = self._decodings.place(Decoding(TOPIC, offsets, staged.sha256, "", "", staged, None, said, columns=columns))
         assert placed.decoded is not None
         if not self._decodings.commit([placed], self._decodings.read_ranges(TOPIC), FIRST_MS):
             raise WrongCount(f"somebody else writes the decoded table of {TOPIC}")
@@ -227,7 +222,5 @@ def _compare(out: Path, theirs: DeltaState) -> int:
     table = DeltaTable(str(out / TREE / TOPIC)).to_pyarrow_table(columns=["partition", "offset", "_deleted"])
     ours, found = places_of(table.filter(pc.invert(table["_deleted"]))), theirs.places()
     if ours != found:
-        raise WrongCount(
-            f"updates of {TOPIC} came to {len(ours):,} keys, delta-rs to {len(found):,}, or to other records"
-        )
+        raise WrongCount(f"updates of {TOPIC} came to {len(ours):,} keys, delta-rs to {len(found):,}, or to other records")
     return len(ours)
