@@ -348,6 +348,32 @@ def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_ev
     assert set(settled.shown().values()) == {1}
 
 
+def test_all_is_read_once_where_what_lost_steps_did_was_moved_away(
+    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-96] However many steps it takes until the log is as long as it was."""
+    for _ in range(4):
+        settled.grow(2)
+        settled.land()
+    lose_steps(settled, 4)
+    for path in everything(settled):
+        if "-" in path.rpartition("/")[2] and int(path.rpartition("/")[2].split("-")[0]) >= 10:
+            settled.lake.store.delete_folder(path)
+    read = []
+    whole = Lake.coverage
+    monkeypatch.setattr(Lake, "coverage", lambda lake, topic: read.append(topic) or whole(lake, topic))
+    assert settled.lake.goes_on(settled.lake.recent(TOPIC).log)
+    assert read, "the fault: there is a later name"
+    assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS + 1, 0)
+    read.clear()
+    for _ in range(3):
+        settled.append(1)
+        plan_from_document(settled, settled.lake)
+    assert not read
+    assert go_on(settled) == 0
+    assert set(settled.shown().values()) == {1}
+
+
 def test_what_a_lost_step_had_reopened_is_found_and_finished(settled: SmallWorld) -> None:
     """[R-96] A replace of an old range dies after its manifest, and the step that announced it is lost."""
     first = next(iter(settled.coverage.log.ranges))

@@ -60,6 +60,7 @@ class Lake:
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
+        self._judged: dict[str, list[tuple[int, str]]] = {}  # by topic, what `begun/` had when nothing was found lost
 
     # ---- whether it is there
 
@@ -126,12 +127,14 @@ class Lake:
         begun = self._list_begun(log.topic)
         last = log.steps[-1].seq if log.steps else -1
         is_elsewhere = any(seq > last for seq, _ in begun) or _contradicts(begun, log)
+        is_elsewhere = is_elsewhere and begun != self._judged.get(log.topic)  # else all was read for it, and nothing was lost
         if is_elsewhere or self._may_be_behind(log, begun):
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
             if is_elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
                 self.forget_frontiers(log.topic)
+                self._judged[log.topic] = begun
         if log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
             self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
         self._looked_at.add(log.topic)
