@@ -399,3 +399,36 @@ def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(settled: 
     lake.recent = lose  # type: ignore[method-assign]
     with pytest.raises(BrokenPlanLog, match="is gone since its ranges were read"):
         settled.land("replace", lake=lake)
+
+
+def test_a_name_that_is_nobodys_hides_no_step_that_is_lost_later(settled: SmallWorld) -> None:
+    """[R-96] One that was left when what lost steps did was moved away, say; and one of a number that is far ahead."""
+    settled.lake.store.put_new(f"begun/{TOPIC}/{50:020d}.{'0' * 16}", b"", "staging/x")
+    sensor = settled.open(Writer())
+    for _ in range(2):
+        settled.append(2)
+        plan_from_document(settled, sensor)
+        settled.lake = settled.open(Writer())
+        settled.land()
+    assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS, 0)
+    lose_steps(settled, 1)
+    settled.append(1)
+    with pytest.raises(BrokenPlanLog, match="steps are lost"):
+        plan_from_document(settled, sensor)
+
+
+def test_a_name_that_somebody_deleted_is_put_back_for_all_that_is_landed(settled: SmallWorld) -> None:
+    """[R-96] Not only for what a document sums up: steps that are lost next are found."""
+    sensor = settled.open(Writer())
+    for _ in range(3):
+        settled.append(2)
+        plan_from_document(settled, sensor)
+        settled.lake = settled.open(Writer())
+        settled.land()
+    settled.lake.store.delete_folder(f"begun/{TOPIC}")
+    settled.append(1)
+    plan_from_document(settled, sensor)
+    lose_steps(settled, 2)
+    settled.append(1)
+    with pytest.raises(BrokenPlanLog, match="steps are lost"):
+        plan_from_document(settled, sensor)

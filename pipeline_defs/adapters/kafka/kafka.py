@@ -18,7 +18,7 @@ from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsEr
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.durability import Durability, read_durability
-from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused
+from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused, StaleAnswer
 from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import Tail, Watermarks
@@ -137,12 +137,17 @@ class Kafka(Connection):
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Read all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
         seen = self.observe(topic, policy.isolation_level)
+        try:
+            epoch_ends = self._read_epoch_ends(topic, tail, seen)
+        except StaleAnswer:  # another leads since the look that all topics share
+            self.look_again(topic)
+            seen = self.observe(topic, policy.isolation_level)
+            epoch_ends = self._read_epoch_ends(topic, tail, seen)
         topic_id, watermarks = seen.topic_id, seen.watermarks
         same = tail.topic_id in {None, topic_id}
         below = [p for p, marks in watermarks.items() if same and p in tail.heads and marks.end < tail.heads[p].offset]
         highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
         starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
-        epoch_ends = self._read_epoch_ends(topic, tail, seen)
         retention = read_retention(self.read_config(topic))
         partitions = {}
         for partition, marks in watermarks.items():
@@ -182,7 +187,7 @@ class Kafka(Connection):
             def question(admin: KafkaAdminClient) -> dict[int, int]:
                 return read_epoch_ends(admin, topic, self._describe(topic).leaders, unknown)
 
-            ends |= self._ask(topic, question)
+            ends |= self._ask(topic, question, attempts=1)
             self._epoch_ends[topic] = {p: ((tail.topic_id, *epochs[p]), end) for p, end in ends.items()}
         return ends
 

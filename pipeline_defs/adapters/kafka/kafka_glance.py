@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import StaleMetadata
+from kafka.errors import AuthorizationError, NoError, StaleMetadata, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
@@ -205,7 +205,10 @@ def read_epoch_ends(
             )
             (answer,) = (await admin._manager.send(request, node_id=node)).topics
             for told in answer.partitions:
-                if told.error_code:
+                error = for_code(told.error_code)
+                if issubclass(error, AuthorizationError | UnknownTopicOrPartitionError):
+                    raise error
+                if error is not NoError:
                     raise StaleMetadata(f"{topic}/{told.partition} is led by somebody else by now")
                 ends[told.partition] = told.end_offset
 

@@ -60,7 +60,7 @@ class Lake:
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
-        self._judged: dict[str, list[tuple[int, str]]] = {}  # by topic, what `begun/` had when nothing was found lost
+        self._judged: dict[str, set[tuple[int, str]]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
     # ---- whether it is there
 
@@ -124,19 +124,18 @@ class Lake:
         if not all(map(self.has_step, log.steps[-1:])):
             self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
             return False
-        begun = self._list_begun(log.topic)
-        last = log.steps[-1].seq if log.steps else -1
-        is_elsewhere = any(seq > last for seq, _ in begun) or _contradicts(begun, log)
-        is_elsewhere = is_elsewhere and begun != self._judged.get(log.topic)  # else all was read for it, and nothing was lost
-        if is_elsewhere or self._may_be_behind(log, begun):
+        judged = self._judged.setdefault(log.topic, set())
+        begun = [each for each in self._list_begun(log.topic) if each not in judged]
+        elsewhere = _find_elsewhere(begun, log)
+        if elsewhere or self._may_be_behind(log, begun):
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
-            if is_elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
+            if elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
                 self.forget_frontiers(log.topic)
-                self._judged[log.topic] = begun
-        if log.base is not None and (settled := _last_settled(log.base)) > max(begun, default=(-1,))[0]:
-            self._put_begun(self._steps.get(step_path(log.topic, settled)))  # somebody has deleted it
+                judged |= elsewhere
+        if log.base is not None and _last_settled(log.base) > max(begun, default=(-1,))[0]:
+            self._put_begun(log.steps[-1])  # somebody has deleted it, and nothing is behind the log
         self._looked_at.add(log.topic)
         return True
 
@@ -146,9 +145,10 @@ class Lake:
         Whoever plans finds by one name, however long the history is, that they are lost, or that others stand in their place.
         """
         newest, begun = max(steps, key=lambda step: step.seq), self._list_begun(log.topic)
-        if _contradicts(begun, log):
+        elsewhere = _find_elsewhere(begun, log)
+        if any(seq <= newest.seq for seq, _ in elsewhere):
             self.coverage(log.topic)
-        if all(seq <= newest.seq for seq, _ in begun):
+        if all(seq < newest.seq for seq, _ in {*begun} - elsewhere):
             self._put_begun(newest)
         for seq, name in begun:
             if seq < newest.seq:
@@ -611,10 +611,11 @@ def _begun_name(step: PlanStep) -> str:
     return f"{step.seq:0{OFFSET_DIGITS}d}.{digest_of([step])[:16]}"
 
 
-def _contradicts(begun: Iterable[tuple[int, str]], log: PlanLog) -> bool:
-    """Return whether something was begun of a step that is another one in a log."""
+def _find_elsewhere(begun: Iterable[tuple[int, str]], log: PlanLog) -> set[tuple[int, str]]:
+    """Find what was begun of steps that are not in a log: later ones, or others of these numbers."""
     steps = {step.seq: step for step in log.steps}
-    return any(seq in steps and name != _begun_name(steps[seq]) for seq, name in begun)
+    last = log.steps[-1].seq if log.steps else -1
+    return {(seq, name) for seq, name in begun if seq > last or (seq in steps and name != _begun_name(steps[seq]))}
 
 
 def step_path(topic: str, seq: int) -> str:
