@@ -15,7 +15,8 @@ from obstore.store import MemoryStore
 
 from pipeline_defs.adapters.lake import disk
 from pipeline_defs.adapters.lake.object_store import RemoteStore
-from pipeline_defs.adapters.lake.store import Answer, Store, open_store
+from pipeline_defs.adapters.lake.store import Answer, Store
+from pipeline_defs.adapters.lake.stores import open_store
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 

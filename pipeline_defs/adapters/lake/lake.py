@@ -36,7 +36,8 @@ from .frontiers import Frontiers
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, serial_of
-from .store import Answer, open_store
+from .store import Answer
+from .stores import open_store
 
 BEGUN = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 import obstore
 import stamina
@@ -353,14 +352,6 @@ class Store(ABC):
                 "manifest or a name that says so was not written by Offsetlake",
                 path=path,
             )
-
-
-def open_store(root: str) -> Store:
-    """Return the store of a lake's root: a local folder, or a URL that obstore knows (s3, gs, az)."""
-    from .disk_store import DiskStore
-    from .object_store import RemoteStore
-
-    return DiskStore(root) if urlsplit(root).scheme in {"", "file"} else RemoteStore(root)
 
 
 def version_of(meta: ObjectMeta) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from ...adapters.lake.store import open_store
+from ...adapters.lake.stores import open_store
 from ...adapters.spark.spark import RAW_COLUMNS
 from ...core.command_lines import command
 from ...core.decode.decoders import Decode
