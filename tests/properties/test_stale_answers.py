@@ -211,7 +211,8 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
 ) -> None:
     """[R-9] Generations never flap, each id opens one and then only what was really cut off; planning always goes on.
 
-    `before` happens to the topic before it is planned for the first time; an id of that time is not known to be old.
+    `before` happens to the topic before it is planned for the first time; nobody answers with an id of that time, which is not
+    known to be old.
     """
     cluster, tail, policy = Cluster(start), Tail(), replace(CUT_NOW, start=start)
     history: list[TopicState] = []
@@ -222,7 +223,7 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
         if lags is None:
             continue
         for lag in (*lags, None):
-            answer = history[-1] if lag is None else lagging(history, lag[0], whole=lag[1])
+            answer = history[-1] if lag is None else lagging(history[len(before) :], lag[0], whole=lag[1])
             try:
                 step = plan(tail, answer, policy, EPOCH_MS, through_end=True)
             except StaleAnswer:
