@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 from ...core.decode.decoders import Format
 from ...core.errors import BadSetting, first_line
-from ..formats.decoded import Decoded, SideOutcome, failed, no_id
+from ..formats.decoded import Decoded, decoded_where_not_null, failed
 
 GROUP = "offsetlake.formats"
 
@@ -49,8 +49,7 @@ def decode_own(raw: Column, name: str) -> Decoded:
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     failure = failed(f"{name}_malformed", f.lit(f"{point.value} returned null for these bytes"))
-    read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
-    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
+    return decoded_where_not_null(raw, value, failure)
 
 
 def _find(name: str) -> EntryPoint:

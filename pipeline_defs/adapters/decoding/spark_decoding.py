@@ -15,7 +15,7 @@ from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.tables.decoded_table import IDENTITY
 from ..formats.avro.spark_avro import decode_avro
-from ..formats.decoded import Decoded, SideOutcome, failed, no_id
+from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
 from ..formats.json.spark_json import decode_json
 from ..lake.remote_file import File
 from ..spark.engine import Engine
@@ -51,8 +51,7 @@ def decode_none(raw: Column) -> Decoded:
 def decode_string(raw: Column) -> Decoded:
     """Read UTF-8; other bytes are an error, never replacement characters."""
     failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
-    read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
-    return Decoded(read, lambda read: SideOutcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id()))
+    return decoded_where_not_null(raw, f.try_validate_utf8(raw.cast("string")), failure)
 
 
 def _json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:

@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Format, Side
-from ..formats.decoded import Decoded, SideOutcome, failed, no_id
+from ..formats.decoded import Decoded, decoded_where_not_null, failed
 
 BYTES: Mapping[str, int] = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
 FRACTION_BITS: Mapping[str, int] = {
@@ -30,9 +30,7 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
         size = f.octet_length(raw)
         value = f.when(size == BYTES[side.format], _number(f.hex(raw), side.format))
         wrong = f.concat(f.lit("found "), size.cast("string"), f.lit(f" bytes, expected {BYTES[side.format]}"))
-    failure = failed(f"{side.format}_malformed", wrong)
-    read = f.struct(raw.isNull().alias("is_null"), value.cast(SERIALIZED[side.format]).alias("value"))
-    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
+    return decoded_where_not_null(raw, value.cast(SERIALIZED[side.format]), failed(f"{side.format}_malformed", wrong))
 
 
 def _number(digits: Column, kind: str) -> Column:

@@ -51,3 +51,9 @@ def failed(error_class: Column | str, error: Column) -> Column:
 def no_id() -> Column:
     """Return the `schema_id` of what no registry has the schema of."""
     return f.lit(None).cast("int")
+
+
+def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decoded:
+    """Return how a key or value decodes whose `value` is null where its bytes cannot be decoded; a null stays one."""
+    read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
+    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
