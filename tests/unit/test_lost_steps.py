@@ -287,6 +287,14 @@ def plan_from_document(world: SmallWorld, lake: Lake) -> None:
     Planner(TOPIC, world.policy, lake, world.kafka, lambda: EPOCH_MS, "test").commit(through_end=True)
 
 
+def plan_and_land(world: SmallWorld, sensor: Lake) -> None:
+    """Have records arrive, be planned by a process that lives on, and landed by a new one."""
+    world.append(2)
+    plan_from_document(world, sensor)
+    world.lake = world.open(Writer())
+    world.land()
+
+
 def newest_step(world: SmallWorld) -> str:
     return max(world.lake.store.list(f"plan/{TOPIC}"))
 
@@ -406,10 +414,7 @@ def test_a_name_that_is_nobodys_hides_no_step_that_is_lost_later(settled: SmallW
     settled.lake.store.put_new(f"begun/{TOPIC}/{50:020d}.{'0' * 16}", b"", "staging/x")
     sensor = settled.open(Writer())
     for _ in range(2):
-        settled.append(2)
-        plan_from_document(settled, sensor)
-        settled.lake = settled.open(Writer())
-        settled.land()
+        plan_and_land(settled, sensor)
     assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS, 0)
     lose_steps(settled, 1)
     settled.append(1)
@@ -421,10 +426,7 @@ def test_a_name_that_somebody_deleted_is_put_back_for_all_that_is_landed(settled
     """[R-96] Not only for what a document sums up: steps that are lost next are found."""
     sensor = settled.open(Writer())
     for _ in range(3):
-        settled.append(2)
-        plan_from_document(settled, sensor)
-        settled.lake = settled.open(Writer())
-        settled.land()
+        plan_and_land(settled, sensor)
     settled.lake.store.delete_folder(f"begun/{TOPIC}")
     settled.append(1)
     plan_from_document(settled, sensor)

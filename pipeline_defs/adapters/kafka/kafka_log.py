@@ -1,7 +1,6 @@
 """The log itself: record batches over an interval of offsets, told apart without decoding a record.
 
-kafka-python's admin client has no public fetch; the two functions that use its connection manager stand here
-(docs/design/0003).
+kafka-python's admin client has no public fetch, so its connection manager is used here (docs/design/0003).
 """
 
 from __future__ import annotations
