@@ -212,7 +212,7 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     assert told(world) == (False, "0-5-")
 
     monkeypatch.setattr(status_commands, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(status_commands, "find_topics", lambda name: ([world.topic], []))
+    monkeypatch.setattr(status_commands, "find_topic", lambda name: world.topic)
     shown = CliRunner().invoke(status_commands.status, [world.name, "--json"])
     (document,) = json.loads(shown.stdout)
     (row, _) = document["partitions"]
