@@ -118,7 +118,7 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             last.policy,
             {},
             (),
-            tail.heads,
+            tail.moved_by(tail.generation, tail.heads),
             planner,
             former,
             growths,

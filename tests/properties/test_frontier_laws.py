@@ -26,6 +26,7 @@ from pipeline_defs.core.log.frontier import Frontier
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import find_losses, find_skips
 from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY
 from pipeline_defs.core.log.planning import Policy, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot
@@ -208,3 +209,25 @@ def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
         damaged = Lake(lake.store.root).recent(TOPIC)
         assert damaged.log.base is None
         assert damaged == history.whole()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_an_old_offset_is_found_among_steps_that_carry_few_heads(seed: int) -> None:
+    """[R-96] Of each generation and Kafka partition; what no range has is found in none."""
+    with lakes() as lake:
+        history = History(seed, lake)
+        for _ in range(5 * EVENTS):
+            history.happen()
+        whole, recent = history.whole(), lake.recent(TOPIC)
+        base = recent.log.base
+        assert base is not None and base.seq > 2 * ALL_HEADS_EVERY
+        old = [offsets for offsets in whole.log.ranges if offsets not in recent.log.ranges]
+        for offsets in history.draw.sample(old, min(len(old), 30)):
+            at = history.draw.randrange(offsets.start, offsets.end)
+            assert offsets in Lake(lake.store.root).around(TOPIC, offsets.partition, at, offsets.generation).log.ranges
+        ends = {
+            place: max(o.end for o in whole.log.ranges if o.place == place) for place in {o.place for o in whole.log.ranges}
+        }
+        for (generation, partition), end in ends.items():
+            found = Lake(lake.store.root).around(TOPIC, partition, end, generation).log.ranges
+            assert not any(o.place == (generation, partition) and end in o for o in found)

@@ -48,7 +48,8 @@ def test_start_applies_once() -> None:
     first = decide(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
     world.add_partition(8, expired=3)
     world.grow(0, 4)
-    second = decide(first.tail, world.observe(first.tail, {0: 14, 1: 8}), policy, world.now_ms)
+    tail = first.after(Tail())
+    second = decide(tail, world.observe(tail, {0: 14, 1: 8}), policy, world.now_ms)
     assert set(second.ranges) == {OffsetRange(0, 1, 3, 8), OffsetRange(0, 0, 10, 14)}
     assert [link.offsets for link in second.links if link.kind is LinkKind.LOST] == [OffsetRange(0, 1, 0, 3)]
     PlanLog(TOPIC, (first, second))
@@ -162,7 +163,7 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
             if step is not None:
                 assert (step.generation > tail.generation) == changed
                 cut_below_head += changed
-                tail = step.tail
+                tail = step.after(tail)
                 for offsets in step.ranges:
                     planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
     assert tail.generation == cut_below_head
@@ -188,9 +189,9 @@ def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
     world.has_ids = True
     adopted = decide(tail, world.observe(tail), policy, world.now_ms)
     assert (adopted.generation, adopted.topic_id, adopted.links) == (0, "id-0", ())
-    assert plan(adopted.tail, world.observe(adopted.tail), policy, world.now_ms) is None
+    assert plan(adopted.after(tail), world.observe(adopted.after(tail)), policy, world.now_ms) is None
     world.recreate(1, 10)
-    step = decide(adopted.tail, world.observe(adopted.tail), policy, world.now_ms)
+    step = decide(adopted.after(tail), world.observe(adopted.after(tail)), policy, world.now_ms)
     assert step.generation == 1
 
 

@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, logs
@@ -133,9 +134,10 @@ def test_a_dropped_doubled_or_reordered_step_is_refused(log: PlanLog, data: st.D
 
 @given(spots())
 def test_a_dropped_step_is_refused_even_when_the_others_are_numbered_anew(spot: tuple[PlanLog, int, int]) -> None:
-    """Except the last of a generation: without it the log is one that was closed earlier."""
+    """Except one that nothing of its generation follows on: without it the log is one that went less far."""
     log, at, _ = spot
-    assume(0 < at < len(log.steps) - 1 and log.steps[at + 1].generation == log.steps[at].generation)
+    dropped, later = log.steps[at], log.steps[at + 1 :]
+    assume(at > 0 and any(dropped.heads.keys() & step.heads.keys() for step in later if step.generation == dropped.generation))
     rest = (*log.steps[:at], *log.steps[at + 1 :])
     refusal(*(replace(step, seq=number) for number, step in enumerate(rest)))
 
@@ -145,6 +147,7 @@ def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject)
     """[R-2] The heads of the last step are all that planning reads: a wrong one would plan offsets twice, or never."""
     at = data.draw(st.integers(0, len(log.steps) - 1))
     step = log.steps[at]
+    assume(step.heads)
     partition = data.draw(st.sampled_from(sorted(step.heads)))
     head = step.heads[partition]
     by = data.draw(st.sampled_from([-1, 1]))
@@ -154,6 +157,17 @@ def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject)
 
     dropped = replace(step, heads={p: h for p, h in step.heads.items() if p != partition})
     assert f"plan step {at} has no head of {TOPIC}/{partition}" in refusal(*log.steps[:at], dropped, *log.steps[at + 1 :])
+
+
+@given(logs())
+def test_a_step_carries_the_heads_that_it_moves_and_each_32nd_has_all(log: PlanLog) -> None:
+    """[R-2] So does a generation's first."""
+    tail = Tail()
+    for step in log.steps:
+        after = step.after(tail)
+        is_whole = step.generation != tail.generation or step.seq % ALL_HEADS_EVERY == 0
+        assert step.heads == {p: h for p, h in after.heads.items() if is_whole or tail.heads.get(p) != h}
+        tail = after
 
 
 @pytest.mark.parametrize(
@@ -205,7 +219,7 @@ def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: Pl
     """[R-2] Control: the refusals above are for the corruption, not for the log."""
     for length in range(len(log.steps) + 1):
         part = PlanLog(TOPIC, log.steps[:length])
-        assert part.tail == (log.steps[length - 1].tail if length else Tail())
+        assert part.tail == reduce(lambda tail, step: step.after(tail), log.steps[:length], Tail())
     assert log.links == tuple(link for step in log.steps for link in step.links)
     assert list(log.ranges) == [link.offsets for link in log.links if link.kind is LinkKind.RANGE]
     assert all(offsets in step.ranges for offsets, step in log.ranges.items())

@@ -41,8 +41,8 @@ def test_steps_are_numbered_and_only_written_when_they_decide_something(script: 
     for tick in script.play():
         if tick.step:
             assert tick.step.seq == tail.seq
-            assert tick.step.links or tick.step.tail != replace(tail, seq=tail.seq + 1)
-            tail = tick.step.tail
+            assert tick.step.links or tick.step.after(tail) != replace(tail, seq=tail.seq + 1)
+            tail = tick.step.after(tail)
         assert tick.after == tail
 
 
@@ -94,7 +94,7 @@ def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, othe
     assert healthy is not None
     assert lossy is not None
     assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
-    assert lossy.heads[1] == healthy.heads[1]
+    assert lossy.after(tail).heads[1] == healthy.after(tail).heads[1]
     assert lossy.generation == healthy.generation
 
 
@@ -183,7 +183,7 @@ def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: li
         world.wait(5)
         step = decide(tail, world.observe(tail), policy, world.now_ms)
         turns[step.ranges[0].partition] += 1
-        tail = step.tail
+        tail = step.after(tail)
     assert min(turns.values()) >= 1
 
 

@@ -52,7 +52,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, p
         is_before = kept is State.PENDING and offsets in waiting and offsets.end <= skip.to[offsets.partition]
         assert after.states()[offsets] is (State.SKIPPED if is_before else kept)
     assert all(after.states()[o] is State.SKIPPED and o.end <= skip.to[o.partition] for o in step.ranges)
-    assert {p: head.offset for p, head in step.heads.items()} == {
+    assert {p: head.offset for p, head in step.after(log.tail).heads.items()} == {
         p: max(head.offset, skip.to.get(p, 0)) for p, head in log.tail.heads.items()
     }
     assert {*tiling_violations(after)} <= {*tiling_violations(before)}, "a gap that is left out is none"
@@ -61,7 +61,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, p
     listed = [(s.offsets.partition, at) for s in find_skips(after) for at in range(s.offsets.start, s.offsets.end)]
     skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
     assert sorted(listed) == sorted(skipped)
-    assert plan_skip(step.tail, state, policy, now_ms, skip, after.pending()) is None, "nothing is decided twice"
+    assert plan_skip(step.after(log.tail), state, policy, now_ms, skip, after.pending()) is None, "nothing is decided twice"
 
 
 @given(logs(), st.data())
@@ -97,7 +97,7 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     world = World()
     world.grow(0, 10)
     policy = Policy(records_per_range=4)
-    tail = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS).tail
+    tail = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS).after(Tail())
     skip = skip_to(world.observe(tail), tail, 100)
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):
@@ -114,9 +114,9 @@ def test_what_the_broker_has_deleted_already_is_no_skip_but_a_loss() -> None:
     world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
     step = planned(world, 12, policy)
     world.partitions[0].earliest = 6
-    state, marks = world.observe(step.tail), {0: world.partitions[0].watermarks}
+    state, marks = world.observe(step.after(Tail())), {0: world.partitions[0].watermarks}
     before = Coverage(PlanLog(TOPIC, (step,)), {}, {})
-    skipping = plan_skip(step.tail, state, policy, EPOCH_MS, skip_to(state, step.tail, 100), before.pending())
+    skipping = plan_skip(step.after(Tail()), state, policy, EPOCH_MS, skip_to(state, step.after(Tail()), 100), before.pending())
     assert skipping is not None
     after = Coverage(PlanLog(TOPIC, (step, skipping)), {}, {})
     assert [(loss.offsets.start, loss.offsets.end) for loss in all_losses(after, marks)] == [(0, 4), (4, 6)]
@@ -126,13 +126,13 @@ def test_what_the_broker_has_deleted_already_is_no_skip_but_a_loss() -> None:
 def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
     world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
     step = planned(world, 4, policy)
-    state = world.observe(step.tail)
-    skipping = plan_skip(step.tail, state, policy, EPOCH_MS, skip_to(state, step.tail, 100), step.ranges)
+    state = world.observe(step.after(Tail()))
+    skipping = plan_skip(step.after(Tail()), state, policy, EPOCH_MS, skip_to(state, step.after(Tail()), 100), step.ranges)
     assert skipping is not None
     log = PlanLog(TOPIC, (step, skipping))
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [True], "the control"
     world.recreate(1, 4)
-    following = decide(skipping.tail, world.observe(skipping.tail), policy, EPOCH_MS)
+    following = decide(log.tail, world.observe(log.tail), policy, EPOCH_MS)
     log = PlanLog(TOPIC, (step, skipping, following))
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]
 
@@ -153,10 +153,11 @@ def test_what_follows_a_skip_is_planned_from_where_it_ends() -> None:
     policy = Policy(records_per_range=4, max_age_seconds=0)
     first = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS)
     world.grow(0, 8)
-    state = world.observe(first.tail)
-    step = plan_skip(first.tail, state, policy, EPOCH_MS, skip_to(state, first.tail, 50), first.ranges)
+    state = world.observe(first.after(Tail()))
+    step = plan_skip(first.after(Tail()), state, policy, EPOCH_MS, skip_to(state, first.after(Tail()), 50), first.ranges)
     assert step is not None
     assert [(link.kind, link.offsets.start, link.offsets.end) for link in step.skips] == [(LinkKind.SKIPPED, 0, 8)]
     assert step.ranges == (), "the range that the skip ends within is planned already, and is landed"
-    following = plan(step.tail, world.observe(step.tail), policy, EPOCH_MS)
+    tail = step.after(first.after(Tail()))
+    following = plan(tail, world.observe(tail), policy, EPOCH_MS)
     assert following is not None and following.ranges[0].start == 10

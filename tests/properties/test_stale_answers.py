@@ -79,18 +79,19 @@ def test_an_idle_partition_is_not_cut_off_by_a_leader_that_was_replaced(
     partition = PartitionState(Watermarks(earliest, 20), None, offset, leader_epoch=5)
     begun = decide(Tail(), TopicState(TOPIC, "id-0", {0: partition}), policy, EPOCH_MS)
     with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
-        plan(begun.tail, shown(10, epoch=3), policy, EPOCH_MS)
-    truncated = decide(begun.tail, shown(10, epoch=6), policy, EPOCH_MS)
+        plan(begun.after(Tail()), shown(10, epoch=3), policy, EPOCH_MS)
+    truncated = decide(begun.after(Tail()), shown(10, epoch=6), policy, EPOCH_MS)
     assert truncated.generation == 1, "the control: an unclean election did cut the log off"
 
 
 def test_a_partition_that_appeared_later_is_not_read_of_a_leader_that_was_replaced() -> None:
     """[R-9] Nothing of it is planned yet."""
     both = replace(shown(20, epoch=3), partitions={p: shown(0, epoch=5).partitions[0] for p in (0, 1)})
-    step = decide(planned_to(0, epoch=5), both, CUT_NOW, EPOCH_MS)
+    before = planned_to(0, epoch=5)
+    step = decide(before, both, CUT_NOW, EPOCH_MS)
     late = replace(both, partitions={**both.partitions, 1: shown(10, epoch=3).partitions[0]})
     with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
-        plan(step.tail, late, CUT_NOW, EPOCH_MS)
+        plan(step.after(before), late, CUT_NOW, EPOCH_MS)
 
 
 def test_an_idle_partition_of_brokers_that_were_upgraded_is_not_cut_off_by_a_leader_that_was_replaced() -> None:
@@ -100,8 +101,8 @@ def test_an_idle_partition_of_brokers_that_were_upgraded_is_not_cut_off_by_a_lea
         step = decide(old, shown(20, epoch=5), CUT_NOW, EPOCH_MS)
         assert (step.generation, step.topic_id) == (0, "id-0")
         with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
-            plan(step.tail, shown(10, epoch=3), CUT_NOW, EPOCH_MS)
-        assert plan(step.tail, shown(20, epoch=5), CUT_NOW, EPOCH_MS) is None, "the control: the leader of now is heard"
+            plan(step.after(old), shown(10, epoch=3), CUT_NOW, EPOCH_MS)
+        assert plan(step.after(old), shown(20, epoch=5), CUT_NOW, EPOCH_MS) is None, "the control: the leader of now is heard"
 
 
 # ---- any history of a cluster of which some brokers lag
@@ -231,7 +232,7 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
                 continue
             if step is not None:
                 steps.append(step)
-                tail = step.tail
+                tail = step.after(tail)
     log = PlanLog(TOPIC, tuple(steps))
     ids = [log.steps[0].topic_id, *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation)]
     order = [int(str(each).removeprefix("id-")) for each in ids]

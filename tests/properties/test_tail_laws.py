@@ -100,7 +100,7 @@ def test_one_record_then_silence_is_planned_within_max_age(
     for _ in range(2):
         world.wait(idle_seconds)
         step = plan(tail, world.observe(tail), policy, world.now_ms)
-        tail = step.tail if step else tail
+        tail = step.after(tail) if step else tail
         world.wait(idle_seconds)
         arrived_ms = world.now_ms
         world.grow(0, 1, kind)
@@ -108,7 +108,7 @@ def test_one_record_then_silence_is_planned_within_max_age(
         while tail.heads[0].offset < len(world.partitions[0].records):
             assert world.now_ms - arrived_ms < (60 + late_seconds + tick_seconds) * 1000
             step = plan(tail, world.observe(tail), policy, world.now_ms)
-            tail = step.tail if step else tail
+            tail = step.after(tail) if step else tail
             world.wait(tick_seconds)
 
 

@@ -205,7 +205,7 @@ class Tick:
 
     @property
     def after(self) -> Tail:
-        return self.step.tail if self.step else self.before
+        return self.step.after(self.before) if self.step else self.before
 
 
 Action = tuple[str, tuple[object, ...]]
@@ -232,7 +232,7 @@ class Script:
                 getattr(world, name)(*arguments)
                 state = world.observe(tail)
                 step = plan(before, state, self.policy, world.now_ms, planner="test")
-            tail = step.tail if step else before
+            tail = step.after(before) if step else before
             waiting = {p: log.records[tail.heads[p].offset :] for p, log in enumerate(world.partitions)}
             first = {p: records[0] for p, records in waiting.items() if records}
             ticks.append(Tick(before, state, world.now_ms, step, first))
@@ -302,4 +302,4 @@ def decide(tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, throug
 
 def open_log(world: World, policy: Policy) -> Tail:
     """Plans a topic for the first time."""
-    return decide(Tail(), world.observe(Tail()), policy, world.now_ms).tail
+    return decide(Tail(), world.observe(Tail()), policy, world.now_ms).after(Tail())

@@ -297,7 +297,7 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
     topic.grow(0, MANY_FILES + 2)
     while step := plan(tail, topic.observe(tail), Policy(records_per_range=1), EPOCH_MS):
         lake.commit_step(step)
-        tail = step.tail
+        tail = step.after(tail)
     log = lake.read_plan_log(TOPIC)
 
     def groups(files: int, first_bytes: int) -> list[RawGroup]:

@@ -28,7 +28,7 @@ from ...core.log.coverage import Coverage, check_planned
 from ...core.log.delivery import Acceptance, Claim
 from ...core.log.frontier import Frontier, digest_of
 from ...core.log.manifest import Manifest, StagedFile
-from ...core.log.plan_step import PlanStep
+from ...core.log.plan_step import ALL_HEADS_EVERY, PlanStep, Tail
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
@@ -172,16 +172,16 @@ class Lake:
         if log.base is None:
             return False
         is_told = _last_settled(log.base) <= max(begun, default=(-1,))[0]
-        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.steps[-1])
+        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.tail)
 
-    def _is_behind(self, topic: str, last: PlanStep) -> bool:
-        """Return whether the lake has manifests or claims of ranges behind those of a step."""
+    def _is_behind(self, topic: str, tail: Tail) -> bool:
+        """Return whether the lake has manifests or claims of ranges behind the tail of a log."""
         for tree in ("manifests", "claims"):
-            if any(int(name[1:]) > last.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()):
+            if any(int(name[1:]) > tail.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()):
                 return True
-            folder = f"{tree}/{topic}/g{last.generation}"
+            folder = f"{tree}/{topic}/g{tail.generation}"
             for name in self.store.folders(folder):
-                head = last.heads.get(int(name[1:])) if name[1:].isdecimal() else None
+                head = tail.heads.get(int(name[1:])) if name[1:].isdecimal() else None
                 after = f"{folder}/{name}/{head.offset if head else 0:0{OFFSET_DIGITS}d}"
                 if self.store.list(f"{folder}/{name}", after):
                     return True
@@ -443,7 +443,7 @@ class Lake:
     def around(self, topic: str, partition: int, offset: int, generation: int | None = None) -> Coverage:
         """Read a coverage of a topic that has the link of an offset, where there is one; by default of the open generation.
 
-        Of an old one the step is found by halving the log: heads only ever move on.
+        Of an old one the step is found by halving the log: heads only ever move on, and each 32nd step has all of them.
         """
         recent = self.recent(topic)
         base = recent.log.base
@@ -456,7 +456,9 @@ class Lake:
             head = step.heads.get(partition)
             return (step.generation, head.offset if head else -1) > (wanted, offset)
 
-        seq = bisect_left(range(base.seq), x=True, key=is_beyond)
+        whole = bisect_left(range(0, base.seq, ALL_HEADS_EVERY), x=True, key=is_beyond) * ALL_HEADS_EVERY
+        between = range(max(0, whole - ALL_HEADS_EVERY), min(whole + 1, base.seq))
+        seq = next(filter(is_beyond, between), base.seq)
         if seq == base.seq or seq in base.kept:
             return recent
         kept = [step for step in recent.log.steps if step.seq < base.seq]

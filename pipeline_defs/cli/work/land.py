@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import reduce
 
 import click
 import dagster as dg
@@ -66,7 +67,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         now_ms = edges.now_ms()
         transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
     ranges = [offsets for step in steps for offsets in step.ranges]
-    waiting = find_waiting_tail(tail, steps[-1].tail if steps else tail, state, now_ms)
+    waiting = find_waiting_tail(tail, reduce(lambda before, step: step.after(before), steps, tail), state, now_ms)
     estimate = None if size is None else round(size * sum(len(offsets) for offsets in ranges))
     if as_json:
         print_json(
@@ -110,7 +111,7 @@ def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -
     tail, now_ms = edges.lake.recent(topic.name).log.tail, edges.now_ms()
     while step := decide(tail, state, topic.policy, now_ms, through_end=through_end):
         yield step
-        tail = step.tail
+        tail = step.after(tail)
 
 
 def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]:

@@ -12,6 +12,7 @@ from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
 
 FORMAT = 1
+ALL_HEADS_EVERY = 32  # steps: so few are read to find an old offset's
 
 
 class LinkKind(StrEnum):
@@ -101,10 +102,15 @@ class Tail:
     former_ids: tuple[str, ...] = ()
     growths: tuple[Growth, ...] = ()
 
+    def moved_by(self, generation: int, heads: Mapping[int, Head]) -> dict[int, Head]:
+        """Return the heads that the next step carries: those that it moves; all in each 32nd and in a generation's first."""
+        is_whole = self.seq % ALL_HEADS_EVERY == 0 or generation != self.generation
+        return {p: head for p, head in heads.items() if is_whole or self.heads.get(p) != head}
+
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One object of the plan log: the links it adds, what they were planned from, the heads after it.
+    """One object of the plan log: the links it adds, what they were planned from, the heads that it moves.
 
     `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step, or one before,
     plans: what of them is not landed is left out on purpose, and may be landed all the same. `reopened` are the numbers of
@@ -136,10 +142,10 @@ class PlanStep:
         """The ranges that this step plans, in log order."""
         return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
 
-    @property
-    def tail(self) -> Tail:
-        """The tail of a log that ends with this step."""
-        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids, self.growths)
+    def after(self, tail: Tail) -> Tail:
+        """Return the tail of a log that ended with `tail`, and goes on with this step."""
+        heads = {**tail.heads, **self.heads} if self.generation == tail.generation else self.heads
+        return Tail(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths)
 
     def to_json(self) -> bytes:
         """Encode the step; the same step gives the same bytes."""

@@ -1,7 +1,7 @@
 """The plan log: the append-only sequence that fixes every boundary, and the laws that it keeps.
 
 Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
-cannot be built into a `PlanLog`. Every step carries the heads after it, so the last step alone is enough to plan.
+cannot be built into a `PlanLog`. Its tail, the heads after the last step above all, is enough to plan.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange
 from .frontier import Frontier, Place, Sums
-from .plan_step import Growth, Link, LinkKind, Look, PlanStep, Tail
+from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, Look, PlanStep, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class PlanLog:
     | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
     | a partition begins where the log found it, later ones at 0, | gap, with the offsets |
     | those of a truncated log at its first offset | |
-    | the heads a step carries are where its links end, none is dropped | wrong or missing head |
+    | the heads a step carries are where its links end, none is left out that it moves, | wrong or missing head |
+    | nor any in each 32nd step and in a generation's first | |
     | a step's links are of its generation, which grows by one | wrong generation |
     | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
     | a step carries its generation's growths, one more where it takes in new partitions | wrong growths |
@@ -41,6 +42,8 @@ class PlanLog:
     topic: str
     steps: tuple[PlanStep, ...] = ()
     base: Frontier | None = None
+    # what planning goes on from
+    tail: Tail = field(init=False, repr=False, compare=False)
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
@@ -59,9 +62,12 @@ class PlanLog:
                 "steps named here from a backup of the lake",
                 violations,
             )
+        tail = Tail() if self.base is None else self.base.tail
         growths, opened = ({}, {}) if self.base is None else (dict(self.base.growths), dict(self.base.opened))
         for step in self.newer:
+            tail = step.after(tail)
             opened.setdefault(step.generation, step.planned_at_ms)
+        object.__setattr__(self, "tail", tail)
         object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
         object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.steps})
         object.__setattr__(self, "opened", opened)
@@ -78,11 +84,6 @@ class PlanLog:
     def summed(self) -> Mapping[Place, Sums]:
         """What the base sums up by place: nothing where there is none."""
         return {} if self.base is None else self.base.sums
-
-    @property
-    def tail(self) -> Tail:
-        """What planning goes on from."""
-        return self.steps[-1].tail if self.steps else Tail()
 
     @property
     def looks(self) -> tuple[Look, ...]:
@@ -114,7 +115,7 @@ class PlanLog:
     @property
     def generation(self) -> int:
         """The open generation; those before it are closed."""
-        return self.steps[-1].generation if self.steps else 0
+        return self.tail.generation
 
 
 def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
@@ -122,24 +123,18 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | No
     tail = Tail() if base is None else base.tail
     # where the links of a (generation, Kafka partition) end so far
     at: dict[tuple[int, int], int] = {(tail.generation, p): head.offset for p, head in tail.heads.items()}
-    before = _last_step(topic, tail)
     for step in steps:
-        yield from _sequence_violations(topic, before, step)
+        yield from _sequence_violations(topic, tail, step)
         for partition in step.heads:
             seen = step.watermarks.get(partition)
-            if before.seq >= 0 or seen is not None:
-                is_known_log = before.seq < 0 or _continues(before, step)
+            if tail.seq or seen is not None:
+                is_known_log = tail.seq == 0 or _continues(tail, step)
                 at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)
-        yield from _head_violations(topic, before, step, at)
-        yield from _growth_violations(topic, before, step)
-        before = replace(step, seq=before.seq + 1)
-
-
-def _last_step(topic: str, tail: Tail) -> PlanStep:
-    """Return what the step before a tail comes to for the one that follows."""
-    former, growths = tail.former_ids, tail.growths
-    return PlanStep(tail.seq - 1, topic, tail.generation, tail.topic_id, 0, {}, {}, (), tail.heads, "", former, growths)
+        yield from _head_violations(topic, tail, step, at)
+        after = replace(step.after(tail), seq=tail.seq + 1)
+        yield from _growth_violations(topic, tail, step, after)
+        tail = after
 
 
 def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:
@@ -167,17 +162,17 @@ def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRan
     return skipped, broken
 
 
-def _continues(before: PlanStep, step: PlanStep) -> bool:
+def _continues(before: Tail, step: PlanStep) -> bool:
     """Return whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
     return step.generation > before.generation and step.topic_id == before.topic_id
 
 
-def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
-    if step.seq != before.seq + 1:
-        yield f"expected plan step {before.seq + 1}, found {step.seq}"
+def _sequence_violations(topic: str, before: Tail, step: PlanStep) -> Iterator[str]:
+    if step.seq != before.seq:
+        yield f"expected plan step {before.seq}, found {step.seq}"
     if step.topic != topic:
         yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
-    if not before.generation <= step.generation <= before.generation + (before.seq >= 0):
+    if not before.generation <= step.generation <= before.generation + (before.seq > 0):
         yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
     closed = {before.topic_id} - {None, step.topic_id} if step.generation > before.generation else set()
     forgotten = ({*before.former_ids} | closed) - {*step.former_ids}
@@ -202,12 +197,13 @@ def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int])
         at[place] = offsets.end
 
 
-def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
+def _head_violations(topic: str, before: Tail, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
     """Name the heads that are not where the links end, or are not there: planning would begin there again."""
-    known = {link.offsets.partition for link in step.links} | step.watermarks.keys()
-    if before.generation == step.generation:
-        known |= before.heads.keys()
-    for partition in sorted(known - step.heads.keys()):
+    known = before.heads if before.generation == step.generation else {}
+    expected = {link.offsets.partition for link in step.links} | (step.watermarks.keys() - known.keys())
+    if step.seq % ALL_HEADS_EVERY == 0:
+        expected |= known.keys()
+    for partition in sorted(expected - step.heads.keys()):
         yield f"plan step {step.seq} has no head of {topic}/{partition}"
     for partition, head in step.heads.items():
         end = at.get((step.generation, partition), head.offset)
@@ -215,15 +211,15 @@ def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[t
             yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"
 
 
-def _growth_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
+def _growth_violations(topic: str, before: Tail, step: PlanStep, after: Tail) -> Iterator[str]:
     """Name growths that are forgotten, made up or not whole, and ranges whose records would be of two epochs."""
-    is_same = before.seq >= 0 and before.generation == step.generation
+    is_same = before.seq > 0 and before.generation == step.generation
     known = before.growths if is_same else ()
-    has_grown = is_same and bool(step.heads.keys() - before.heads.keys())
+    has_grown = is_same and len(after.heads) > len(before.heads)
     added = step.growths[len(known) :]
     if step.growths[: len(known)] != known or len(added) != has_grown:
         yield f"plan step {step.seq} has {len(step.growths)} growths of {topic}, expected {len(known) + has_grown}"
-    if any(growth.keys() != step.heads.keys() for growth in added):
+    if any(growth.keys() != after.heads.keys() for growth in added):
         yield f"plan step {step.seq} has a growth of {topic} that does not name each Kafka partition"
     for offsets in step.ranges:
         ends = (growth.get(offsets.partition, 0) for growth in step.growths)

@@ -176,7 +176,7 @@ def _plan(
         policy={**asdict(policy), "grid": grid},
         watermarks={p: partition.watermarks for p, partition in state.partitions.items()},
         links=tuple(links),
-        heads=heads,
+        heads=tail.moved_by(opened.generation, heads),
         planner=planner,
         skips=skips,
     )

@@ -107,7 +107,7 @@ def write_history(bench: Bench, ranges: int) -> None:
             _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json(), folders)
             _make_folder(path.parent, folders)
             os.link(file, path)
-        tail, planned, uncompacted = step.tail, planned + len(step.ranges), [*uncompacted, *step.ranges]
+        tail, planned, uncompacted = step.after(tail), planned + len(step.ranges), [*uncompacted, *step.ranges]
         if len(uncompacted) >= COMPACTED_AT:
             _add_compacted(uncompacted, lake, now_ms)
             uncompacted = []
