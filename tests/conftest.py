@@ -24,7 +24,7 @@ from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
-from tests.support.world import PATIENCE_SECONDS, World
+from tests.support.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Is a real Kafka broker for the whole session."""
     directory = tmp_path_factory.mktemp("broker")
     jars = resolve_jars("broker", JARS)
-    yield start_broker(directory, jars=jars, properties=BROKER_PROPERTIES, timeout_seconds=PATIENCE_SECONDS)
+    yield start_broker(directory, jars=jars, properties=BROKER_PROPERTIES)
     stop_broker(directory)
 
 

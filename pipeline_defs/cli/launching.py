@@ -43,75 +43,63 @@ def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[Offse
     return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
 
 
-def land_through_dagster(
-    topic: Topic,
-    ranges: Iterable[OffsetRange],
-    edges: Edges,
-    instance: dg.DagsterInstance,
-    *,
-    redo: bool,
-    on_change: str = "keep",
-    topics: dg.Definitions | None = None,
-) -> Iterator[Launched]:
-    """Run the topic's landing job in this process, once per stretch of neighbouring keys.
+@dataclass(frozen=True, slots=True)
+class InProcessRuns:
+    """Runs of a topic's jobs in this process; `topics` are definitions that are not the project's own."""
 
-    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
-    """
-    config = land_config(topic, on_change)
-    yield from _run_ranges(topic, topic.landing, ranges, edges, instance, config, redo=redo, topics=topics)
+    topic: Topic
+    edges: Edges
+    instance: dg.DagsterInstance
+    topics: dg.Definitions | None = None
 
+    def land(self, ranges: Iterable[OffsetRange], *, redo: bool, on_change: str = "keep") -> Iterator[Launched]:
+        """Run the topic's landing job, once per stretch of neighbouring keys.
 
-def decode_through_dagster(
-    topic: Topic,
-    ranges: Iterable[OffsetRange],
-    edges: Edges,
-    instance: dg.DagsterInstance,
-    *,
-    redo: bool,
-    in_one_run: bool = False,
-    topics: dg.Definitions | None = None,
-) -> Iterator[Launched]:
-    """Run the topic's decoding job in this process, as `land_through_dagster` does its landing job.
+        Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
+        """
+        yield from self._run(self.topic.landing, set(ranges), land_config(self.topic, on_change), redo=redo)
 
-    `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
-    """
-    wanted = set(ranges)
-    if in_one_run:
-        register_keys(instance, topic, _coverage_of(topic, wanted, edges), wanted=wanted)
-        order = read_order(instance, topic)
-        places = [place for place, offsets in enumerate(order) if offsets in wanted]
-        between = order[places[0] : places[-1] + 1] if places else []
-        wanted.update(offsets for offsets in between if offsets is not None)
-    most = len(wanted) if in_one_run else RANGES_PER_RUN
-    yield from _run_ranges(topic, topic.decoding, wanted, edges, instance, {}, redo=redo, topics=topics, most=most)
+    def decode(self, ranges: Iterable[OffsetRange], *, redo: bool, in_one_run: bool = False) -> Iterator[Launched]:
+        """Run the topic's decoding job, as `land` does its landing job.
 
+        `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
+        """
+        wanted = set(ranges)
+        if in_one_run:
+            register_keys(self.instance, self.topic, self._coverage_of(wanted), wanted=wanted)
+            order = read_order(self.instance, self.topic)
+            places = [place for place, offsets in enumerate(order) if offsets in wanted]
+            between = order[places[0] : places[-1] + 1] if places else []
+            wanted.update(offsets for offsets in between if offsets is not None)
+        most = len(wanted) if in_one_run else RANGES_PER_RUN
+        yield from self._run(self.topic.decoding, wanted, {}, redo=redo, most=most)
 
-def _coverage_of(topic: Topic, ranges: Iterable[OffsetRange], edges: Edges) -> Coverage:
-    return edges.lake.coverage_of(topic.name, [offsets.key for offsets in ranges])
+    def update_latest(self, *, full: bool) -> Launched:
+        """Run the topic's job of its latest state.
 
+        Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
+        """
+        end_dead_runs(self.instance, self.edges.now_ms())
+        job = build_defs(self.edges, topics=self.topics).resolve_job_def(self.topic.latest_job)
+        config = {"ops": {op_name(self.topic.latest_key): {"config": {"full": full}}}}
+        result = execute(job, self.instance, self.topic.upserting.tags, run_config=config)
+        return Launched(result.run_id, (), result.success, reason_of(result))
 
-def _run_ranges(
-    topic: Topic,
-    duty: Duty,
-    ranges: Iterable[OffsetRange],
-    edges: Edges,
-    instance: dg.DagsterInstance,
-    run_config: Mapping[str, Any],
-    *,
-    redo: bool,
-    topics: dg.Definitions | None,
-    most: int = RANGES_PER_RUN,
-) -> Iterator[Launched]:
-    wanted = set(ranges)
-    job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
-    end_dead_runs(instance, edges.now_ms())
-    coverage = _coverage_of(topic, wanted, edges)
-    register_keys(instance, topic, coverage, wanted=wanted)
-    for stretch in split_stretches(read_order(instance, topic), wanted, most):
-        register_keys(instance, topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
-        tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
-        result = execute(job, instance, tags, [offsets.key for offsets in stretch], run_config)
-        yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))
+    def _run(
+        self, duty: Duty, wanted: set[OffsetRange], run_config: Mapping[str, Any], *, redo: bool, most: int = RANGES_PER_RUN
+    ) -> Iterator[Launched]:
+        job = build_defs(self.edges, topics=self.topics).resolve_job_def(duty.job)
+        end_dead_runs(self.instance, self.edges.now_ms())
+        coverage = self._coverage_of(wanted)
+        register_keys(self.instance, self.topic, coverage, wanted=wanted)
+        for stretch in split_stretches(read_order(self.instance, self.topic), wanted, most):
+            register_keys(self.instance, self.topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
+            tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
+            result = execute(job, self.instance, tags, [offsets.key for offsets in stretch], run_config)
+            yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))
+
+    def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
+        return self.edges.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])
 
 
 def execute(
@@ -152,17 +140,3 @@ def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
 def reason_of(result: dg.ExecuteInProcessResult) -> str:
     """Read why a run failed, in the words of the error itself."""
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
-
-
-def update_latest_through_dagster(
-    topic: Topic, edges: Edges, instance: dg.DagsterInstance, *, full: bool, topics: dg.Definitions | None = None
-) -> Launched:
-    """Run the topic's job of its latest state in this process.
-
-    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
-    """
-    end_dead_runs(instance, edges.now_ms())
-    job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
-    config = {"ops": {op_name(topic.latest_key): {"config": {"full": full}}}}
-    result = execute(job, instance, topic.upserting.tags, run_config=config)
-    return Launched(result.run_id, (), result.success, reason_of(result))

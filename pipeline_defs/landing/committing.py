@@ -133,7 +133,7 @@ def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *
     while True:
         standing = lake.newest(standing)
         is_first_since = standing.revision == run.revision_before(standing.offsets)
-        found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo, is_first_since=is_first_since)
+        found = compare(standing, ours, part, run, is_redo=is_redo, is_first_since=is_first_since)
         if found.act is Act.MEND and ours.file is not None:
             run.staging.bring(part, ours.file)
             return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)

@@ -13,7 +13,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path, range_of
 from ..core.errors import DamagedFile
 from ..core.landing.verdicts import verify_staged
-from ..core.log.holes import Cause, Interval
+from ..core.log.holes import Cause, Interval, Missing
 from ..core.log.manifest import Manifest
 from ..core.offsets import merge_intervals, subtract_intervals
 from ..core.steps import StepWatcher
@@ -44,7 +44,7 @@ def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake:
     holes = tuple(each for hole in ours.holes for each in _left_of(hole, runs))
     topic_id = ours.provenance.topic_id
     is_explained = all(hole.cause in MAY_BE_THERE or hole in holes for hole in ours.holes)
-    if not is_explained or verify_staged(ours.topic, ours.offsets, file, runs, holes, (), (topic_id,) * 3):
+    if not is_explained or verify_staged(ours.topic, ours.offsets, file, runs, Missing(holes), (topic_id,) * 3):
         return None
     _, ending = range_of("data", ours.topic, path)
     return replace(ours, file=file, holes=holes, named_after=ending.removeprefix("."), schema=its.schema)

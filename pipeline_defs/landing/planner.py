@@ -7,7 +7,7 @@ record is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import stamina
 
@@ -54,7 +54,8 @@ class Planner:
         tail, now_ms = coverage.log.tail, self.now_ms()
         state = _read_settled(self.topic, tail, self.policy, self.kafka, now_ms)
         if skip is not None:
-            return plan_skip(tail, state, self.policy, now_ms, skip, coverage.pending(), planner=self.name)
+            skip = replace(skip, pending=(*coverage.pending(),))
+            return plan_skip(tail, state, self.policy, now_ms, skip, planner=self.name)
         return plan(tail, state, self.policy, now_ms, planner=self.name, through_end=through_end)
 
     def commit(

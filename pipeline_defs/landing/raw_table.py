@@ -25,6 +25,7 @@ from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange, subtract_intervals
 from ..core.steps import StepWatcher, no_step
+from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, Commit, File, Snapshot
 from ..core.tables.raw_table import (
     DIGEST,
@@ -193,29 +194,21 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
                 parquet.write(rows, path := staging.root / f"{offsets.key}.parquet")
                 part = staging.read_part(path)
                 if part is not None:
-                    made.append(add_to_folder(staging, part, offsets, revisions, log, now_ms))
+                    own = {start: each for start, each in revisions.items() if start in offsets}
+                    made.append(add_to_folder(staging, part, RawGroup((), offsets.key, offsets, own), log, now_ms))
     finally:
         staging.close()
     lake.store.delete_folder(f"staging/{staging.attempt}")
     return made
 
 
-def add_to_folder(
-    staging: Staging,
-    part: parquet.PartFile,
-    offsets: OffsetRange,
-    revisions: Mapping[int, int],
-    log: DeltaLog,
-    now_ms: int,
-    weight_bytes: int = 0,
-) -> File:
+def add_to_folder(staging: Staging, part: parquet.PartFile, group: RawGroup, log: DeltaLog, now_ms: int) -> File:
     """Give a staged file a name in a raw table's folder that no other file has, durable; return what the log is to say of it.
 
-    `revisions` are those of its ranges by where they start; of others than are in it there may be some.
+    The group has its offsets, and the revisions of its ranges.
     """
-    staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(offsets, file_id))
-    own = {start: each for start, each in revisions.items() if start in offsets}
-    return compacted_file(path, offsets, staged, own, now_ms, weight_bytes)
+    staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(group.offsets, file_id))
+    return compacted_file(path, group.offsets, staged, group.revisions, now_ms, group.weight_bytes)
 
 
 def place_in_folder(

@@ -17,7 +17,7 @@ from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFil
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from .attempt import Attempt
+from .attempt import Run
 from .standing import TRIES, Digests, landed_files
 
 
@@ -38,14 +38,7 @@ class Comparison:
 
 
 def compare(
-    standing: Manifest,
-    ours: Manifest,
-    part: parquet.PartFile | None,
-    attempt: Attempt,
-    lake: Lake,
-    *,
-    is_redo: bool,
-    is_first_since: bool,
+    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, run: Run, *, is_redo: bool, is_first_since: bool
 ) -> Comparison:
     """Hold what was read now against the manifest that stands, and the file that stands for it.
 
@@ -62,6 +55,7 @@ def compare(
 
     What would be the next revision fails where it is not the first one since.
     """
+    attempt, lake = run.attempt, run.tools.lake
     offsets, is_same = ours.offsets, standing.digest == ours.digest
     may_replace = attempt.on_change == "replace"
     damage = _damage(standing, lake, is_redo=is_redo)

@@ -143,18 +143,18 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
     spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
-    holes, unexplained = explain_holes(missing, evidence, rows, compacted_from=begins)
-    holes = (*reading.lost, *holes)
+    gaps = explain_holes(missing, evidence, rows, compacted_from=begins)
+    gaps = gaps._replace(holes=(*reading.lost, *gaps.holes))
     before, after = staged.topic_ids
     after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
-    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, before, after))
+    violations = verify_staged(topic, offsets, file, runs, gaps, (step.topic_id, before, after))
     if violations:
         return None, violations
     manifest = Manifest(
         topic,
         offsets,
         file,
-        holes,
+        gaps.holes,
         Provenance(
             attempt=attempt.id,
             run_id=attempt.run_id,

@@ -30,7 +30,7 @@ from ..resources import Edges
 from ..settings import Settings, load_env_file, read_settings
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
 Form = Literal["arrow", "duckdb", "spark"]
@@ -43,33 +43,33 @@ def read(
     range: str | None = None,  # noqa: A002 (a range is what it is called everywhere here)
     day: str | None = None,
     table: Table = "raw",
-    as_: Form = "arrow",
+    as_: Form | DuckDBPyConnection | SparkSession = "arrow",
     lake: str | os.PathLike[str] | None = None,
-    session: Any = None,
 ) -> Any:
     """Return the landed rows of a topic, or of its range with the partition key `range`; or what is derived from them.
 
     `table="decoded"` gives the decoded rows, of the range where one is given, without dead letters; `table="latest"` the newest
     record of each key, without deleted ones; `day="2013-01-01"` the decoded rows whose `event_time` lies in that UTC day.
 
-    | `as_` | what it gives | `session` |
-    |---|---|---|
-    | `arrow` | a `pyarrow.Table`, read now, sorted by generation, Kafka partition and offset | none |
-    | `duckdb` | a `duckdb.DuckDBPyRelation`, read when it is asked | a connection of yours; else one of its own |
-    | `spark` | a `pyspark.sql.DataFrame`, read when it is asked | a session of yours; else the warm Spark's |
+    | `as_` | what it gives |
+    |---|---|
+    | `"arrow"` | a `pyarrow.Table`, read now, sorted by generation, Kafka partition and offset |
+    | `"duckdb"`, or a connection of yours | a `duckdb.DuckDBPyRelation` of it, or of one of its own, read when it is asked |
+    | `"spark"`, or a session of yours | a `pyspark.sql.DataFrame` of it, or of the warm Spark's, read when it is asked |
 
     Which rows these are is fixed now, and each is there once. `lake` is a path or a URL; by default the project's. Raise an
     `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
     """
-    _check_request(topic, as_, session)
+    form, session = _form_of(as_)
+    _check_topic(topic)
     _check_table(table, day, range)
     chosen = None if range is None else parse_key(str(range))
     found = _default_edges().lake if lake is None else _open(_place_of(lake))
     try:
         if day is not None or table != "raw":
             day = None if day is None else str(day)
-            return _read_table(_find_derived(topic, table, day, chosen, found), as_, found, session)
-        return _read(_find_parts(topic, chosen, found), as_, found, session)
+            return _read_table(_find_derived(topic, table, day, chosen, found), form, found, session)
+        return _read(_find_parts(topic, chosen, found), form, found, session)
     except FileNotFoundError as error:
         raise LakeUnavailable(
             f"a file of topic {topic} is gone that was there a moment ago: {error}; somebody deletes objects of the lake "
@@ -125,11 +125,19 @@ def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
     return _read_duckdb(parts, lake, session) if form == "duckdb" else _read_spark(parts, lake, session)
 
 
-def _check_request(topic: str, form: str, session: object) -> None:
-    if form not in get_args(Form):
-        raise Refused(f"as_ is {form!r}, expected one of {', '.join(get_args(Form))}; nothing was read")
-    if form == "arrow" and session is not None:
-        raise Refused("a session is given with as_='arrow', expected none; nothing was read; leave it out")
+def _form_of(as_: object) -> tuple[Form, Any]:
+    """Return in which form rows are asked for, and the caller's own connection or session where it gave one."""
+    own = {"DuckDBPyConnection": "duckdb", "SparkSession": "spark"}.get(type(as_).__name__)
+    if own is not None:
+        return own, as_  # type: ignore[return-value]
+    if as_ not in get_args(Form):
+        shown = repr(as_) if isinstance(as_, str) else f"a {type(as_).__name__}"
+        expected = f"one of {', '.join(get_args(Form))}, a DuckDB connection or a Spark session"
+        raise Refused(f"as_ is {shown}, expected {expected}; nothing was read")
+    return as_, None  # type: ignore[return-value]
+
+
+def _check_topic(topic: str) -> None:
     try:
         check_topic(topic)
     except (ValueError, TypeError) as error:
@@ -238,7 +246,7 @@ def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
         if lake.store.is_remote and not engine.is_remote:
             raise Refused(
                 f"the Spark of this machine reads no object store, and the lake is {lake.store.root}; nothing was read; pass a "
-                "`session` of a Spark that does, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
+                "session of a Spark that does as `as_`, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
             )
         session = engine.session(SCAN_CONF)
     return session, lake.store.hadoop_root

@@ -100,7 +100,7 @@ class RawTable:
 
     def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it after the offsets between which it has all ranges."""
-        return add_to_folder(staging, part, group.offsets, group.revisions, self.log, now_ms, group.weight_bytes)
+        return add_to_folder(staging, part, group, self.log, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

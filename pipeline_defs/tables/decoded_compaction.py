@@ -76,28 +76,20 @@ class DecodedTable:
 
     def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it by an id: its ranges are in the log."""
-        contents = self._contents(group)
-        return _add(part, contents, self.topic, self.decodings, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+        return self.put(part, self._contents(group), staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+
+    def put(
+        self, part: parquet.PartFile, contents: Contents, staging: Staging, now_ms: int, weight_bytes: int = 0, *, is_dead: bool
+    ) -> TableFile:
+        """Give a staged file with these contents a name in the table's folder; return what the log is to say of it."""
+        staged, path = place_in_folder(
+            staging, part, self.log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
+        )
+        self.decodings.keep_contents(self.topic, path, contents)
+        return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
     def _contents(self, group: DecodedGroup) -> Contents:
         return merge(self.decodings.contents_of(self.topic, file) for file in group.files)
-
-
-def _add(
-    part: parquet.PartFile,
-    contents: Contents,
-    topic: str,
-    decodings: Decodings,
-    staging: Staging,
-    now_ms: int,
-    weight_bytes: int = 0,
-    *,
-    is_dead: bool,
-) -> TableFile:
-    log = decoded_table_log(topic, decodings.lake)
-    staged, path = place_in_folder(staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead))
-    decodings.keep_contents(topic, path, contents)
-    return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +150,4 @@ def _cut(
         return None
     part = staging.read_part(target)
     assert part is not None, "each of its ranges has rows"
-    return _add(part, left, topic, decodings, staging, now_ms, is_dead=is_of_dead_letters(file))
+    return DecodedTable(topic, decodings).put(part, left, staging, now_ms, is_dead=is_of_dead_letters(file))

@@ -5,7 +5,7 @@ Any number of processes may do so at once. Invariant: of a table that misses a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.decodings import decoded_table_log
@@ -17,7 +17,6 @@ from ..core.errors import DamagedFile, OffsetlakeError
 from ..core.steps import StepWatcher, no_step
 from ..core.tables import decoded_table, raw_table
 from ..core.tables.decoded_table import TREE as DECODED
-from ..core.tables.delta import Snapshot
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
 
@@ -32,7 +31,8 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
     names = _names(log, lake)
     mend = raw_table.how_to_mend(coverage, lake.store.url(log.folder))
     _refuse_gone(log, table.files, names, lake, f"{mend}; `{command('audit', topic)}` names all that is amiss")
-    return _find_old(log, table, raw_table.find_unwanted(names, coverage, table), lake, now_ms, older_than_seconds)
+    left = {name: table.removed.get(name) for name in raw_table.find_unwanted(names, coverage, table)}
+    return _find_old(log, left, lake, now_ms, older_than_seconds)
 
 
 def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:
@@ -44,7 +44,8 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     documents = [decoded_table.document_path(path) for path, file in table.files.items() if decoded_table.is_packed(file)]
     _refuse_gone(log, documents, names, lake, "move the table's folder away, and all ranges are decoded again")
     unwanted = decoded_table.find_unwanted(names, table)
-    return _find_old(log, table, unwanted, lake, now_ms, older_than_seconds, decoded_table.owner_of)
+    left = {name: table.removed.get(decoded_table.owner_of(name) or "") for name in unwanted}
+    return _find_old(log, left, lake, now_ms, older_than_seconds)
 
 
 def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:  # noqa: ARG001
@@ -93,20 +94,9 @@ def _refuse_gone(log: DeltaLog, wanted: Iterable[str], names: set[str], lake: La
         )
 
 
-def _find_old(
-    log: DeltaLog,
-    table: Snapshot,
-    unwanted: Iterable[str],
-    lake: Lake,
-    now_ms: int,
-    older_than_seconds: float,
-    owner_of: Callable[[str], str | None] = str,
-) -> list[str]:
-    """Return the paths of those that are old: since a version removed them, or since they were linked, not written.
-
-    `owner_of` says which file of the table a name belongs to.
-    """
-    found, left = list[str](), {name: table.removed.get(owner_of(name) or "") for name in unwanted}
+def _find_old(log: DeltaLog, left: Mapping[str, int | None], lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:
+    """Return the paths of those that are old: since a version removed them, which `left` tells, or since they were linked."""
+    found = list[str]()
     clock_ms = lake.store.clock_ms() if None in left.values() else 0
     for name, removed_ms in left.items():
         path, at_ms, left_ms = f"{log.folder}/{name}", now_ms, removed_ms

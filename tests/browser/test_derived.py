@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.cli.launching import decode_through_dagster
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.settings import Settings
 from tests.support.browser import load_until, open_dialog
@@ -71,8 +70,7 @@ def visits(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[Wo
         world.tick()
         world.launch()
         ranges = [*world.coverage.log.ranges]
-        defs = world.definitions
-        for launched in decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=False, topics=defs):
+        for launched in world.in_process.decode(ranges, redo=False):
             assert launched.succeeded, launched.reason
         yield world
 

@@ -9,7 +9,6 @@ import dataclasses
 
 import pytest
 
-from pipeline_defs.cli.launching import decode_through_dagster
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
@@ -62,9 +61,7 @@ def restart(world: World) -> None:
     late.now_ms = lambda: world.edges.now_ms() + 60_000
     end_dead_runs(world.instance, late.now_ms())
     tick = run_derive_tick(world.topic, world.instance, late)
-    for launched in decode_through_dagster(
-        world.topic, tick.due, world.edges, world.instance, redo=False, topics=world.definitions
-    ):
+    for launched in world.in_process.decode(tick.due, redo=False):
         assert launched.succeeded, launched.reason
 
 

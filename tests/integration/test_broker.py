@@ -170,9 +170,12 @@ def test_a_broker_that_ends_early_is_reported_with_its_last_log_lines(directory:
     assert read_broker(directory) is None
 
 
-def test_a_broker_that_is_not_ready_in_time_is_not_left_running(directory: Path, jars: tuple[Path, ...]) -> None:
+def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
+    directory: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline_defs.adapters.testbed.broker.START_SECONDS", 0)
     with pytest.raises(BrokerUnavailable, match="was not ready in time"):
-        start_broker(directory, jars=jars, timeout_seconds=0)
+        start_broker(directory, jars=jars)
     pid = json.loads((directory / "broker.json").read_text())["pid"]
     assert read_process(pid) is None
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pipeline_defs.adapters.decoding.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.event_time import count_days
-from pipeline_defs.cli.launching import decode_through_dagster
+from pipeline_defs.cli.launching import InProcessRuns
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.core.tables.compaction import CompactionOutcome
@@ -78,7 +78,7 @@ def decode(world: World) -> None:
     """Decode what is due through Dagster."""
     edges = Edges(world.settings, now_ms=world.edges.now_ms)
     due = edges.decodings.read_ranges(world.name).find_due(world.coverage)
-    for run in decode_through_dagster(world.topic, due, edges, world.instance, redo=False, topics=world.definitions):
+    for run in InProcessRuns(world.topic, edges, world.instance, world.definitions).decode(due, redo=False):
         assert run.succeeded, run.reason
 
 
@@ -281,7 +281,7 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
     assert places == sorted(places)
     relation = read(world.name, day=START, lake=lake, as_="duckdb")
     assert sorted(row[0] for row in relation.project("value.n").fetchall()) == expected
-    frame = read(world.name, day=START, lake=lake, as_="spark", session=world.edges.engine(world.edges.pyspark()).session({}))
+    frame = read(world.name, day=START, lake=lake, as_=world.edges.engine(world.edges.pyspark()).session({}))
     assert sorted(row[0] for row in frame.select("value.n").collect()) == expected
     nothing = read(world.name, day="2014-01-01", lake=lake)
     assert (len(nothing), nothing.schema) == (0, arrow.schema)

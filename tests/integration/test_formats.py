@@ -10,7 +10,6 @@ import fastavro
 import pytest
 
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli.launching import decode_through_dagster
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
 from tests.support.world import World
@@ -50,7 +49,7 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     world.plan()
     world.launch()
     ranges = list(world.coverage.log.ranges)
-    (launched,) = decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions)
+    (launched,) = world.in_process.decode(ranges, redo=False)
     assert launched.succeeded, launched.reason
     duck = Duck(world.edges.lake, [world.name])
     ids = [f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id" for side, name in (("key", key), ("value", value))]

@@ -29,7 +29,7 @@ from pipeline_defs.adapters.lake.object_store import RemoteStore
 from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli.launching import Launched, update_latest_through_dagster
+from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.core.log.plan_step import Watermarks
@@ -511,7 +511,7 @@ def upserted(world: World) -> DecodedTopic:
 
 def launch(world: World) -> Launched:
     edges = Edges(world.settings)
-    return update_latest_through_dagster(world.topic, edges, world.instance, full=False, topics=world.definitions)
+    return InProcessRuns(world.topic, edges, world.instance, world.definitions).update_latest(full=False)
 
 
 def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline_defs.adapters.telemetry.openlineage import PATIENCE_SECONDS
-from pipeline_defs.cli.launching import decode_through_dagster, update_latest_through_dagster
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
@@ -127,8 +126,8 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
     world.plan_and_land()
     configure(world, receiver.url)
     due = world.edges.decodings.read_ranges(world.name).find_due(world.coverage)
-    (decoded,) = decode_through_dagster(world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions)
-    updated = update_latest_through_dagster(world.topic, world.edges, world.instance, full=False, topics=world.definitions)
+    (decoded,) = world.in_process.decode(due, redo=False)
+    updated = world.in_process.update_latest(full=False)
     assert decoded.succeeded and updated.succeeded, (decoded.reason, updated.reason)
     began = [each for each in receiver.events if each["eventType"] == "START"]
     of_decoded, of_latest = (each for each in receiver.events if each["eventType"] == "COMPLETE")
@@ -167,11 +166,9 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
         ),
     ]
     heard = len(receiver.events)
-    decode_again = decode_through_dagster(world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions)
+    decode_again = world.in_process.decode(due, redo=False)
     assert all(each.succeeded for each in decode_again)
-    assert update_latest_through_dagster(
-        world.topic, world.edges, world.instance, full=False, topics=world.definitions
-    ).succeeded
+    assert world.in_process.update_latest(full=False).succeeded
     assert len(receiver.events) == heard, "a run that has made no version tells of none"
 
 

@@ -166,7 +166,9 @@ def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterato
     """
     del spark
     properties = {"transaction.partition.verification.enable": "false"}
-    broker = start_broker(tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, heap="384m")
+    broker = start_broker(
+        tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, java_options=["-Xmx384m"]
+    )
     with World(dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers), tmp_path, "careless") as fresh:
         yield fresh
     stop_broker(tmp_path / "broker")

@@ -12,7 +12,13 @@ from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.assets.raw_asset import land_config
-from pipeline_defs.orchestration.backfill.backfilling import BackfillState, follow_backfill, launch_backfill, select_failed
+from pipeline_defs.orchestration.backfill.backfilling import (
+    BackfillRequest,
+    BackfillState,
+    follow_backfill,
+    launch_backfill,
+    select_failed,
+)
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from tests.support.daemon import running_daemon
@@ -20,7 +26,7 @@ from tests.support.world import World
 
 
 def launch(world: World, ranges: list[OffsetRange]) -> str:
-    return launch_backfill(world.topic, ranges, world.edges, world.instance, redo=False)
+    return launch_backfill(world.topic, BackfillRequest(ranges, redo=False), world.edges, world.instance)
 
 
 def ended(world: World, backfill: str, ranges: list[OffsetRange]) -> BackfillState:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipeline_defs.cli.launching import Launched, decode_through_dagster
+from pipeline_defs.cli.launching import Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoding import Budget
-from pipeline_defs.orchestration.backfill.backfilling import launch_backfill
+from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import DeriveTick, is_backlog, run_derive_tick
@@ -43,7 +43,7 @@ def tick(world: World) -> DeriveTick:
 
 
 def launch(world: World, ranges: list[OffsetRange], *, redo: bool = False) -> list[Launched]:
-    return list(decode_through_dagster(world.topic, ranges, world.edges, world.instance, redo=redo, topics=world.definitions))
+    return list(world.in_process.decode(ranges, redo=redo))
 
 
 def told(world: World) -> set[str]:
@@ -199,7 +199,7 @@ def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) 
     (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
     decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))
     duty = decoded.topic.decoding
-    number = launch_backfill(decoded.topic, [poisoned], decoded.edges, decoded.instance, redo=True, duty=duty)
+    number = launch_backfill(decoded.topic, BackfillRequest([poisoned], redo=True, duty=duty), decoded.edges, decoded.instance)
     backfill = decoded.instance.get_backfill(number)
     assert backfill is not None
     assert backfill.asset_selection == [decoded.topic.decoded_key]
@@ -240,14 +240,6 @@ def test_a_type_that_is_changed_is_decoded_in_one_run_however_many_ranges_there_
     assert [each.succeeded for each in apart] == [False, False], "the fault"
     assert f"`offsetlake decode {decoded.name} --outdated`" in apart[0].reason
     assert decoded.query("decoded", "typeof(value.id)")[0] == ("INTEGER",), "what stood stands"
-    through = decode_through_dagster(
-        decoded.topic,
-        [ranges[0], ranges[-1]],
-        decoded.edges,
-        decoded.instance,
-        redo=True,
-        in_one_run=True,
-        topics=decoded.definitions,
-    )
+    through = decoded.in_process.decode([ranges[0], ranges[-1]], redo=True, in_one_run=True)
     assert [(len(each.ranges), each.succeeded) for each in through] == [(len(ranges), True)]
     assert decoded.query("decoded", "typeof(value.id)")[0] == ("VARCHAR",)

@@ -31,7 +31,7 @@ from pipeline_defs.operate.alerts import build_failure_sensor, build_watch
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.checks import QUICK, check_key
 from pipeline_defs.orchestration.assets.days import report_days
-from pipeline_defs.orchestration.backfill.backfilling import launch_backfill
+from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
@@ -127,7 +127,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     without_run = [*ranges[:4], ranges[5]]
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run
     world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "BACKFILL", "test", []))
-    backfill = launch_backfill(world.topic, ranges[7:], world.edges, world.instance, redo=True)
+    backfill = launch_backfill(world.topic, BackfillRequest(ranges[7:], redo=True), world.edges, world.instance)
     for status, expected in (
         (BulkActionStatus.REQUESTED, []),
         (BulkActionStatus.CANCELING, []),
@@ -138,7 +138,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
         world.instance.update_backfill(found.with_status(status))
         assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected, status
     other = dataclasses.replace(world.topic, name="another")
-    launch_backfill(other, ranges[:1], world.edges, world.instance, redo=True)
+    launch_backfill(other, BackfillRequest(ranges[:1], redo=True), world.edges, world.instance)
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
 
 

@@ -99,10 +99,10 @@ class History:
         tail = coverage.log.tail
         state = self.world.observe(tail)
         marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-        skip = skip_of(marks, state.topic_id, tail.generation, self.draw.randrange(101))
+        skip = skip_of(marks, state.topic_id, tail.generation, self.draw.randrange(101), coverage.pending())
         if state.topic_id != tail.topic_id:
             return
-        step = plan_skip(tail, state, self.policy, self.world.now_ms, skip, coverage.pending(), planner="test")
+        step = plan_skip(tail, state, self.policy, self.world.now_ms, skip, planner="test")
         for offsets in coverage.pending():
             if self.draw.random() < 0.5:
                 self.land(offsets)

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict, failed, verify_staged
-from pipeline_defs.core.log.holes import Interval
+from pipeline_defs.core.log.holes import Interval, Missing
 from pipeline_defs.core.log.manifest import StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import TOPIC, Landing, landings, runs_of
@@ -31,7 +31,7 @@ def verify(
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)
     holes = landing.holes if holes is None else holes
-    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), holes, unexplained, topic_ids)
+    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained), topic_ids)
 
 
 def check_named(landing: Landing, violations: list[str]) -> str:

@@ -19,7 +19,7 @@ from dagster import DagsterRunStatus
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from pipeline_defs.cli.launching import decode_through_dagster, land_through_dagster, update_latest_through_dagster
+from pipeline_defs.cli.launching import InProcessRuns
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.lab.drills.children import FORKS, Child, become, end
 from pipeline_defs.lab.drills.children import stopped_at as child_stopped_at
@@ -81,7 +81,7 @@ class Task:
                 return
             if self.action == "update":
                 topics = build_topic_defs(self.topic)
-                assert update_latest_through_dagster(self.topic, edges, instance, full=False, topics=topics).succeeded
+                assert InProcessRuns(self.topic, edges, instance, topics).update_latest(full=False).succeeded
                 return
             if self.action.startswith("run "):
                 work_off(self.action.removeprefix("run "), self.topic, edges, instance)
@@ -90,7 +90,7 @@ class Task:
             ranges = sorted(coverage.manifests) if replaces else coverage.pending()
             how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
             defs = build_topic_defs(self.topic)
-            list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
+            list(InProcessRuns(self.topic, edges, instance, defs).land(ranges, **how))
 
     def _pulse(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         topics = [self.topic, *self.others]
@@ -103,7 +103,7 @@ class Task:
         redo = self.action == "decode_again"
         ranges = sorted(decoded.known) if redo else decoded.find_due(coverage)
         defs = build_topic_defs(self.topic)
-        list(decode_through_dagster(self.topic, ranges, edges, instance, redo=redo, topics=defs))
+        list(InProcessRuns(self.topic, edges, instance, defs).decode(ranges, redo=redo))
 
 
 def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:

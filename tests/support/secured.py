@@ -144,7 +144,7 @@ class Secured:
         }
         secured = {protocol: port for protocol, port in self._ports.items() if protocol != "PLAINTEXT"}
         node = Node(1, self._ports["PLAINTEXT"], self._controller, secured=secured)
-        start_broker(self.folder / "broker", jars=self._jars, properties=properties, heap="384m", node=node)
+        start_broker(self.folder / "broker", jars=self._jars, properties=properties, java_options=["-Xmx384m"], node=node)
         login = UserScramCredentialUpsertion("lander", ScramMechanism.SCRAM_SHA_512, SCRAM_PASSWORD)
         with KafkaAdminClient(bootstrap_servers=self.at("PLAINTEXT")) as admin:
             assert admin.alter_user_scram_credentials([login]) == {"lander": None}

@@ -225,9 +225,9 @@ class Script:
             before, state = tail, world.observe(tail)
             if name == "skip":
                 marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-                skip = skip_of(marks, state.topic_id, tail.generation, *arguments)
                 planned = [offsets for tick in ticks if tick.step for offsets in tick.step.ranges]
-                step = plan_skip(before, state, self.policy, world.now_ms, skip, planned, planner="test")
+                skip = skip_of(marks, state.topic_id, tail.generation, *arguments, planned)
+                step = plan_skip(before, state, self.policy, world.now_ms, skip, planner="test")
             else:
                 getattr(world, name)(*arguments)
                 state = world.observe(tail)
@@ -239,10 +239,12 @@ class Script:
         return ticks
 
 
-def skip_of(marks: Mapping[int, Watermarks], topic_id: str | None, generation: int, percent: int) -> SkipAhead:
+def skip_of(
+    marks: Mapping[int, Watermarks], topic_id: str | None, generation: int, percent: int, pending: Iterable[OffsetRange] = ()
+) -> SkipAhead:
     """Return a skip to so many percent of what the broker has of each Kafka partition."""
     to = {p: mark.earliest + (mark.end - mark.earliest) * percent // 100 for p, mark in marks.items()}
-    return SkipAhead(to, "by somebody", generation, topic_id)
+    return SkipAhead(to, "by somebody", generation, topic_id, (*pending,))
 
 
 _PARTITION, _PERCENT, _COUNT = st.integers(0, 3), st.integers(0, 100), st.integers(0, 30)

@@ -20,7 +20,7 @@ from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.adapters.lake.lake_memory import FOLDER
 from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.tables.duck import connect
-from pipeline_defs.cli.launching import Launched, land_through_dagster
+from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.plan_step import PlanStep, Watermarks
@@ -282,6 +282,10 @@ class World:
     def definitions(self) -> dg.Definitions:
         return dg.Definitions.merge(build_topic_defs(self.topic), build_housekeeping([self.topic]))
 
+    @property
+    def in_process(self) -> InProcessRuns:
+        return InProcessRuns(self.topic, self.edges, self.instance, self.definitions)
+
     def tick(self) -> Tick:
         """Does what the sensor does of this topic."""
         end_dead_runs(self.instance, self.edges.now_ms())
@@ -296,7 +300,7 @@ class World:
     def try_launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
         """Lands through Dagster, successfully or not."""
         chosen = self.pending if ranges is None else list(ranges)
-        return list(land_through_dagster(self.topic, chosen, self.edges, self.instance, redo=redo, topics=self.definitions))
+        return list(self.in_process.land(chosen, redo=redo))
 
     def materialized_after_tick(self) -> set[str]:
         """Ticks once, since a tick reports what a crash left unreported, and returns the keys Dagster shows landed."""

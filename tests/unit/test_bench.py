@@ -230,6 +230,8 @@ def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
     monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.time.time", lambda: 110.0)
     for _ in range(2):
         traffic.look(tmp_path)
+        monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.time.time", lambda: 120.0)
+        traffic.read()
         assert sorted(traffic.waits["t"]) == [8.5, 10.0]
         assert traffic.acked == {("t", 1, 1): 102.0}
 

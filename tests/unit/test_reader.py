@@ -135,7 +135,7 @@ def test_a_relation_is_of_the_connection_that_is_given(world: SmallWorld) -> Non
     in_table(world)
     with duckdb.connect() as connection:
         connection.execute('CREATE TABLE mine AS SELECT 4::BIGINT AS "offset"')
-        rows = read(world, as_="duckdb", session=connection)
+        rows = read(world, as_=connection)
         assert rows.set_alias("a").join(connection.table("mine").set_alias("b"), 'a."offset" = b."offset"').shape[0] == 1
 
 
@@ -169,7 +169,11 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"table": "latest"}, Refused, "topic orders has no latest records in the lake .*`offsetlake latest orders`"),
     ({"table": "latest", "range": "0-0-3"}, Refused, "a range and table='latest' are given"),
     ({"table": "latest", "day": "2013-01-01"}, Refused, "a day and table='latest' are given"),
-    ({"session": object()}, Refused, "a session is given with as_='arrow', expected none"),
+    (
+        {"as_": object()},
+        Refused,
+        "as_ is a object, expected one of arrow, duckdb, spark, a DuckDB connection or a Spark session",
+    ),
     ({"lake": ""}, BadSetting, "lake='' cannot be read: it is empty"),
     ({"lake": "http://host/lake"}, BadSetting, "begins with http://, expected a path, or one of s3://"),
     ({"lake": 5}, BadSetting, "lake=5 cannot be read"),

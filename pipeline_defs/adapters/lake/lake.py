@@ -32,6 +32,7 @@ from ...core.log.plan_step import ALL_HEADS_EVERY, PlanStep, Tail
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
+from .begun import Begun, BegunSteps, find_elsewhere
 from .frontiers import Frontiers
 from .kept import Kept
 from .lake_memory import LakeMemory
@@ -39,7 +40,6 @@ from .layout import given_up_paths, manifest_path, published_path, range_of, ran
 from .store import Answer
 from .stores import open_store
 
-BEGUN = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SHOWN = 3  # names in a message
 STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
@@ -58,10 +58,11 @@ class Lake:
         self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._frontiers = Frontiers(lambda: self.store)
+        self._begun = BegunSteps(lambda: self.store)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
-        self._judged: dict[str, set[tuple[int, str]]] = {}  # by topic, names in `begun/` for which nothing was found lost
+        self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
     # ---- whether it is there
 
@@ -126,8 +127,8 @@ class Lake:
             self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
             return False
         judged = self._judged.setdefault(log.topic, set())
-        begun = [each for each in self._list_begun(log.topic) if each not in judged]
-        elsewhere = _find_elsewhere(begun, log)
+        begun = [each for each in self._begun.list(log.topic) if each not in judged]
+        elsewhere = find_elsewhere(begun, log)
         if elsewhere or self._may_be_behind(log, begun):
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
@@ -136,7 +137,7 @@ class Lake:
                 self.forget_frontiers(log.topic)
                 judged |= elsewhere
         if log.base is not None and _last_settled(log.base) > max(begun, default=(-1,))[0]:
-            self._put_begun(log.steps[-1])  # somebody has deleted it, and nothing is behind the log
+            self._begun.put(log.steps[-1])  # somebody has deleted it, and nothing is behind the log
         self._looked_at.add(log.topic)
         return True
 
@@ -145,25 +146,17 @@ class Lake:
 
         Whoever plans finds by one name, however long the history is, that they are lost, or that others stand in their place.
         """
-        newest, begun = max(steps, key=lambda step: step.seq), self._list_begun(log.topic)
-        elsewhere = _find_elsewhere(begun, log)
+        newest, begun = max(steps, key=lambda step: step.seq), self._begun.list(log.topic)
+        elsewhere = find_elsewhere(begun, log)
         if any(seq <= newest.seq for seq, _ in elsewhere):
             self.coverage(log.topic)
         if all(seq < newest.seq for seq, _ in {*begun} - elsewhere):
-            self._put_begun(newest)
-        for seq, name in begun:
-            if seq < newest.seq:
-                self.store.delete_folder(f"begun/{log.topic}/{name}")
+            self._begun.put(newest)
+        for each in begun:
+            if each[0] < newest.seq:
+                self._begun.delete(log.topic, each)
 
-    def _put_begun(self, step: PlanStep) -> None:
-        self.store.put_new(f"begun/{step.topic}/{_begun_name(step)}", b"", "staging/begun")
-
-    def _list_begun(self, topic: str) -> list[tuple[int, str]]:
-        """List the steps of which something may be there: their numbers, and the names that say so."""
-        names = (path.rpartition("/")[2] for path in self.store.list(f"begun/{topic}"))
-        return sorted((int(found[1]), name) for name in names if (found := BEGUN.fullmatch(name)))
-
-    def _may_be_behind(self, log: PlanLog, begun: Sequence[tuple[int, str]]) -> bool:
+    def _may_be_behind(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
         """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
 
         Somebody has deleted the name; or the lake is a backup that was made while it was written, which a process looks for the
@@ -608,17 +601,6 @@ def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 def _last_settled(frontier: Frontier) -> int:
     """Return the number of the last step that a document sums up, of which everything is landed; -1 where it sums up none."""
     return next((seq for seq in reversed(range(frontier.seq)) if seq not in frontier.kept), -1)
-
-
-def _begun_name(step: PlanStep) -> str:
-    return f"{step.seq:0{OFFSET_DIGITS}d}.{digest_of([step])[:16]}"
-
-
-def _find_elsewhere(begun: Iterable[tuple[int, str]], log: PlanLog) -> set[tuple[int, str]]:
-    """Find what was begun of steps that are not in a log: later ones, or others of these numbers."""
-    steps = {step.seq: step for step in log.steps}
-    last = log.steps[-1].seq if log.steps else -1
-    return {(seq, name) for seq, name in begun if seq > last or (seq in steps and name != _begun_name(steps[seq]))}
 
 
 def step_path(topic: str, seq: int) -> str:

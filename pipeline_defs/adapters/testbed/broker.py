@@ -31,6 +31,7 @@ _STATE = "broker.json"
 _LOG = "broker.log"
 _LOG_LINES = 20
 _POLL_SECONDS = 0.1
+START_SECONDS = 120.0  # a start that takes longer has failed
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
 _LOG4J = Path(__file__).with_name("log4j2.xml")
 
@@ -61,10 +62,8 @@ def start_broker(
     jars: Sequence[Path],
     port: int | None = None,
     properties: Mapping[str, str] = {},
-    heap: str = "1g",
-    timeout_seconds: float = 60,
     node: Node | None = None,
-    java_options: Sequence[str] = (),
+    java_options: Sequence[str] = ("-Xmx1g",),
 ) -> Broker:
     """Return the broker of `directory`, running and able to create topics; started unless it runs already.
 
@@ -75,9 +74,9 @@ def start_broker(
     broker's last log lines, BadSetting for a property that is not the caller's, JavaUnusable.
     """
     directory = directory.absolute()
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + START_SECONDS
     directory.mkdir(parents=True, exist_ok=True)
-    with hold_start(directory, lambda: None, timeout_seconds, BrokerUnavailable):
+    with hold_start(directory, lambda: None, START_SECONDS, BrokerUnavailable):
         state = _read_state(directory)
         if state is not None and state.process.is_running():
             _await_ready(directory, state, deadline)
@@ -89,7 +88,7 @@ def start_broker(
         settings = plan_properties(directory, node, properties)
         config = directory / "server.properties"
         config.write_text(format_properties(settings), "ascii")
-        java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", *java_options]
+        java = [str(find_java()), "-XX:+ExitOnOutOfMemoryError", *java_options]
         java += archive_options(jars[0].parent.parent, "broker")
         java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]
         _format(directory, java, config, node.cluster_id or new_cluster_id())

@@ -81,8 +81,7 @@ def _run_broker(jars: Path, archive: Path) -> None:
     start_broker(
         directory,
         jars=sorted((jars / "broker").glob("*.jar")),
-        timeout_seconds=_EXIT_SECONDS,
-        java_options=(f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"),
+        java_options=("-Xmx1g", f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"),
     )
     stop_broker(directory, timeout_seconds=_EXIT_SECONDS)
 

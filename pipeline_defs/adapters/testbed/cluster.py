@@ -24,7 +24,7 @@ from kafka.errors import KafkaError
 from ...core.errors import BadSetting, BrokerUnavailable
 from ..system.locks import hold_start
 from ..system.processes import free_ports
-from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
+from .broker import QUICK_JAVA, START_SECONDS, Broker, new_cluster_id, read_broker, start_broker, stop_broker
 from .broker_properties import HOST, Node, data_directory, replicated
 
 _STATE = "cluster.json"
@@ -62,16 +62,14 @@ class Cluster:
             raise BrokerUnavailable(f"node {node_id} of the cluster in {self.directory} does not run", node_id=node_id)
         return broker
 
-    def start(self, node_id: int, timeout_seconds: float = 60) -> Broker:
+    def start(self, node_id: int) -> Broker:
         """Start a node that was stopped or killed, unless it runs; return once the cluster counts it as alive."""
         return start_broker(
             _node_directory(self.directory, node_id),
             jars=self.jars,
             properties={**replicated(len(self.nodes)), **self.properties},
-            heap=self.heap,
-            timeout_seconds=timeout_seconds,
             node=self.nodes[node_id],
-            java_options=QUICK_JAVA,
+            java_options=(f"-Xmx{self.heap}", *QUICK_JAVA),
         )
 
     def kill(self, node_id: int, timeout_seconds: float = 10) -> None:
@@ -114,13 +112,7 @@ class Cluster:
 
 
 def start_cluster(
-    directory: Path,
-    *,
-    jars: Sequence[Path],
-    brokers: int = 3,
-    properties: Mapping[str, str] = {},
-    heap: str = "256m",
-    timeout_seconds: float = 60,
+    directory: Path, *, jars: Sequence[Path], brokers: int = 3, properties: Mapping[str, str] = {}, heap: str = "256m"
 ) -> Cluster:
     """Return the cluster of `directory`, all of its nodes running; those that do not run yet are started, at once.
 
@@ -130,13 +122,13 @@ def start_cluster(
     """
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    with hold_start(directory, lambda: None, timeout_seconds, BrokerUnavailable):
+    with hold_start(directory, lambda: None, START_SECONDS, BrokerUnavailable):
         cluster = Cluster(directory, _read_or_choose_nodes(directory, brokers), jars, properties, heap)
         before = {node for node in cluster.nodes if read_broker(_node_directory(directory, node)) is not None}
         ready = False
         try:
             with ThreadPoolExecutor(brokers) as pool:  # together: none is ready before a majority is
-                list(pool.map(lambda node: cluster.start(node, timeout_seconds), cluster.nodes))
+                list(pool.map(cluster.start, cluster.nodes))
             ready = True
         finally:
             if not ready:

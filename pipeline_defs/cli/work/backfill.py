@@ -13,6 +13,7 @@ from ...core.advice import counted
 from ...core.command_lines import command
 from ...core.errors import DaemonUnavailable, RangesFailed
 from ...orchestration.backfill.backfilling import (
+    BackfillRequest,
     BackfillState,
     check_daemon,
     follow_backfill,
@@ -97,16 +98,9 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
             _print_preview(topic, document, launch)
         if launch:
             check_daemon(instance, time.time())
-            document["backfill"] = launch_backfill(
-                configured,
-                selection.ranges,
-                edges,
-                instance,
-                redo=choice.is_redo,
-                on_change=on_change,
-                title=f"{command('backfill', topic)} by {way}",
-                duty=duty,
-            )
+            title = f"{command('backfill', topic)} by {way}"
+            request = BackfillRequest(selection.ranges, choice.is_redo, on_change, title, duty)
+            document["backfill"] = launch_backfill(configured, request, edges, instance)
             if not as_json:
                 OUT.print(f"launched backfill {document['backfill']} of {counted(len(keys), 'range')}", soft_wrap=True)
         if as_json:

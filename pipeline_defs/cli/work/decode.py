@@ -19,7 +19,7 @@ from ...orchestration.backfill.choosing import Choice, find_decoded
 from ...resources import Edges
 from ...tables.latest import find_due
 from ...topics import Topic
-from ..launching import decode_through_dagster, update_latest_through_dagster
+from ..launching import InProcessRuns
 from ..progress import progress
 from ..runs import launching, print_runs
 from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
@@ -54,7 +54,7 @@ def decode(topic: str, **chosen: Any) -> None:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
     with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
-        runs = decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated)
+        runs = InProcessRuns(configured, edges, instance).decode(ranges, redo=choice.is_redo, in_one_run=choice.outdated)
         print_runs(topic, runs, "decoded")
 
 
@@ -127,7 +127,7 @@ def latest(topic: str, full: bool) -> None:
         return
     steps = {"read_decoded": ", Spark reads {ranges} ranges", "rebuild_latest": ", made anew: {reason}"}
     with launching(edges, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
-        launched = update_latest_through_dagster(configured, edges, instance, full=full)
+        launched = InProcessRuns(configured, edges, instance).update_latest(full=full)
     if not launched.succeeded:
         raise RangesFailed(
             f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be", [launched.reason]

@@ -21,7 +21,7 @@ from ...orchestration.runs.moments import duration_text
 from ...orchestration.runs.progress import holding_row, read_holding
 from ...resources import Edges
 from ...topics import Topic
-from ..launching import choose_ranges, land_through_dagster
+from ..launching import InProcessRuns, choose_ranges
 from ..progress import progress
 from ..runs import launching, print_runs
 from ..show import (
@@ -153,7 +153,7 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
         return
     steps = {"scan": ", Spark reads {ranges} ranges", "read": ", Spark has written {files} of {of} files", "stage": ""}
     with launching(edges, f"landing {topic}", len(ranges), said=steps, counts={"landed", "failed"}) as instance:
-        runs = land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change)
+        runs = InProcessRuns(configured, edges, instance).land(ranges, redo=bool(keys), on_change=on_change)
         print_runs(topic, runs, "landed")
 
 

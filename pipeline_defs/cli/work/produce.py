@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +17,30 @@ from ...topic_files import load_topics
 from ..progress import progress
 from ..show import open_edges, topic_argument
 from ..terminal import ERRORS, OUT
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the command line says beside topic and file."""
+
+    key_field: str | None
+    raw: bool
+    key_separator: str | None
+    timestamp_field: str | None
+    partitions: int | None
+    replicas: int | None
+    acks: producer.Acks
+    idempotence: bool | None
+    transactional_id: str | None
+    records_per_transaction: int | None
+
+    def read(self, path: Path) -> Iterator[producer.Record]:
+        if self.raw:
+            return producer.read_raw(path, (self.key_separator if self.key_separator is not None else "\t").encode())
+        return producer.read_jsonl(path, self.key_field, self.timestamp_field)
+
+    def guarantees(self) -> producer.Guarantees:
+        return producer.Guarantees(self.acks, self.idempotence, self.transactional_id, self.records_per_transaction)
 
 
 @click.command()
@@ -43,20 +70,7 @@ from ..terminal import ERRORS, OUT
     type=click.IntRange(min=1),
     help=f"Commit after so many records. [default: {producer.RECORDS_PER_TRANSACTION}]",
 )
-def produce(
-    topic: str,
-    path: Path,
-    key_field: str | None,
-    raw: bool,
-    key_separator: str | None,
-    timestamp_field: str | None,
-    partitions: int | None,
-    replicas: int | None,
-    acks: producer.Acks,
-    idempotence: bool | None,
-    transactional_id: str | None,
-    records_per_transaction: int | None,
-) -> None:
+def produce(topic: str, path: Path, **given: Any) -> None:
     """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
 
     A line that is no record ends it: what came before is produced, but for its open transaction, and that is said.
@@ -68,17 +82,16 @@ def produce(
       offsetlake produce orders --file poison.txt --raw --key-separator ,
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
-    if raw and (key_field or timestamp_field):
+    options = _Options(**given)
+    if options.raw and (options.key_field or options.timestamp_field):
         raise BadSetting(
             "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and --timestamp-field out"
         )
-    if key_separator is not None and not raw:
+    if options.key_separator is not None and not options.raw:
         raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
-    if replicas is not None and partitions is None:
+    if options.replicas is not None and options.partitions is None:
         raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
-    separator = "\t" if key_separator is None else key_separator
-    records = producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
-    guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
+    records, guarantees = options.read(path), options.guarantees()
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
         found = load_topics()
@@ -96,19 +109,19 @@ def produce(
         try:
             kafka.read_topic_id(topic)
         except UnknownTopic:
-            if partitions is None:
+            if options.partitions is None:
                 there = [name for name in kafka.list_topics() if not name.startswith("__")]
                 raise UnknownTopic(
                     f"topic {topic} does not exist at {servers}{meant(topic, there)}; nothing was produced; to create it with "
                     "N Kafka partitions first, add --partitions N"
                 ) from None
-            kafka.create_topic(topic, partitions, replicas=replicas or 1)
+            kafka.create_topic(topic, options.partitions, replicas=options.replicas or 1)
         count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
-    if acks == "0":
+    if options.acks == "0":
         OUT.print(
             f"{counted(count, 'record')} sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
         )
-    elif transactional_id is not None:
-        OUT.print(f"{counted(count, 'record')} committed to {topic} by {transactional_id}")
+    elif options.transactional_id is not None:
+        OUT.print(f"{counted(count, 'record')} committed to {topic} by {options.transactional_id}")
     else:
         OUT.print(f"{counted(count, 'record')} acknowledged by {topic}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from ..log.holes import Interval
+from ..log.holes import Missing
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange
 
@@ -64,8 +64,7 @@ def verify_staged(
     offsets: OffsetRange,
     file: StagedFile | None,
     runs: Sequence[tuple[int, int]],
-    holes: Sequence[Interval],
-    unexplained: Sequence[tuple[int, int]],
+    missing: Missing,
     topic_ids: tuple[str | None, str | None, str | None],
 ) -> list[str]:
     """Return every law that a staged range breaks; none means it may be committed.
@@ -93,9 +92,11 @@ def verify_staged(
     if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):
         violations.append(f"range {where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside the range")
     violations += [
-        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it" for start, end in unexplained
+        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
+        for start, end in missing.unexplained
     ]
-    gone = sum(hole.end - hole.start for hole in holes) + sum(end - start for start, end in unexplained)
+    gone = sum(hole.end - hole.start for hole in missing.holes)
+    gone += sum(end - start for start, end in missing.unexplained)
     if rows + gone != len(offsets):
         violations.append(f"range {where}: {rows} rows + {gone} holes, expected {len(offsets)} offsets in all")
     return violations

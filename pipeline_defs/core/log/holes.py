@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ..offsets import OffsetRange, merge_intervals, subtract_intervals
 
@@ -104,10 +105,17 @@ def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> li
     return subtract_intervals([(offsets.start, offsets.end)], runs)
 
 
+class Missing(NamedTuple):
+    """Offsets without rows: the holes that have a cause, and those that nothing explains."""
+
+    holes: tuple[Interval, ...]
+    unexplained: Sequence[tuple[int, int]] = ()
+
+
 def explain_holes(
     missing: Sequence[tuple[int, int]], spans: Iterable[BatchSpan], rows: Rows, *, compacted_from: int | None
-) -> tuple[tuple[Interval, ...], list[tuple[int, int]]]:
-    """Explain the missing offsets; return the explained intervals and what is left unexplained.
+) -> Missing:
+    """Explain the missing offsets.
 
     Compaction only ever removes: a record that the log has now was there when the range was read, so it must be a row,
     however much is compacted in the meantime.
@@ -141,4 +149,4 @@ def explain_holes(
         rest = merge_intervals([*gone, *kept])
         explained += [Interval(start, end, Cause.COMPACTED) for start, end in subtract_intervals(left, rest)]
         left = rest
-    return tuple(sorted(explained)), left
+    return Missing(tuple(sorted(explained)), left)

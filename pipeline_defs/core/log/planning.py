@@ -93,13 +93,15 @@ def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
 class SkipAhead:
     """A person's word that what lies before some offsets and is not landed is left out, of one generation and topic id.
 
-    `to` has an offset for each Kafka partition that is skipped in; `cause` says who said it and how.
+    `to` has an offset for each Kafka partition that is skipped in; `cause` says who said it and how; `pending` are the planned
+    ranges that are not landed.
     """
 
     to: Mapping[int, int]
     cause: str
     generation: int
     topic_id: str | None
+    pending: tuple[OffsetRange, ...] = ()
 
 
 def plan(
@@ -109,39 +111,25 @@ def plan(
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
-    return _plan(tail, state, policy, now_ms, planner, through_end=through_end)
+    step = _plan(tail, state, policy, now_ms, through_end=through_end)
+    return None if step is None else replace(step, planner=planner)
 
 
 def plan_skip(
-    tail: Tail,
-    state: TopicState,
-    policy: Policy,
-    now_ms: int,
-    skip: SkipAhead,
-    pending: Iterable[OffsetRange],
-    *,
-    planner: str = "",
+    tail: Tail, state: TopicState, policy: Policy, now_ms: int, skip: SkipAhead, *, planner: str = ""
 ) -> PlanStep | None:
     """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
 
-    It plans ranges up to where the skip goes, and leaves them out beside those that are `pending` before it. So each is a
+    It plans ranges up to where the skip goes, and leaves them out beside those that are pending before it. So each is a
     range like any other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the
     broker has deleted something stays pending: that is a loss, which a person's word is needed for.
     """
-    step = _plan(tail, state, policy, now_ms, planner, skip=skip, pending=pending)
-    return step if step is not None and step.skips else None
+    step = _plan(tail, state, policy, now_ms, skip=skip)
+    return replace(step, planner=planner) if step is not None and step.skips else None
 
 
 def _plan(
-    tail: Tail,
-    state: TopicState,
-    policy: Policy,
-    now_ms: int,
-    planner: str,
-    *,
-    through_end: bool = False,
-    skip: SkipAhead | None = None,
-    pending: Iterable[OffsetRange] = (),
+    tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False, skip: SkipAhead | None = None
 ) -> PlanStep | None:
     refuse_stale(tail, state)
     opened, opening_links = _open(tail, state, policy)
@@ -160,7 +148,7 @@ def _plan(
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
     planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
-    whole = [each for each in pending if _is_whole(each, state)] if skip is not None else []
+    whole = [each for each in skip.pending if _is_whole(each, state)] if skip is not None else []
     skips = () if skip is None else tuple(_skips(skip, [*whole, *planned]))
 
     if not links and not skips and opened == tail:
@@ -177,7 +165,6 @@ def _plan(
         watermarks={p: partition.watermarks for p, partition in state.partitions.items()},
         links=tuple(links),
         heads=tail.moved_by(opened.generation, heads),
-        planner=planner,
         skips=skips,
     )
 
@@ -195,7 +182,7 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
         if seen is not None:
             end = min(offset, seen.watermarks.end)
             marks = [growth[partition] for growth in at.growths if partition in growth]
-            yield from _cuts(at.generation, partition, at.heads[partition].offset, end, grid, marks, cut_tail=True)
+            yield from _cuts(_behind_head(at, partition, end), grid, marks, cut_tail=True)
 
 
 def _bounded(cuts: Iterable[OffsetRange], state: TopicState, grid: int) -> Iterator[OffsetRange]:
@@ -410,10 +397,7 @@ def _cuts_by_partition(tail: Tail, state: TopicState, grid: int, max_age_ms: flo
 
     return [
         _cuts(
-            tail.generation,
-            partition,
-            tail.heads[partition].offset,
-            seen.watermarks.end,
+            _behind_head(tail, partition, seen.watermarks.end),
             grid,
             [growth[partition] for growth in tail.growths if partition in growth],
             cut_tail=now_ms - since[partition] >= max_age_ms,
@@ -433,17 +417,22 @@ def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
     return max((time for time in times if time is not None and time <= now_ms), default=0)
 
 
-def _cuts(
-    generation: int, partition: int, head: int, end: int, grid: int, marks: Sequence[int], *, cut_tail: bool
-) -> Iterator[OffsetRange]:
-    """Yield ranges from the head on; no range goes over a mark, so that its records are of one epoch."""
-    while head < end:
+def _behind_head(tail: Tail, partition: int, end: int) -> OffsetRange | None:
+    """Return what is not planned of a Kafka partition, up to an end; none where nothing is."""
+    head = tail.heads[partition].offset
+    return OffsetRange(tail.generation, partition, head, end) if head < end else None
+
+
+def _cuts(uncut: OffsetRange | None, grid: int, marks: Sequence[int], *, cut_tail: bool) -> Iterator[OffsetRange]:
+    """Yield the ranges that offsets are cut into; no range goes over a mark, so that its records are of one epoch."""
+    head, end = (uncut.start, uncut.end) if uncut is not None else (0, 0)
+    while uncut is not None and head < end:
         cut = min((head // grid + 1) * grid, *(mark for mark in marks if mark > head), end + grid)
         if cut > end:
             if not cut_tail:
                 return
             cut = end
-        yield OffsetRange(generation, partition, head, cut)
+        yield replace(uncut, start=head, end=cut)
         head = cut
 
 

@@ -88,7 +88,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
         (folder / "jars").symlink_to(settings.jars)
         tell("starting Kafka")
         jars = resolve_jars("broker", settings.jars)
-        broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES, heap=BROKER_HEAP)
+        broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES, java_options=[f"-Xmx{BROKER_HEAP}"])
         edges = Edges(
             replace(
                 settings,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...adapters.spark.engine import OWN_DISK
 from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
-from ...cli.launching import land_through_dagster
+from ...cli.launching import InProcessRuns
 from ...core.errors import RangesFailed
 from ...core.landing.scans import Read
 from ...core.landing.verdicts import Outcome, Verdict
@@ -117,7 +117,7 @@ def offsetlake_through_dagster(place: Place) -> Timed:
         ranges = edges.lake.coverage(topic.name).pending()
         topics = build_topic_defs(topic)
         with instance:
-            launched = list(land_through_dagster(topic, ranges, edges, instance, redo=False, topics=topics))
+            launched = list(InProcessRuns(topic, edges, instance, topics).land(ranges, redo=False))
         failures = [each.reason for each in launched if not each.succeeded]
         if failures:
             raise RangesFailed("the benchmark's own Dagster run failed", failures)

@@ -44,16 +44,7 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @json_option
 @click.pass_context
-def bench(
-    ctx: click.Context,
-    part: str | None,
-    sizes: str,
-    records: int | None,
-    rounds: int | None,
-    systems: str | None,
-    visible: int,
-    as_json: bool,
-) -> None:
+def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: bool, **given: Any) -> None:
     """Measure landing against what else people use, on a broker and lake of its own; takes about 10 minutes.
 
     \b
@@ -95,9 +86,9 @@ def bench(
         else:
             show_part(report)
         return
-    loads, chosen = choose_loads(sizes, records), choose_systems(systems)
+    loads, chosen = choose_loads(given["sizes"], given["records"]), choose_systems(given["systems"])
     with _telling() as tell:
-        report = run_bench(settings, loads, chosen, rounds or 3, visible, tell)
+        report = run_bench(settings, loads, chosen, rounds or 3, given["visible"], tell)
     if as_json:
         print_json(report)
         return

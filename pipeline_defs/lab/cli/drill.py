@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any
 
 import click
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
@@ -50,7 +51,7 @@ COLUMNS = (
     help="Which Spark: one of this machine, or that of OFFSETLAKE_SPARK_REMOTE.",
 )
 @json_option
-def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: str, engine: str, as_json: bool) -> None:
+def drill(names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Bring faults about on a broker and lakes of its own, and count rows missing and rows doubled.
 
     Without names all drills are run, about ten minutes; with --schedules and no names, the random schedules alone.
@@ -67,7 +68,7 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: s
     from ..drills.report import choose, is_right, run_drills
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
-    chosen, settings = choose(names, schedules, seed, first, lake, engine), read_settings()
+    chosen, settings = choose(names, **given), read_settings()
     chosen.check(settings)
     columns = (SpinnerColumn(), TerminalWords(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:

@@ -22,7 +22,7 @@ from ...adapters.kafka.operations import Operations
 from ...adapters.lake.disk_store import DiskStore
 from ...adapters.lake.lake import Lake
 from ...adapters.tables.duck import Duck
-from ...cli.launching import land_through_dagster
+from ...cli.launching import InProcessRuns
 from ...core.errors import Refused, ScanFailed
 from ...core.log.losses import find_losses
 from ...core.steps import StepWatcher
@@ -152,7 +152,7 @@ class Offsetlake(System):
                     break
                 reasons = [
                     launched.reason
-                    for launched in land_through_dagster(self.topic, pending, edges, instance, redo=False, topics=defs)
+                    for launched in InProcessRuns(self.topic, edges, instance, defs).land(pending, redo=False)
                     if not launched.succeeded
                 ]
             else:

@@ -44,10 +44,9 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
     def latest(
         context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> dg.MaterializeResult[Any]:
-        assert topic.latest is not None
         with run_of(context, topic.upserting, edges):
             with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
-                metadata = update_and_tell(topic, topic.latest, new_attempt(context), context, edges, pyspark, config)
+                metadata = update_and_tell(topic, new_attempt(context), context, edges, pyspark, config)
                 done.add(UPDATE)
             return dg.MaterializeResult(metadata=metadata)
 
@@ -56,7 +55,6 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
 
 def update_and_tell(
     topic: Topic,
-    config: Latest,
     attempt: Attempt,
     context: Context,
     edges: Edges,
@@ -64,8 +62,9 @@ def update_and_tell(
     asked: UpdateConfig | None = None,
 ) -> Mapping[str, Any]:
     """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
+    assert topic.latest is not None
     started, tools = edges.now_ms(), edges.latest_tools(pyspark, step_logger(context))
-    done = update(topic.name, config, attempt, tools, full=asked is not None and asked.full)
+    done = update(topic.name, topic.latest, attempt, tools, full=asked is not None and asked.full)
     table = LatestTable(edges.lake, topic.name)
     standing = table.read()
     keys, tombstones = table.count(standing)

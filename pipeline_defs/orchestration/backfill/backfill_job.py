@@ -10,7 +10,7 @@ import dagster as dg
 from ...resources import Edges
 from ...topics import TOPIC_TAG, Topic
 from ..assets.raw_asset import ON_CHANGE
-from .backfilling import launch_backfill, preview_rows, preview_table, preview_totals
+from .backfilling import BackfillRequest, launch_backfill, preview_rows, preview_table, preview_totals
 from .choosing import Choice, select_ranges
 
 DEFAULT_MINUTES = 60
@@ -58,15 +58,9 @@ def build_backfill(topic: Topic) -> dg.Definitions:
         coverage = edges.lake.coverage(topic.name)
         choice = _choice(context.op_config["ranges"])
         selection = select_ranges(choice, topic, coverage, edges, context.instance)
-        backfill = launch_backfill(
-            topic,
-            selection.ranges,
-            edges,
-            context.instance,
-            redo=choice.is_redo,
-            on_change=context.op_config["on_change"],
-            title=f"{topic.backfill_job} by {choice.way}",
-        )
+        title = f"{topic.backfill_job} by {choice.way}"
+        request = BackfillRequest(selection.ranges, choice.is_redo, context.op_config["on_change"], title)
+        backfill = launch_backfill(topic, request, edges, context.instance)
         rows = preview_rows(coverage, selection.ranges)
         context.log.info("launched backfill %s of %s ranges of %s", backfill, len(rows), topic.name)
         totals = preview_totals(rows)

@@ -116,22 +116,20 @@ def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
         )
 
 
-def launch_backfill(
-    topic: Topic,
-    ranges: Sequence[OffsetRange],
-    edges: Edges,
-    instance: dg.DagsterInstance,
-    *,
-    redo: bool,
-    on_change: str = "keep",
-    title: str = "",
-    duty: Duty | None = None,
-) -> str:
-    """Give Dagster a backfill of just these ranges, and return its id; keys that Dagster lacks are registered first.
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """What a backfill is to do: land just these ranges, or what `duty` says instead."""
 
-    Of landing, where `duty` says nothing else.
-    """
-    duty = duty or topic.landing
+    ranges: Sequence[OffsetRange]
+    redo: bool
+    on_change: str = "keep"
+    title: str = ""
+    duty: Duty | None = None
+
+
+def launch_backfill(topic: Topic, request: BackfillRequest, edges: Edges, instance: dg.DagsterInstance) -> str:
+    """Give Dagster a backfill, and return its id; keys that Dagster lacks are registered first."""
+    duty, ranges = request.duty or topic.landing, request.ranges
     now_seconds = edges.now_ms() / 1000
     check_daemon(instance, now_seconds)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=ranges)
@@ -141,11 +139,11 @@ def launch_backfill(
         backfill_id=backfill_id,
         asset_graph_subset=AssetGraphSubset({duty.asset_key: chosen}),  # type: ignore[call-arg]  # it has a default
         backfill_timestamp=now_seconds,
-        tags={**duty.tags, REDO_TAG: "yes" if redo else "no"},
+        tags={**duty.tags, REDO_TAG: "yes" if request.redo else "no"},
         dynamic_partitions_store=instance,
-        title=title or None,
+        title=request.title or None,
         description=None,
-        run_config=land_config(topic, on_change) if duty == topic.landing else {},
+        run_config=land_config(topic, request.on_change) if duty == topic.landing else {},
     )
     instance.add_backfill(backfill)
     return backfill_id

@@ -315,7 +315,7 @@ class _PulseRun:
             self._land_next()
             with self._isolated(topic, self._fail):
                 with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
-                    facts = update_and_tell(topic, topic.latest, self._attempt(), context, edges, self.pyspark)
+                    facts = update_and_tell(topic, self._attempt(), context, edges, self.pyspark)
                     shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)

@@ -18,7 +18,7 @@ STARTED = time.monotonic()
 
 def measure(what: str, name: str) -> list[float]:
     """Do it for a topic of the project in the current folder, by the environment's settings; return the seconds."""
-    from ....cli.launching import choose_ranges, land_through_dagster
+    from ....cli.launching import InProcessRuns, choose_ranges
     from ....orchestration.home.dagster_home import open_instance
     from ....orchestration.pulse.ticking import run_tick
     from ....resources import Edges
@@ -40,7 +40,7 @@ def measure(what: str, name: str) -> list[float]:
             return [end - start for start, end in pairwise(moments)]
         ranges = choose_ranges(topic, (), edges)
         assert ranges, "the tick has planned them"
-        assert all(each.succeeded for each in land_through_dagster(topic, ranges, edges, instance, redo=False))
+        assert all(each.succeeded for each in InProcessRuns(topic, edges, instance).land(ranges, redo=False))
     return [time.monotonic() - STARTED]
 
 

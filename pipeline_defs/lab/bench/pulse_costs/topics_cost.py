@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ class _Traffic:
     counts_from: float = math.inf
     acked: dict[Place, float] = field(default_factory=dict)
     waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    files: set[Path] = field(default_factory=set)
+    files: dict[Path, float] = field(default_factory=dict)
+    unread: list[Path] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def on_delivery(self, error: object, message: Any) -> None:
@@ -71,16 +72,20 @@ class _Traffic:
             self.acked[message.topic(), message.partition(), message.offset()] = time.time()
 
     def look(self, folder: Path) -> None:
-        """Look which files have come, and note how long their records have waited."""
-        for file in {*folder.rglob("*.parquet")} - self.files:
-            with suppress(FileNotFoundError):
-                rows = pq.read_table(file, columns=["topic", "partition", "offset"])
-                seen_at = time.time()
-                self.files.add(file)
-                for place in zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True):
-                    acked_at = self.acked.pop(place, None)
-                    if acked_at is not None and acked_at >= self.counts_from:
-                        self.waits[place[0]].append(seen_at - acked_at)
+        """Look which files have come, and note when."""
+        found = [file for file in folder.rglob("*.parquet") if file not in self.files]
+        self.files |= dict.fromkeys(found, time.time())
+        self.unread += found
+
+    def read(self) -> None:
+        """Note how long the records of these files had waited; in the end, since reading takes from who lands."""
+        while self.unread:
+            file = self.unread.pop()
+            rows = pq.read_table(file, columns=["topic", "partition", "offset"])
+            for place in zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True):
+                acked_at = self.acked.pop(place, None)
+                if acked_at is not None and acked_at >= self.counts_from:
+                    self.waits[place[0]].append(self.files[file] - acked_at)
 
 
 def run_topics_bench(settings: Settings, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
@@ -131,7 +136,8 @@ def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell)
 
         def is_seen() -> bool:
             traffic.look(data)
-            return not any(acked_at <= last for acked_at in traffic.acked.values())
+            traffic.read()
+            return not any(acked_at <= last for acked_at in [*traffic.acked.values()])
 
         wait_until(is_seen, f"{len(traffic.acked):,} records of {count} topics")
     if traffic.failures:

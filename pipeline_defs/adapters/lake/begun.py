@@ -1,0 +1,50 @@
+"""Names in `begun/`: the newest step of each plan log of which anything may be in the lake.
+
+begun/<topic>/<seq20>.<digest16>     empty; put before anything of that step is
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ...core.log.frontier import digest_of
+from ...core.log.plan_step import PlanStep
+from ...core.log.planlog import PlanLog
+from ...core.offsets import OFFSET_DIGITS
+from .store import Store
+
+Begun = tuple[int, str]  # a step's number, and the name that says so
+
+_NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
+
+
+class BegunSteps:
+    """Reads and writes these names of one lake."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+
+    def list(self, topic: str) -> list[Begun]:
+        """List the steps of which something may be there."""
+        names = (path.rpartition("/")[2] for path in self._open_store().list(f"begun/{topic}"))
+        return sorted((int(found[1]), name) for name in names if (found := _NAME.fullmatch(name)))
+
+    def put(self, step: PlanStep) -> None:
+        """Say that something of a step may be there from now on."""
+        self._open_store().put_new(f"begun/{step.topic}/{_name(step)}", b"", "staging/begun")
+
+    def delete(self, topic: str, begun: Begun) -> None:
+        """Delete a name: another one says more."""
+        self._open_store().delete_folder(f"begun/{topic}/{begun[1]}")
+
+
+def find_elsewhere(begun: Iterable[Begun], log: PlanLog) -> set[Begun]:
+    """Find what was begun of steps that are not in a log: later ones, or others of these numbers."""
+    steps = {step.seq: step for step in log.steps}
+    last = log.steps[-1].seq if log.steps else -1
+    return {(seq, name) for seq, name in begun if seq > last or (seq in steps and name != _name(steps[seq]))}
+
+
+def _name(step: PlanStep) -> str:
+    return f"{step.seq:0{OFFSET_DIGITS}d}.{digest_of([step])[:16]}"
