@@ -15,10 +15,11 @@ from .core.errors import BadSetting
 from .operate.alerts import build_failure_sensor, build_watch
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
+from .orchestration.topic_set import Broken
 from .orchestration.upkeep.housekeeping import build_housekeeping
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
-from .topic_files import Broken, load_topics
+from .topic_files import load_topics
 
 
 def build_defs(

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from dagster_shared.check import CheckError
 from dagster_shared.error import DagsterError, DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
-from .adapters.kafka.topic_pattern import TopicPattern
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
@@ -46,6 +44,7 @@ from .core.near import meant
 from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT
+from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of
 from .resources import Edges
 from .settings import find_project, is_validating, read_settings
 from .topics import Topic
@@ -57,85 +56,6 @@ _WRONG = (
     *(ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, RecursionError),
 )
 """What a file that a person wrote can make Dagster raise; what else there is, is our own mistake."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A defs.yaml that cannot be used; `name` is its topic's as far as it can be read, else its folder's."""
-
-    name: str
-    folder: Path
-    error: OffsetlakeError
-
-
-@dataclass(frozen=True, slots=True)
-class PatternFile:
-    """A defs.yaml that stands for the topics of a pattern; `topic` makes one of a name."""
-
-    folder: Path
-    pattern: TopicPattern
-    topic: Callable[[str], Topic]
-
-    @property
-    def template(self) -> Topic:
-        """A topic named as the pattern: what is alike of all that match it."""
-        return self.topic(str(self.pattern))
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFiles:
-    """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster.
-
-    `found` are those of `topics` that have no file of their own: the lake has a plan log of them, and they match a pattern.
-    """
-
-    tree: dg.ComponentTree
-    topics: Mapping[str, Topic]
-    broken: Sequence[Broken] = ()
-    patterns: Sequence[PatternFile] = ()
-    found: Collection[str] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """The topics, and those of broken files that name one: what is landed of them is still there."""
-        return [*self.topics, *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics)]
-
-    def refuse_broken(self) -> None:
-        """Raise `BadSetting` with all that is wrong, where anything is."""
-        if self.broken:
-            raise BadSetting("; ".join(each.error.message for each in self.broken))
-
-    def find(self, name: str) -> Topic | None:
-        """Find a topic that a file names or a pattern matches, whether anything is planned of it yet or not.
-
-        Raises `BadSetting` where the patterns of two files match it.
-        """
-        if name in self.names:
-            return self.topics.get(name)
-        matching = [each for each in self.patterns if each.pattern.matches(name)]
-        if len(matching) > 1:
-            where = " and ".join(str(_file_of(each.folder)) for each in matching)
-            raise BadSetting(
-                f"topic {name} matches the patterns of {where}, expected one; nothing of it was started, other topics go on; "
-                "`exclude` it in all but one, or give it a defs.yaml of its own",
-                topic=name,
-            )
-        return matching[0].topic(name) if matching else None
-
-    def find_new(self, planned: Collection[str]) -> Iterator[Topic]:
-        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before.
-
-        One that two patterns match is passed over: who loads the files anew is told.
-        """
-        for name in planned:
-            with suppress(BadSetting):
-                topic = self.find(name) if is_topic(name) and name not in self.names else None
-                if topic is not None:
-                    yield topic
-
-    def find_broken(self, name: str) -> Broken | None:
-        """Return the broken file of a topic, by the topic's name or its folder's."""
-        return next((each for each in self.broken if name in {each.name, each.folder.name}), None)
 
 
 def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tuple) -> TopicFiles:
@@ -231,7 +151,7 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
 
 
 def _check_file(folder: Path) -> None:
-    file = _file_of(folder)
+    file = file_of(folder)
     try:
         check_yaml(read_text_file(file, MOST_BYTES))
     except (UnreadableText, NotYaml) as error:
@@ -252,7 +172,7 @@ def _load(tree: dg.ComponentTree, decl: YamlFileDecl) -> Iterator[KafkaTopic]:
 
 
 def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
-    where = " and ".join(sorted(str(_file_of(each)) for each in folders))
+    where = " and ".join(sorted(str(file_of(each)) for each in folders))
     return Broken(
         name,
         folder,
@@ -265,7 +185,7 @@ def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
 
 def _explain(folder: Path, error: BaseException) -> Broken:
     """Return a broken file, with an error that says what is wrong in it in our own words."""
-    file = _file_of(folder)
+    file = file_of(folder)
     documents = _sketch(file)
     name = next((each.topic for each in documents if each.topic), None) or folder.name
     own = next((each for each in _chain(error) if isinstance(each, OffsetlakeError)), None)
@@ -323,10 +243,6 @@ def _sketch(file: Path) -> list[Document]:
         return sketch(read_text_file(file, MOST_BYTES))
     except UnreadableText:
         return []
-
-
-def _file_of(folder: Path) -> Path:
-    return find_defs_or_component_yaml(folder) or folder / "defs.yaml"
 
 
 def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:

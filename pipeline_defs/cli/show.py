@@ -20,9 +20,10 @@ from ..adapters.spark.spark_server import LOG
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
+from ..orchestration.topic_set import Broken, TopicFiles
 from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
-from ..topic_files import Broken, TopicFiles, load_topics
+from ..topic_files import load_topics
 from ..topics import Topic
 from .progress import progress
 from .terminal import ERRORS, OUT, styled

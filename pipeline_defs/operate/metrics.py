@@ -19,9 +19,9 @@ from ..core.log.coverage import Coverage, State
 from ..core.log.latency import Histogram
 from ..core.log.losses import find_losses
 from ..core.tables.calendar import SECONDS_A_DAY, number_of
+from ..orchestration.topic_set import Broken
 from ..resources import Edges
 from ..settings import code_version
-from ..topic_files import Broken
 from ..topics import Topic
 from .status import read_statuses
 

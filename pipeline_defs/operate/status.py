@@ -32,8 +32,8 @@ from ..orchestration.runs.ledger import check_losses
 from ..orchestration.runs.progress import Situation, check_progress, held_back, holding_row, read_situation, waiting_text
 from ..orchestration.runs.tries import read_tries
 from ..orchestration.runs.undecoded import undecoded_text
+from ..orchestration.topic_set import Broken
 from ..resources import Edges
-from ..topic_files import Broken
 from ..topics import LAND_PENDING, Topic
 from .tables import read_tables
 

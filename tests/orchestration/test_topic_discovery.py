@@ -21,8 +21,8 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
+from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.settings import PROJECT, read_settings
-from pipeline_defs.topic_files import PatternFile, TopicFiles
 from pipeline_defs.topics import Topic
 from tests.conftest import JARS
 from tests.support.dagster_up import asset_keys, terminal

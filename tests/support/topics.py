@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import dagster as dg
 
-from pipeline_defs.topic_files import TopicFiles
+from pipeline_defs.orchestration.topic_set import TopicFiles
 
 NO_TOPICS = TopicFiles(dg.ComponentTree.for_test(), {})

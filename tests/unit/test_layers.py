@@ -70,8 +70,8 @@ LAYERS = [
     *("adapters/spark", "adapters/formats", "adapters/formats/json", "adapters/formats/protobuf", "adapters/formats/avro"),
     *("adapters/decoding", "settings.py", "landing", "tables", "topics.py", "resources.py"),
     *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets", "orchestration/backfill"),
-    *("orchestration", "component.py", "topic_files.py", "orchestration/pulse", "orchestration/upkeep"),
-    *("operate", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
+    *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
+    *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
     *("lab", "lab/demo", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
     *("lab/drills", "lab/cli"),
 ]

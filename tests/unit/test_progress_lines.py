@@ -15,7 +15,7 @@ from pipeline_defs.cli import progress as command
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import UnknownTopic
-from pipeline_defs.topic_files import TopicFiles
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from tests.support.topics import NO_TOPICS
 
 FIRST_SECONDS = command.FIRST_SECONDS

@@ -15,9 +15,10 @@ from pipeline_defs.cli import show
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.home.project import plan_project, write_project
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.topic_files import TopicFiles, read_topic_files
+from pipeline_defs.topic_files import read_topic_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 

@@ -17,7 +17,6 @@ from dagster_pyspark import LazyPySparkResource
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
-from ...topic_files import TopicFiles
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
 from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, read_known
@@ -26,6 +25,7 @@ from ..runs.projection import ACTIVE, FAILED
 from ..runs.slow_topics import is_slow, read_slow
 from ..runs.tries import failures_of
 from ..runs.visiting import visit_topics
+from ..topic_set import TopicFiles
 from .comparing import COMPARE, build_comparison, is_comparison_due
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick

@@ -18,9 +18,9 @@ from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocati
 
 from ...core.errors import BrokerUnavailable, OffsetlakeError
 from ...resources import Edges
-from ...topic_files import PatternFile, TopicFiles
 from ...topics import Topic
 from ..runs.visiting import failure_text, note_silence, refuse_silent
+from ..topic_set import PatternFile, TopicFiles
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one

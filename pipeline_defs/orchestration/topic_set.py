@@ -1,0 +1,103 @@
+"""The topics of a project, as its defs.yaml say them: those that are named, those of patterns, and what is broken.
+
+Nothing here reads a file: `topic_files.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+from dagster.components.core.defs_module import find_defs_or_component_yaml
+
+from ..adapters.kafka.topic_pattern import TopicPattern
+from ..core.errors import BadSetting, OffsetlakeError
+from ..core.offsets import is_topic
+from ..topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A defs.yaml that cannot be used; `name` is its topic's as far as it can be read, else its folder's."""
+
+    name: str
+    folder: Path
+    error: OffsetlakeError
+
+
+@dataclass(frozen=True, slots=True)
+class PatternFile:
+    """A defs.yaml that stands for the topics of a pattern; `topic` makes one of a name."""
+
+    folder: Path
+    pattern: TopicPattern
+    topic: Callable[[str], Topic]
+
+    @property
+    def template(self) -> Topic:
+        """A topic named as the pattern: what is alike of all that match it."""
+        return self.topic(str(self.pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles:
+    """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster.
+
+    `found` are those of `topics` that have no file of their own: the lake has a plan log of them, and they match a pattern.
+    """
+
+    tree: dg.ComponentTree
+    topics: Mapping[str, Topic]
+    broken: Sequence[Broken] = ()
+    patterns: Sequence[PatternFile] = ()
+    found: Collection[str] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The topics, and those of broken files that name one: what is landed of them is still there."""
+        return [*self.topics, *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics)]
+
+    def refuse_broken(self) -> None:
+        """Raise `BadSetting` with all that is wrong, where anything is."""
+        if self.broken:
+            raise BadSetting("; ".join(each.error.message for each in self.broken))
+
+    def find(self, name: str) -> Topic | None:
+        """Find a topic that a file names or a pattern matches, whether anything is planned of it yet or not.
+
+        Raises `BadSetting` where the patterns of two files match it.
+        """
+        if name in self.names:
+            return self.topics.get(name)
+        matching = [each for each in self.patterns if each.pattern.matches(name)]
+        if len(matching) > 1:
+            where = " and ".join(str(file_of(each.folder)) for each in matching)
+            raise BadSetting(
+                f"topic {name} matches the patterns of {where}, expected one; nothing of it was started, other topics go on; "
+                "`exclude` it in all but one, or give it a defs.yaml of its own",
+                topic=name,
+            )
+        return matching[0].topic(name) if matching else None
+
+    def find_new(self, planned: Collection[str]) -> Iterator[Topic]:
+        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before.
+
+        One that two patterns match is passed over: who loads the files anew is told.
+        """
+        for name in planned:
+            with suppress(BadSetting):
+                topic = self.find(name) if is_topic(name) and name not in self.names else None
+                if topic is not None:
+                    yield topic
+
+    def find_broken(self, name: str) -> Broken | None:
+        """Return the broken file of a topic, by the topic's name or its folder's."""
+        return next((each for each in self.broken if name in {each.name, each.folder.name}), None)
+
+
+def file_of(folder: Path) -> Path:
+    """Return the file of a folder that says what its topic is, or where one is expected."""
+    return find_defs_or_component_yaml(folder) or folder / "defs.yaml"
