@@ -1,4 +1,4 @@
-"""The reference of defs.yaml, made from the component's schema: `python -m tests.support.reference` writes it anew."""
+"""The reference of defs.yaml and of the commands, made from the code: `python -m tests.support.reference` writes it anew."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from pipeline_defs.cli.commands import cli, first_sentence
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig, SideConfig
 from pipeline_defs.settings import PROJECT
@@ -16,14 +18,14 @@ from pipeline_defs.settings import PROJECT
 PAGE = PROJECT / "docs" / "reference.md"
 HEAD = """# Reference
 
-Made from the code by `python -m tests.support.reference`. Variables: [settings](settings.md). Commands: `offsetlake --help`.
+Made from the code by `python -m tests.support.reference`. Variables: [settings](settings.md).
 
 """
 
 
 def made() -> str:
     """Return the page as the code says it now."""
-    return HEAD + "\n".join([*_of_defs(), ""])
+    return HEAD + "\n".join([*_of_defs(), *_of_commands(), ""])
 
 
 def _of_defs() -> Iterator[str]:
@@ -39,11 +41,36 @@ def _of_defs() -> Iterator[str]:
         yield from _table(model)
 
 
+def _of_commands() -> Iterator[str]:
+    yield "\n## Commands\n"
+    yield "`offsetlake COMMAND --help` explains the options.\n"
+    yield "| command | what it does (options) |"
+    yield "|---|---|"
+    for names, command in _leaves_of(cli):
+        context = click.Context(command)
+        arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+        records = [each.get_help_record(context) for each in command.params if isinstance(each, click.Option)]
+        options = ", ".join(f"`{each[0].removesuffix(' RANGE')}`" for each in records if each)  # a hidden option has no record
+        yield _row(f"`{' '.join([*names, *arguments])}`", first_sentence(command) + (f" ({options})" if options else ""))
+
+
+def _leaves_of(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _leaves_of(command, *names, name)
+        else:
+            yield (*names, name), command
+
+
 def _table(model: type[Any]) -> Iterator[str]:
     yield "| key | default | |"
     yield "|---|---|---|"
     for name, default, description in _fields_of(model):
-        yield f"| `{name}` | {default} | {description.replace('|', chr(92) + '|')} |"
+        yield _row(f"`{name}`", default, description)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(each.replace("|", r"\|") for each in cells) + " |"
 
 
 def _fields_of(model: type[Any]) -> Iterator[tuple[str, str, str]]:
