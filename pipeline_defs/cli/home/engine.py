@@ -71,7 +71,7 @@ def _server_text(server: Server | None, silence: str | None) -> str:
 @engine.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Say whether it runs and answers, and since when. Exit code 1 where it does not, which is no error.
+    """Say whether the warm Spark runs and answers, and since when. Exit code 1 where it does not, which is no error.
 
     Of the server that OFFSETLAKE_SPARK_REMOTE names: whether it answers, and can do what is asked of it.
 
@@ -119,7 +119,7 @@ def _refuse_remote(settings: Settings) -> None:
 
 @engine.command()
 def stop() -> None:
-    """Stop it; what it does for a run fails, and is tried again by that run with another one.
+    """Stop the warm Spark; what it does for a run fails, and is tried again by that run with another one.
 
     \b
     Example:
@@ -134,7 +134,7 @@ def stop() -> None:
 
 @engine.command()
 def restart() -> None:
-    """Stop it where it runs, and start it.
+    """Stop the warm Spark where it runs, and start it.
 
     \b
     Example:
