@@ -256,9 +256,11 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     """
     env = os.environ if environment is None else environment
     plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
-    home = read_env_file(project, plain).get("DAGSTER_HOME")
+    found = read_env_file(project, plain)
+    home, moved_to = found.get("DAGSTER_HOME"), found.get("OFFSETLAKE_HOME")
+    is_meant = bool(home and moved_to) and Path(str(home)) == _path("OFFSETLAKE_HOME", str(moved_to), project) / "dagster"
     is_used = env.get("DAGSTER_HOME", home) == home and ("DAGSTER_HOME" in env or not env.get("OFFSETLAKE_HOME"))
-    if home is not None and is_used and _is_of_another(Path(home), project):
+    if home is not None and is_used and not is_meant and _is_of_another(Path(home), project):
         raise BadSetting(
             f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
             "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
@@ -267,7 +269,7 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     is_ours = STARTED_BY_US in env or is_validating(env)
     if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home and not is_ours:
         meant = _path("OFFSETLAKE_HOME", moved, project) / "dagster"
-        if moved != read_env_file(project, plain).get("OFFSETLAKE_HOME") and Path(home) != meant:
+        if moved != moved_to and Path(home) != meant:
             raise BadSetting(
                 f"OFFSETLAKE_HOME is {moved}, so that commands record in {meant}, and {project / ENV_FILE} has `dagster dev` "
                 f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
@@ -279,6 +281,13 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
             "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
             f"{project}, whose {ENV_FILE} names the home"
         )
+
+
+def shared_home(home: Path, project: Path) -> Path | None:
+    """Return the `OFFSETLAKE_HOME` of the environment where a Dagster home is that one's, and another folder's default."""
+    moved = os.environ.get("OFFSETLAKE_HOME")
+    found = _path("OFFSETLAKE_HOME", moved, project) if moved else None
+    return found if found is not None and home == found / "dagster" and _is_of_another(home, project) else None
 
 
 def is_validating(environment: Mapping[str, str] | None = None) -> bool:

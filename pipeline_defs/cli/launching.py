@@ -38,9 +38,14 @@ class Launched:
 
 
 def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
-    """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned."""
+    """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned.
+
+    That none is pending is said by the whole history, of which somebody may have deleted something.
+    """
     coverage = edges.lake.coverage_of(topic.name, keys)
-    return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
+    if keys:
+        return find_ranges(topic.name, keys, coverage)
+    return coverage.pending() or edges.lake.coverage(topic.name).pending()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ def cause_of(error: BaseException) -> str:
         return f"it has no {first_line(error)[:MOST_SHOWN]}"
     if isinstance(error, RecursionError):
         return "it is nested too deep"
-    return f"{type(error).__name__}: {first_line(error)[:MOST_SHOWN]}"
+    name, text = type(error).__name__, first_line(error)[:MOST_SHOWN]
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 class OffsetlakeError(Exception):

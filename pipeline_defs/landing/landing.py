@@ -96,7 +96,7 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
     needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE
     if tools.delivery is Delivery.AT_LEAST_ONCE:  # it leaves files that no manifest names, and nobody can guess
-        tools.lake.forget_frontiers(topic)
+        tools.lake.forget_frontiers(topic, for_good=True)
     coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
     steps = [*map(coverage.log.ranges.__getitem__, ranges)]
@@ -111,13 +111,20 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
     ended = []
     for run, ranges in found:
         with run.ending():
-            ended.append((run, ranges, run.tools.lake.recent(run.topic)))
+            ended.append((run, ranges, _read_again(run)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
     for run, _, _ in ended:
         if not run.errors:
             _move_group(run.topic, run.tools)
             run.tools.on_step("report", topic=run.topic)
+
+
+def _read_again(run: Run) -> Coverage:
+    """Read the topic as it is after the run; raise `BrokenPlanLog` where the log that the run has landed from is lost."""
+    lake = run.tools.lake
+    is_there = lake.has_step(run.coverage.log.steps[-1])  # else a document may be of the log that stands in its place
+    return lake.recent(run.topic) if is_there else lake.coverage(run.topic)
 
 
 def _appended(decided: Iterable[Decided]) -> list[Decided]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ..core.advice import counted
+from ..orchestration.assets.raw_asset import NEWLY_LANDED
 from ..topics import Topic
 
 _AT_ONCE = 1_000
@@ -55,7 +56,10 @@ class LandedSince:
             page = self._instance.fetch_materializations(chosen, limit=_AT_ONCE, cursor=cursor, ascending=True)
             for record in page.records:
                 materialization = record.asset_materialization
-                value = materialization.metadata.get("rows") if materialization else None
+                said = materialization.metadata if materialization else {}
+                outcome, value = said.get("outcome"), said.get("rows")
+                if outcome is not None and outcome.value not in NEWLY_LANDED:  # another run has landed it
+                    continue
                 ranges += 1
                 rows += int(value.value) if isinstance(value, dg.IntMetadataValue) and value.value else 0
             cursor = page.cursor

@@ -80,7 +80,9 @@ def broken_document(broken: Broken) -> dict[str, Any]:
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
     """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
     if isinstance(error, UnknownTopic):
-        return f"create the topic {topic.name} on the broker, or delete the folder of its defs.yaml"
+        return (
+            f"create the topic {topic.name} on the broker, or take it out of defs.yaml, by `exclude` where a pattern matches it"
+        )
     if isinstance(error, BrokerUnavailable):
         return "only what the lake says is shown: the broker cannot be asked"
     return f"see the error ({error.kind})"

@@ -89,6 +89,15 @@ def test_a_time_means_the_same_ranges_before_landing_after_it_and_when_kafka_has
     assert keys() == landed, "the control: Kafka has no record left"
 
 
+def test_a_time_before_1970_is_one_like_any_other(backfill: Backfill) -> None:
+    """Only what is not landed may have such records: nobody has read it. The control is a time that ends before it begins."""
+    time = ("--from-time", "1950-01-01T00:00Z", "--to-time", "1965-01-01T00:00Z")
+    assert [row["key"] for row in chosen(backfill(*time, "--json"))["ranges"]] == ["0-40-50"]
+    assert "1965-01-01T00:00:00+00:00 is not before" in str(
+        backfill(*time[2:], "--from-time", time[3], "--to-time", time[1]).exception
+    )
+
+
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((), "by nothing, expected exactly one of --all"),
     (("--all", "--missing"), "by all and missing, expected exactly one"),

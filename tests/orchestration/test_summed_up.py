@@ -7,6 +7,7 @@ import dataclasses
 import dagster as dg
 import pytest
 
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path
 from pipeline_defs.adapters.tables import decodings
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
@@ -78,6 +79,22 @@ def test_where_no_sensor_ticks_a_rebuild_sums_up(old: World) -> None:
     rebuild_topic(old.topic, old.edges, old.instance)
     assert old.edges.lake.recent(old.name).log.base is not None
     old.assert_proven()
+
+
+@pytest.mark.parametrize("who", ["the comparison", "land --pending"])
+def test_an_old_range_whose_manifest_somebody_deletes_is_landed_again(old: World, who: str) -> None:
+    """[R-96] As the runbook says of a broken one: a document still has it as landed."""
+    first = next(iter(old.coverage.log.ranges))
+    for path in (manifest_path(old.name, first, 0), data_path(old.name, first)):
+        (old.lake_folder / path).unlink()
+    assert not old.edges.lake.recent(old.name).pending(), "the fault"
+    if who == "the comparison":
+        rebuild_topic(old.topic, old.edges, old.instance)
+        assert LAND_PENDING in asked_jobs(old)
+        assert run_pulse(old).success
+    else:
+        old.launch(choose_ranges(old.topic, (), old.edges))
+    old.assert_all_landed_once()
 
 
 def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> None:

@@ -79,13 +79,24 @@ def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
         look(NOW - 9_000_000, 0, 10),
         look(NOW - 500_000, 0, 1000, generation=0),
         look(NOW - 100_000, 0, 100, generation=1),
-        look(NOW - 50_000, 0, 300, generation=1),
+        look(NOW - 50_000, 10, 300, generation=1),
     ]
-    assert read_rates(looks, 0, Watermarks(50, 400), NOW) == Rates(0.5, 3.0)
-    assert read_rates(looks[:2], 0, Watermarks(50, 2000), NOW) == Rates(0.1, 2.0)
-    assert read_rates(looks[:1], 0, Watermarks(50, 400), NOW) == Rates(), "too long ago to say anything"
-    assert read_rates(looks, 1, Watermarks(50, 400), NOW) == Rates(), "a partition not seen before"
-    assert read_rates([], 0, Watermarks(0, 4), NOW) == Rates()
+    assert read_rates(looks, 0, Watermarks(50, 400), 50, NOW) == Rates(0.5, 3.0)
+    assert read_rates(looks[:2], 0, Watermarks(50, 2000), 50, NOW) == Rates(0.0, 2.0), "one move says nothing of the next"
+    assert read_rates(looks[:1], 0, Watermarks(50, 400), 50, NOW) == Rates(), "too long ago to say anything"
+    assert read_rates(looks, 1, Watermarks(50, 400), 50, NOW) == Rates(), "a partition not seen before"
+    assert read_rates([], 0, Watermarks(0, 4), 0, NOW) == Rates()
+
+
+@pytest.mark.parametrize("deleted_at", [0, 1, 2, 3])
+def test_a_log_that_was_emptied_once_is_not_expected_to_go_on_so(deleted_at: int) -> None:
+    """[R-43] A quiet topic whose records all expired, once they were landed; the control is a log whose start moves on."""
+    ends = [100 if number > deleted_at else 0 for number in range(4)]
+    looks = [look(NOW - (4 - number) * 600_000, ends[number], 110) for number in range(4)]
+    assert read_rates(looks, 0, Watermarks(100, 120), 100, NOW).start == 0.0
+    assert read_rates(looks, 0, Watermarks(100, 120), 99, NOW).start == (100 - ends[0]) / 2400, "it took one that is not landed"
+    moving = [look(NOW - (4 - number) * 600_000, 20 * number, 110) for number in range(4)]
+    assert read_rates(moving, 0, Watermarks(80, 120), 80, NOW).start == 80 / 2400
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import dagster as dg
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
 from pipeline_defs.operate.failed_runs import FailedSince
+from pipeline_defs.topics import LAND_PENDING
 
 REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"
 
@@ -55,3 +56,20 @@ def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
         assert failed.read(now + timedelta(seconds=59)) == []
         assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
         assert failed.read(now + timedelta(minutes=9)) == []
+
+
+def test_a_run_of_all_topics_is_told_by_topic() -> None:
+    """What is of no topic here is told too; the control is a topic of another project in the same Dagster."""
+    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = FailedSince([orders, payments], instance, datetime.now(UTC))
+        reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
+        run = fail(instance, LAND_PENDING, error=RangesFailed("0 ranges landed, and there were 3 failures", reasons))
+        now = datetime.now(UTC)
+        told = [
+            f"run {run} of orders failed (and 1 more failed): {REASON}",
+            f"run {run} of payments failed: its cluster is gone",
+        ]
+        assert failed.read(now) == told
+        whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
+        assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]

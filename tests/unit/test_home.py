@@ -96,6 +96,37 @@ def test_a_file_that_came_with_a_moved_folder_is_refused(project: Path, tmp_path
     check_home(linked)
 
 
+def test_a_project_whose_home_the_environment_moved_goes_on_without_that(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next shell: `.env` names both. The control is one that names the default home of another folder alone."""
+    (project / ".env").unlink()
+    shared = tmp_path / "elsewhere" / ".offsetlake"
+    monkeypatch.setenv("OFFSETLAKE_HOME", str(shared))
+    write_env(project, read_settings(project=project).dagster_home)
+    monkeypatch.delenv("OFFSETLAKE_HOME")
+    check_home(project)
+    found = read_settings(project=project)
+    assert (found.dagster_home, found.lake) == (shared / "dagster", str(shared / "lake"))
+    (project / ".env").write_text(f"DAGSTER_HOME={shared}/dagster\n")
+    with pytest.raises(BadSetting, match="the home of another folder than"):
+        check_home(project)
+
+
+def test_a_project_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """Below a file, where the system makes no folder, and where the disk is full half-way."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "x", Path("/proc/nope")):
+        with pytest.raises(Refused, match=r"cannot be written: (not a directory|no such file or directory); no file"):
+            write_project(plan_project(folder, ["orders"], None))
+    files = plan_project(tmp_path / "half", ["orders"], None)
+    last = max(files)
+    last.mkdir(parents=True)
+    with pytest.raises(Refused, match="is a directory; no file of the project is left"):
+        write_project(files)
+    assert [path for path in (tmp_path / "half").rglob("*") if path.is_file()] == []
+
+
 def test_a_code_location_without_a_home_does_not_load(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it would record is deleted when `dagster dev` ends: started in another folder, or in a clone without `.env`."""
     monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")

@@ -11,9 +11,10 @@ from pipeline_defs.operate.landed import LandedCount, LandedSince, landed_text
 def test_each_landed_range_is_told_once() -> None:
     orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
 
-    def land(key: dg.AssetKey, start: int, rows: int) -> None:
+    def land(key: dg.AssetKey, start: int, rows: int, outcome: str = "landed") -> None:
+        metadata = {"rows": rows, "outcome": outcome}
         instance.report_runless_asset_event(
-            dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata={"rows": rows})
+            dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata=metadata)
         )
 
     with dg.DagsterInstance.ephemeral() as instance:
@@ -22,6 +23,7 @@ def test_each_landed_range_is_told_once() -> None:
         assert since.read() == {}
         land(orders.asset_key, 1000, 400)
         land(orders.asset_key, 1400, 3)
+        land(orders.asset_key, 1000, 400, "superseded")  # by another run, at the same time
         land(dg.AssetKey("another"), 0, 7)
         assert since.read() == {"orders": LandedCount(2, 403)}
         assert since.read() == {}, "quiet when nothing lands"

@@ -28,7 +28,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -434,3 +434,91 @@ def test_a_name_that_somebody_deleted_is_put_back_for_all_that_is_landed(settled
     settled.append(1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
         plan_from_document(settled, sensor)
+
+
+def put_back(world: SmallWorld, older: dict[str, bytes]) -> None:
+    """Restore a backup of some trees: what is newer in them goes."""
+    store = world.lake.store
+    for tree in {path.partition("/")[0] for path in older}:
+        for path in store.list(tree):
+            store.delete_folder(path)
+    for path, data in older.items():
+        store.put_new(path, data, "staging/restore")
+
+
+def backup_of(world: SmallWorld, *trees: str) -> dict[str, bytes]:
+    return {path: world.lake.store.get(path) or b"" for tree in trees for path in world.lake.store.list(tree)}
+
+
+@pytest.mark.parametrize("trees", [["plan", "begun"], ["plan", "begun", "frontier"]], ids="+".join)
+def test_a_process_that_lives_on_finds_that_an_older_backup_was_restored(settled: SmallWorld, trees: list[str]) -> None:
+    """[R-2] It has looked once whether the log is behind what was landed; what it saw of the log since is gone."""
+    daemon = settled.open(Writer())
+    plan_and_land(settled, daemon)
+    older = backup_of(settled, *trees)
+    plan_and_land(settled, daemon)
+    put_back(settled, older)
+    settled.lake = daemon
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+@pytest.mark.parametrize("newer", ["data", "accepted"])
+def test_a_backup_of_which_one_tree_is_newer_is_refused(settled: SmallWorld, newer: str) -> None:
+    """[R-2] A published file, or an acceptance, is of a range that was planned."""
+    older = backup_of(settled, *({"plan", "begun", "frontier", "manifests", "claims", "accepted"} - {newer}))
+    settled.append(2)
+    plan_from_document(settled, settled.lake)
+    log = settled.lake.recent(TOPIC).log
+    (offsets,) = settled.lake.recent(TOPIC).pending()
+    if newer == "data":
+        settled.land()
+    else:
+        settled.lake.begin(log, [log.ranges[offsets]])
+        settled.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "somebody", EPOCH_MS))
+    put_back(settled, older)
+    settled.lake = settled.open(Writer())
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+def test_a_run_whose_log_was_lost_says_so_though_a_tick_has_summed_up_since(settled: SmallWorld) -> None:
+    """[R-2] In the window that stays open: documents of the log that stands in its place hide nothing from the run itself."""
+    settled.grow(1)
+    sensor, mine = settled.open(Writer()), settled.open(Writer())
+    assert sensor.goes_on(sensor.recent(TOPIC).log)
+    summed_up = []
+
+    def lose(step: str, **_: object) -> None:
+        if step == "verify":
+            settled.lake.store.delete_folder(newest_step(settled))
+            settled.append(2)
+            plan_from_document(settled, sensor)
+            summed_up.append(sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0))
+
+    keys = [offsets.key for offsets in mine.recent(TOPIC).pending()]
+    with pytest.raises(BrokenPlanLog, match="steps are lost"):
+        list(land(TOPIC, keys, Attempt("mine", "run", "test"), settled.tools(mine, lose)))
+    assert summed_up == [True], "the fault"
+
+
+def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(settled: SmallWorld) -> None:
+    """[R-96] A code location that knows the topic as effectively_once still, beside a run at_least_once that dies."""
+    settled.grow(2)
+    tick = settled.open(Writer())
+    seen = tick.recent(TOPIC)
+
+    def die(step: str, **_: object) -> None:
+        if step == "scan":
+            assert tick.move_frontier(seen, EPOCH_MS + 1, 0), "the fault"
+        if step == "publish":
+            raise Dead
+
+    mine = settled.open(Writer())
+    keys = [offsets.key for offsets in mine.recent(TOPIC).pending()]
+    tools = replace(settled.tools(mine, die), delivery=Delivery.AT_LEAST_ONCE)
+    with pytest.raises(Dead):
+        list(land(TOPIC, keys, Attempt("loose", "run", "test"), tools))
+    settled.lake = settled.open(Writer())
+    assert go_on(settled) == 0
+    assert set(settled.shown().values()) == {1}

@@ -23,7 +23,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic
+from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic, cause_of
 from .access import OPEN, Access
 from .kafka_knock import knock
 
@@ -126,7 +126,7 @@ class Connection:
             self._let_go(admin)
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(
-                f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
+                f"the Kafka broker at {self.bootstrap_servers} does not answer: {cause_of(error)}; nothing "
                 f"was written and nothing is lost; start that broker, or correct its address: {self.named_by}",
                 bootstrap_servers=self.bootstrap_servers,
             ) from error

@@ -1,6 +1,7 @@
 """The frontier documents of a lake's topics: found newest first, and deleted once newer ones do all that they did.
 
 frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
+frontier/<topic>/none                      says that there is to be none
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ class Frontiers:
     def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
         """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
         seen = self._store.versions(f"frontier/{topic}")
+        if _none_of(topic) in seen:
+            return
         self._kept.see(f"frontier/{topic}", seen)
         for path in reversed(seen):
             found = self._kept.get(path)
             if found is not None and found.topic == topic and (before_ms is None or found.made_at_ms <= before_ms):
                 yield found
 
-    def forget(self, topic: str) -> None:
-        """Delete the documents of a topic."""
-        self._store.delete_folder(f"frontier/{topic}")
+    def forget(self, topic: str, *, for_good: bool) -> None:
+        """Delete the documents of a topic; those that somebody writes later count for nothing either, where it is for good."""
+        if for_good:
+            self._store.put_new(_none_of(topic), b"", "staging/frontier")
+        for path in self._store.list(f"frontier/{topic}"):
+            if path != _none_of(topic):
+                self._store.delete_folder(path)
 
     def put(self, frontier: Frontier) -> None:
         """Write a document, and delete those that nobody asks for any more.
@@ -52,12 +59,16 @@ class Frontiers:
         old = (each for each in self.read(frontier.topic, frontier.made_at_ms - WINDOW_MS) if each.seq <= frontier.seq)
         first = next((_path(each) for each in old), "")
         for path in self._store.versions(f"frontier/{frontier.topic}"):
-            if path < first or path > own:
+            if path != _none_of(frontier.topic) and (path < first or path > own):
                 self._store.delete_folder(path)
 
     def _read(self, path: str) -> Frontier | None:
         data = self._store.get(path)
         return None if data is None else Frontier.from_json(data)
+
+
+def _none_of(topic: str) -> str:
+    return f"frontier/{topic}/none"
 
 
 def _path(frontier: Frontier) -> str:

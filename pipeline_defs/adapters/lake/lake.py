@@ -61,6 +61,7 @@ class Lake:
         self._begun = BegunSteps(lambda: self.store)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
+        self._newest_steps: dict[str, PlanStep] = {}  # by topic, that this process has seen
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
         self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
@@ -92,7 +93,17 @@ class Lake:
             self._steps.see(f"plan/{topic}", listed)
             log = PlanLog(topic, tuple(self._steps.get(path) for path in listed))
             self._logs[topic] = listed, log
+        self._see(log)
         return log
+
+    def _see(self, log: PlanLog) -> None:
+        """Note the newest step of a log; where the one noted before is gone, by a backup say, judge the log anew."""
+        known = self._newest_steps.get(log.topic)
+        if known is not None and not log.has(known):
+            self._looked_at.discard(log.topic)
+            self._judged.pop(log.topic, None)
+        if log.steps:
+            self._newest_steps[log.topic] = log.steps[-1]
 
     def _list_steps(self, topic: str) -> dict[str, str]:
         """List the objects of a log with their versions; refuse what is no step.
@@ -116,6 +127,8 @@ class Lake:
         """Add a step to the log; false where another planner was there first: read the log and plan again."""
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
+        if answer is Answer.COMMITTED:
+            self._newest_steps[step.topic] = step
         return answer is Answer.COMMITTED
 
     def goes_on(self, log: PlanLog) -> bool:
@@ -168,8 +181,8 @@ class Lake:
         return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.tail)
 
     def _is_behind(self, topic: str, tail: Tail) -> bool:
-        """Return whether the lake has manifests or claims of ranges behind the tail of a log."""
-        for tree in ("manifests", "claims"):
+        """Return whether the lake has anything of ranges behind the tail of a log."""
+        for tree in ("manifests", "claims", "data", "accepted"):
             if any(int(name[1:]) > tail.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()):
                 return True
             folder = f"{tree}/{topic}/g{tail.generation}"
@@ -470,6 +483,7 @@ class Lake:
             log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
         except BrokenPlanLog:  # of the document, or of the log: the whole says
             return None
+        self._see(log)
         newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
         kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
         sizes = self._find(topic, "data", newer, kept)
@@ -559,9 +573,9 @@ class Lake:
         """Return whether a frontier document sums up anything of a topic."""
         return self._frontiers.find(topic) is not None
 
-    def forget_frontiers(self, topic: str) -> None:
-        """Delete the frontier documents of a topic: all of its history is read until there is another one."""
-        self._frontiers.forget(topic)
+    def forget_frontiers(self, topic: str, *, for_good: bool = False) -> None:
+        """Delete the frontier documents of a topic: all of its history is read until there is another one, or for good."""
+        self._frontiers.forget(topic, for_good=for_good)
 
     def _refuse_missing(self, topic: str) -> None:
         """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""

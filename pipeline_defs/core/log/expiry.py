@@ -74,11 +74,15 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
     return max(0.0, min(soonest)) if soonest else None
 
 
-def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS) -> Rates:
-    """Return how far the log has moved since the oldest look of this generation that lies within the window."""
+def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, landed: int, now_ms: int) -> Rates:
+    """Return how far the log has moved since the oldest look of this generation that lies within the last hour.
+
+    Of its start where that has moved before and after the middle of that time, or beyond `landed`, where the first record is
+    that is not landed: a log that was emptied once, of what is landed, does not go on so.
+    """
     seen = [
         look
-        for look in takewhile(lambda look: now_ms - look.at_ms <= window_ms, reversed(looks))
+        for look in takewhile(lambda look: now_ms - look.at_ms <= RATE_WINDOW_MS, reversed(looks))
         if look.generation == looks[-1].generation and partition in look.watermarks and look.at_ms < now_ms
     ]
     if not seen:
@@ -86,7 +90,10 @@ def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, now_ms:
     first = seen[-1]
     seconds = (now_ms - first.at_ms) / 1000
     before = first.watermarks[partition]
-    return Rates(max(0, marks.earliest - before.earliest) / seconds, max(0, marks.end - before.end) / seconds)
+    middle = next(look for look in seen if look.at_ms - first.at_ms <= now_ms - look.at_ms).watermarks[partition]
+    goes_on = landed < marks.earliest or before.earliest < middle.earliest < marks.earliest
+    start = max(0, marks.earliest - before.earliest) / seconds if goes_on else 0.0
+    return Rates(start, max(0, marks.end - before.end) / seconds)
 
 
 def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) -> float | None:

@@ -90,6 +90,12 @@ class PlanLog:
         """What was seen of the broker, oldest first: as far back as an hour, or where the log begins."""
         return (*(self.base.looks if self.base else ()), *(step.look for step in self.newer))
 
+    def has(self, step: PlanStep) -> bool:
+        """Return whether a step is in the log, or of a number that the base sums up."""
+        if self.base is not None and step.seq < self.base.seq and step.seq not in self.base.kept:
+            return True
+        return step == next((each for each in reversed(self.steps) if each.seq <= step.seq), None)
+
     def count_before(self) -> dict[int, int]:
         """Return by step how many ranges the log has before it, and by the number of the next step how many it has."""
         found, count = dict(self.base.kept) if self.base else {}, self.base.ranges if self.base else 0

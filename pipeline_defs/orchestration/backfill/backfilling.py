@@ -54,7 +54,11 @@ def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, e
     if coverage.pending():
         kafka = edges.kafka(topic)
         marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
-        unlanded = kafka.read_offsets_at(topic.name, marks, start_ms)
+        # Kafka has other uses for negative times; records that old it finds by none
+        is_old = start_ms < 0
+        unlanded = (
+            {p: mark.earliest for p, mark in marks.items()} if is_old else kafka.read_offsets_at(topic.name, marks, start_ms)
+        )
     return choose_times(coverage, start_ms, end_ms, unlanded)
 
 

@@ -136,7 +136,7 @@ class Choice:
 
     def _time(self, text: str | None, name: str) -> int:
         try:
-            return max(0, parse_time(text or "", self.time_zone, zone_name=self.spelled("time_zone")))
+            return parse_time(text or "", self.time_zone, zone_name=self.spelled("time_zone"))
         except ValueError as error:
             raise Refused(f"{self.spelled(name)} {error}; {NOTHING_DONE}") from None
 

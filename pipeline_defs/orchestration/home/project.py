@@ -10,12 +10,13 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
 from ...core.errors import BadSetting, OffsetlakeError, Refused
-from ...settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
+from ...settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings, shared_home
 from ...topics import slug_of
 
 COMPONENT = "offsetlake.KafkaTopic"
@@ -38,8 +39,8 @@ _DOCKERIGNORE = """\
 # Dagster has `.env` override the environment; written so, a home that somebody exports is the stronger one all the same
 _ENV = """\
 # Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
-DAGSTER_HOME="${{DAGSTER_HOME:-{home}}}"
 """
+_ENV_LINE = '{name}="${{{name}:-{path}}}"\n'
 
 _PYPROJECT = """\
 [project]
@@ -103,10 +104,20 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
 
 
 def write_project(files: Mapping[Path, str]) -> None:
-    """Write the files of a planned project."""
+    """Write the files of a planned project; raise `Refused`, with none of them left, where that cannot be."""
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            for each in files:
+                with suppress(OSError):
+                    each.unlink()
+            reason = (error.strerror or type(error).__name__).lower()
+            raise Refused(
+                f"{path} cannot be written: {reason}; no file of the project is left; "
+                "name a folder that this user can make, on a disk with room"
+            ) from error
 
 
 def make_home(home: Path, project: Path) -> None:
@@ -132,7 +143,10 @@ def write_env(project: Path, home: Path) -> bool:
     if "DAGSTER_HOME" in read_env_file(project, {}):
         return False
     path = project / ENV_FILE
-    named = _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"'))
+    named = _ENV
+    for name, each in (("OFFSETLAKE_HOME", shared_home(home, project)), ("DAGSTER_HOME", home)):
+        if each is not None:
+            named += _ENV_LINE.format(name=name, path=str(each).replace("\\", "\\\\").replace('"', '\\"'))
     try:
         before = path.read_text() if path.exists() else ""
         path.write_text(before + ("\n" if before and not before.endswith("\n") else "") + named)

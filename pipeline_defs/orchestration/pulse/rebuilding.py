@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...landing.mirror import mirror_frontier
 from ...resources import Edges
@@ -51,10 +52,23 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    if not held and edges.lake.recent(topic.name).pending() == coverage.pending():  # else who lands it tells it
-        move_frontier(topic, coverage, edges, read_due(topic, edges))
+    if not held:  # else who lands it tells it
+        _settle(topic, coverage, edges)
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
+
+
+def _settle(topic: Topic, coverage: Coverage, edges: Edges) -> None:
+    """Sum up what is settled; delete documents that sum up what is not landed any more, so that the next tick finds that.
+
+    Somebody has deleted a manifest, or a replace that lasted for hours has died.
+    """
+    recent = {*edges.lake.recent(topic.name).pending()}
+    if recent == {*coverage.pending()}:
+        move_frontier(topic, coverage, edges, read_due(topic, edges))
+    elif {*edges.lake.coverage(topic.name).pending()} & {*coverage.pending()} - recent:
+        edges.lake.forget_frontiers(topic.name)
+        edges.watch_step("frontier_forgotten", topic=topic.name)
 
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:

@@ -54,8 +54,9 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     level = topic.policy.isolation_level
     frontier = coverage.frontier(coverage.log.generation)
     retention = read_retention(kafka.read_config(topic.name))
+    landed = {p: frontier.get(p, _first_unplanned(coverage, p, mark)) for p, mark in marks.items()}
     # what the broker has deleted is lost, accepted or not, and can be deleted no more
-    oldest = {p: max(frontier.get(p, _first_unplanned(coverage, p, mark)), mark.earliest) for p, mark in marks.items()}
+    oldest = {p: max(landed[p], mark.earliest) for p, mark in marks.items()}
     waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
     sizes = _bytes_per_offset(topic, kafka, marks, retention) if waiting else {}
     now = edges.now_ms()
@@ -63,7 +64,7 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     for partition, at in sorted(waiting.items()):
         mark = marks[partition]
         timestamp = kafka.read_timestamp(topic.name, partition, at, level)
-        rates = read_rates(coverage.log.looks, partition, mark, now)
+        rates = read_rates(coverage.log.looks, partition, mark, landed[partition], now)
         exposed = Exposure(at, timestamp, mark, sizes.get(partition, 0.0))
         kept = kept_seconds(retention, rates, exposed.bytes_per_offset)
         found.append(Endangered(partition, at, timestamp, seconds_to_loss(retention, rates, exposed, now), kept))
