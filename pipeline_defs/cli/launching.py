@@ -38,14 +38,9 @@ class Launched:
 
 
 def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
-    """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned.
-
-    That none is pending is said by the whole history, of which somebody may have deleted something.
-    """
+    """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned."""
     coverage = edges.lake.coverage_of(topic.name, keys)
-    if keys:
-        return find_ranges(topic.name, keys, coverage)
-    return coverage.pending() or edges.lake.coverage(topic.name).pending()
+    return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
 
 
 @dataclass(frozen=True, slots=True)

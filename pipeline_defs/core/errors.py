@@ -60,6 +60,11 @@ class OffsetlakeError(Exception):
         self.fields = fields
         self.add_note(f"what it means, and what to do: offsetlake explain {self.kind}")
 
+    @property
+    def reason(self) -> str:
+        """The message with its kind before it, for who is told of it as the reason of something else."""
+        return f"{self.kind}: {self.message}"
+
 
 class Refused(OffsetlakeError):
     """The request itself is wrong; nothing was read or written."""

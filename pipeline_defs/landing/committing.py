@@ -57,7 +57,7 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
             note = f"revision {manifest.revision} was never published and its staged file is gone: what stood before stands on"
             return Verdict(offsets, Outcome.ALREADY_LANDED, again, (note,))
     except OffsetlakeError as error:
-        return failed(offsets, str(error))
+        return failed(offsets, error.reason)
     return None
 
 
@@ -66,7 +66,7 @@ def decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
         return without_doubles(run, _commit_and_publish(run, reading, staged))
     except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
-        return failed(reading.offsets, str(as_ours(error, f"range {reading.offsets.text(run.topic)}")))
+        return failed(reading.offsets, as_ours(error, f"range {reading.offsets.text(run.topic)}").reason)
 
 
 def without_doubles(run: Run, verdict: Verdict) -> Verdict:
@@ -74,7 +74,7 @@ def without_doubles(run: Run, verdict: Verdict) -> Verdict:
     try:
         kept = _delete_doubles(run, verdict.manifest) if verdict.manifest is not None else []
     except OffsetlakeError as error:
-        return failed(verdict.offsets, str(error))
+        return failed(verdict.offsets, error.reason)
     return failed(verdict.offsets, *kept) if kept else verdict
 
 

@@ -199,7 +199,7 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
         try:
             first.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
         except EngineUnavailable as error:
-            yield from ((first, failed(reading.offsets, str(error))) for reading in readings)
+            yield from ((first, failed(reading.offsets, error.reason)) for reading in readings)
             continue
         refused, ours = claim(first, readings)  # now, not before the scans that come before it
         yield from ((first, verdict) for verdict in refused)
@@ -251,12 +251,12 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
         _, staged_in = stage_anew(stage, folder, tools.on_step, tries)
     except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
         if isinstance(error, DiskRefuses):
-            yield from _all_failed(waiting, str(error))
+            yield from _all_failed(waiting, error.reason)
             return
         yield from _land_halves(waiting, folder, error)
         return
     except (EngineUnavailable, LakeUnavailable) as error:
-        yield from _all_failed(waiting, str(error))
+        yield from _all_failed(waiting, error.reason)
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topics, seconds=seconds)
@@ -272,7 +272,7 @@ def _decide_staged(
     try:
         matched = match_parts(list(by_rest), folder, waiting[0][0].staging)
     except LakeUnavailable as error:
-        yield from _all_failed(waiting, str(error))
+        yield from _all_failed(waiting, error.reason)
         return
     if matched.strays:
         yield from _all_failed(waiting, *matched.strays)
@@ -304,7 +304,7 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
             left += ((run, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
-        yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or str(error))) for run, reading in left)
+        yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or error.reason)) for run, reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):

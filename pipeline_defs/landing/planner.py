@@ -1,6 +1,6 @@
 """Planning against the real broker and lake: observe, decide, commit; the loser of a race plans again.
 
-The decision itself is `core.planning.plan`. Invariant: a boundary is in the lake before any key is registered or any
+The decision itself is `core.log.planning.plan`. Invariant: a boundary is in the lake before any key is registered or any
 record is read.
 """
 

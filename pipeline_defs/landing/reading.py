@@ -99,7 +99,7 @@ def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict],
         steps = {step.seq: step for step in (log.ranges[reading.offsets] for reading in readings)}
         gone = {seq for seq, step in steps.items() if not lake.has_step(step)}
     except OffsetlakeError as error:
-        return [failed(reading.offsets, str(error)) for reading in readings], []
+        return [failed(reading.offsets, error.reason) for reading in readings], []
     refused = [
         failed(
             reading.offsets,
@@ -128,7 +128,7 @@ def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Re
         try:
             first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
         except OffsetlakeError as error:
-            taken.append(failed(offsets, str(error)))
+            taken.append(failed(offsets, error.reason))
             continue
         if first == mine:
             ours.append(reading)

@@ -198,7 +198,7 @@ def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: 
         try:
             found = Digests(lake).of(manifest)
         except OffsetlakeError as error:
-            return failed(offsets, reason, str(error))
+            return failed(offsets, reason, error.reason)
         if lake.is_replaced(manifest):
             continue
         if found != manifest.digest:

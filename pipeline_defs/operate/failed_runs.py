@@ -16,6 +16,8 @@ from ..orchestration.runs.projection import is_run_of, read_reason
 from ..topics import LAND_PENDING, Topic
 
 PAUSE = timedelta(minutes=1)
+_INTERRUPTED = "DagsterExecutionInterruptedError"
+_ENDED = "its process was told to end; what it left undone is asked for again"
 _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its time says
 
 
@@ -55,14 +57,14 @@ class FailedSince:
             return []
         lines = read_reason(self._instance, run.run_id).strip().splitlines()
         listed = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]  # below how many failed
-        reasons = listed or lines[:1]
+        reasons = [_ENDED if _INTERRUPTED in reason else reason for reason in listed or lines[:1]]
         if topic is not None:
             return [(topic, reasons[0])]
         return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]
 
     def _topic_in(self, reason: str) -> str | None:
-        begins = ((each.name, (f"range {each.name}/", f"topic {each.name}:")) for each in self._topics)
-        return next((name for name, beginnings in begins if reason.startswith(beginnings)), None)
+        names = (each.name for each in self._topics)
+        return next((name for name in names if f"range {name}/" in reason or reason.startswith(f"topic {name}:")), None)
 
 
 def _line(name: str, failures: Sequence[_Failure]) -> str:

@@ -40,7 +40,9 @@ class LandedSince:
             before = self._seen.get(key, 0)
             if newest > before:
                 self._seen[key] = newest
-                found[key.path[-1]] = self._count(key, before, newest)
+                count = self._count(key, before, newest)
+                if count.ranges:
+                    found[key.path[-1]] = count
         return found
 
     def _newest(self) -> dict[dg.AssetKey, int]:

@@ -1,6 +1,6 @@
 """Skipping ahead: a person leaves out what waits before some time, so that what comes now is landed at once.
 
-What is skipped, and what is planned of it, is decided by `core.planning.plan_skip` and written as one step of the plan log.
+What is skipped, and what is planned of it, is decided by `core.log.planning.plan_skip` and written as one step of the plan log.
 """
 
 from __future__ import annotations

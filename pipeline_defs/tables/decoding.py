@@ -102,7 +102,7 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postpone
             yield from _decode_batch(work, manifests[middle:], f"{name}1", postponed)
             return
         except EngineUnavailable as error:
-            yield from (decode_failed(each.offsets, str(error)) for each in manifests)
+            yield from (decode_failed(each.offsets, error.reason) for each in manifests)
             return
         with ThreadPoolExecutor(VERIFY_THREADS) as pool:
             found = list(pool.map(lambda manifest: _verify_and_place(work, manifest, batch), manifests))
@@ -229,7 +229,7 @@ def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified
             _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error))) for each in left.values()
         )
     except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
-        yield from (decode_failed(offsets, str(error)) for offsets in left)
+        yield from (decode_failed(offsets, error.reason) for offsets in left)
 
 
 def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:

@@ -10,7 +10,7 @@ from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_secon
 from pipeline_defs.core.log.plan_step import Look, Watermarks
 from tests.support.strategies import EPOCH_MS
 
-HOUR = 3600.0
+HOUR, HOUR_MS = 3600.0, 3_600_000
 NOW = EPOCH_MS
 bounds = st.none() | st.integers(0, 10**12)
 rates_st = st.builds(Rates, st.floats(0, 1e6), st.floats(0, 1e6))
@@ -37,6 +37,10 @@ exposures = st.builds(
         pytest.param(Retention(bytes=1000), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), None, id="no growth"),
         pytest.param(Retention(bytes=100), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), 0.0, id="too big now"),
         pytest.param(Retention(), Rates(start=2), Exposure(30, None, Watermarks(10, 50)), 10.0, id="as seen to move"),
+        pytest.param(Retention(), Rates(2, is_steady=False), Exposure(30, None, Watermarks(10, 50)), 10.0, id="moved once"),
+        pytest.param(
+            Retention(ms=HOUR_MS), Rates(2, is_steady=False), Exposure(30, NOW, Watermarks(10, 50)), HOUR, id="by age, moved"
+        ),
         pytest.param(Retention(ms=10**9), Rates(), Exposure(3, NOW, Watermarks(7, 50)), 0.0, id="gone already"),
     ],
 )
@@ -82,7 +86,7 @@ def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
         look(NOW - 50_000, 10, 300, generation=1),
     ]
     assert read_rates(looks, 0, Watermarks(50, 400), 50, NOW) == Rates(0.5, 3.0)
-    assert read_rates(looks[:2], 0, Watermarks(50, 2000), 50, NOW) == Rates(0.0, 2.0), "one move says nothing of the next"
+    assert read_rates(looks[:2], 0, Watermarks(50, 2000), 50, NOW) == Rates(0.1, 2.0, is_steady=False), "it has moved once"
     assert read_rates(looks[:1], 0, Watermarks(50, 400), 50, NOW) == Rates(), "too long ago to say anything"
     assert read_rates(looks, 1, Watermarks(50, 400), 50, NOW) == Rates(), "a partition not seen before"
     assert read_rates([], 0, Watermarks(0, 4), 0, NOW) == Rates()
@@ -92,7 +96,7 @@ def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
 def test_a_log_that_was_emptied_once_is_not_expected_to_go_on_so(deleted_at: int) -> None:
     """[R-43] A quiet topic whose records all expired, once they were landed; the control is a log whose start moves on."""
     ends = [100 if number > deleted_at else 0 for number in range(4)]
-    looks = [look(NOW - (4 - number) * 600_000, ends[number], 110) for number in range(4)]
+    looks = [look(NOW - (4 - number) * 600_000, ends[number], 100) for number in range(4)]
     assert read_rates(looks, 0, Watermarks(100, 120), 100, NOW).start == 0.0
     assert read_rates(looks, 0, Watermarks(100, 120), 99, NOW).start == (100 - ends[0]) / 2400, "it took one that is not landed"
     moving = [look(NOW - (4 - number) * 600_000, 20 * number, 110) for number in range(4)]

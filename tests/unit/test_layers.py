@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -241,3 +242,14 @@ def test_the_walk_sees_what_it_must_see() -> None:
     ]
     assert "dagster" in foreign("orchestration/pulse/ticking.py")
     assert names_environment("settings.py")
+
+
+def test_what_a_docstring_names_by_its_module_is_there() -> None:
+    """`core.log.expiry`, say, or a function of it."""
+    named = {name for file in OURS for name in re.findall(r"`(core(?:\.[a-z_]+)+)`", (PACKAGE / file).read_text())}
+    assert named
+    for name in named:
+        *folders, last = name.split(".")
+        module = PACKAGE.joinpath(*folders, f"{last}.py")
+        inside = PACKAGE.joinpath(*folders[:-1], f"{folders[-1]}.py")
+        assert module.is_file() or (inside.is_file() and f"def {last}(" in inside.read_text()), name

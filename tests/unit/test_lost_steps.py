@@ -506,11 +506,12 @@ def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(set
     """[R-96] A code location that knows the topic as effectively_once still, beside a run at_least_once that dies."""
     settled.grow(2)
     tick = settled.open(Writer())
-    seen = tick.recent(TOPIC)
+    document = settling.sum_up(tick.recent(TOPIC), EPOCH_MS + 1, 0)
+    assert document is not None
 
     def die(step: str, **_: object) -> None:
         if step == "scan":
-            assert tick.move_frontier(seen, EPOCH_MS + 1, 0), "the fault"
+            tick._frontiers.put(document)  # which it has made before the run took them away
         if step == "publish":
             raise Dead
 
@@ -522,3 +523,63 @@ def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(set
     settled.lake = settled.open(Writer())
     assert go_on(settled) == 0
     assert set(settled.shown().values()) == {1}
+
+
+def test_a_process_that_has_not_looked_for_long_judges_a_log_anew(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-2] Its sensor is off while others land by command; then an older backup is restored, of just what it saw last."""
+    daemon = settled.open(Writer())
+    plan_and_land(settled, daemon)
+    daemon.recent(TOPIC)
+    older = backup_of(settled, "plan", "begun")
+    for _ in range(2):
+        plan_and_land(settled, settled.open(Writer()))
+    put_back(settled, older)
+    monkeypatch.setattr("pipeline_defs.adapters.lake.lake.SEEN_SECONDS", -1.0)
+    settled.lake = daemon
+    assert go_on(settled) == 3
+    assert set(settled.shown().values()) == {1}
+
+
+def test_a_name_that_says_that_a_step_is_lost_stays_though_others_land_on(settled: SmallWorld) -> None:
+    """[R-2] In the window that stays open, and a document sums up the step in its place: the run is told, and who starts then.
+
+    A process that had looked at all before the lost step's manifest came is told by the hourly comparison.
+    """
+    settled.grow(1)
+    sensor, mine = settled.open(Writer()), settled.open(Writer())
+    assert sensor.goes_on(sensor.recent(TOPIC).log)
+
+    def lose(step: str, **_: object) -> None:
+        if step == "verify":
+            settled.lake.store.delete_folder(newest_step(settled))
+            for number in range(2):
+                settled.append(2)
+                plan_from_document(settled, sensor)
+                settled.lake = settled.open(Writer())
+                keys = [offsets.key for offsets in settled.lake.recent(TOPIC).pending()]
+                list(land(TOPIC, keys, Attempt(f"other-{number}", "run", "test"), settled.tools(settled.lake)))
+            assert sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0), "the fault"
+
+    keys = [offsets.key for offsets in mine.recent(TOPIC).pending()]
+    with pytest.raises(BrokenPlanLog):
+        list(land(TOPIC, keys, Attempt("mine", "run", "test"), settled.tools(mine, lose)))
+    settled.append(1)
+    with pytest.raises(BrokenPlanLog):
+        plan_from_document(settled, settled.open(Writer()))
+
+
+def test_no_document_is_written_where_there_is_to_be_none(settled: SmallWorld) -> None:
+    """[R-96] Nor after one that was forgotten since it was read; the control goes on from one that is there."""
+    lake = settled.lake
+    plan_and_land(settled, lake)
+    lake = settled.lake
+    old = lake.recent(TOPIC)
+    assert old.log.base is not None
+    assert lake.move_frontier(old, EPOCH_MS + 1, 0), "the control"
+    lake.forget_frontiers(TOPIC)
+    assert not lake.move_frontier(old, EPOCH_MS + 2, 0)
+    assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 3, 0), "one of the whole history"
+    lake.forget_frontiers(TOPIC, for_good=True)
+    for number in range(3):
+        assert not lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 4 + number, 0)
+    assert [path.rpartition("/")[2] for path in lake.store.list(f"frontier/{TOPIC}")] == ["none"]

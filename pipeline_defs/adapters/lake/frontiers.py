@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from ...core.log.frontier import Frontier
 from ...core.log.latency import WINDOW_MS
+from ...core.log.planlog import PlanLog
 from ...core.offsets import OFFSET_DIGITS
 from .kept import Kept
 from .store import Store
@@ -40,6 +41,12 @@ class Frontiers:
             found = self._kept.get(path)
             if found is not None and found.topic == topic and (before_ms is None or found.made_at_ms <= before_ms):
                 yield found
+
+    def goes_on(self, log: PlanLog) -> bool:
+        """Return whether another document may be made of a log: there are to be some, and that of its base is not forgotten."""
+        if log.base is not None:
+            return self._store.exists(_path(log.base))
+        return not self._store.exists(_none_of(log.topic))
 
     def forget(self, topic: str, *, for_good: bool) -> None:
         """Delete the documents of a topic; those that somebody writes later count for nothing either, where it is for good."""

@@ -17,6 +17,7 @@ newest manifest's is exchanged, in one step, and one that was dropped is deleted
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from .store import Answer
 from .stores import open_store
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
+SEEN_SECONDS = 60.0  # for which nobody restores a backup and lands on beside a process that reads
 SHOWN = 3  # names in a message
 STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
 
@@ -61,7 +63,7 @@ class Lake:
         self._begun = BegunSteps(lambda: self.store)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
-        self._newest_steps: dict[str, PlanStep] = {}  # by topic, that this process has seen
+        self._newest_steps: dict[str, tuple[PlanStep | None, float]] = {}  # by topic, the last one seen here, and when
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
         self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
@@ -97,13 +99,13 @@ class Lake:
         return log
 
     def _see(self, log: PlanLog) -> None:
-        """Note the newest step of a log; where the one noted before is gone, by a backup say, judge the log anew."""
-        known = self._newest_steps.get(log.topic)
-        if known is not None and not log.has(known):
+        """Note the newest step of a log; judge it anew where the one noted before is gone, by a backup say, or was long ago."""
+        known, at = self._newest_steps.get(log.topic, (None, 0.0))
+        now = time.monotonic()
+        if now - at > SEEN_SECONDS or (known is not None and not log.has(known)):
             self._looked_at.discard(log.topic)
             self._judged.pop(log.topic, None)
-        if log.steps:
-            self._newest_steps[log.topic] = log.steps[-1]
+        self._newest_steps[log.topic] = next(iter(log.steps[-1:]), None), now
 
     def _list_steps(self, topic: str) -> dict[str, str]:
         """List the objects of a log with their versions; refuse what is no step.
@@ -128,7 +130,7 @@ class Lake:
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
         if answer is Answer.COMMITTED:
-            self._newest_steps[step.topic] = step
+            self._newest_steps[step.topic] = step, time.monotonic()
         return answer is Answer.COMMITTED
 
     def goes_on(self, log: PlanLog) -> bool:
@@ -141,7 +143,7 @@ class Lake:
             return False
         judged = self._judged.setdefault(log.topic, set())
         begun = [each for each in self._begun.list(log.topic) if each not in judged]
-        elsewhere = find_elsewhere(begun, log)
+        elsewhere = self._find_elsewhere(log, begun)
         if elsewhere or self._may_be_behind(log, begun):
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
@@ -160,14 +162,22 @@ class Lake:
         Whoever plans finds by one name, however long the history is, that they are lost, or that others stand in their place.
         """
         newest, begun = max(steps, key=lambda step: step.seq), self._begun.list(log.topic)
-        elsewhere = find_elsewhere(begun, log)
+        elsewhere = self._find_elsewhere(log, begun)
         if any(seq <= newest.seq for seq, _ in elsewhere):
             self.coverage(log.topic)
         if all(seq < newest.seq for seq, _ in {*begun} - elsewhere):
             self._begun.put(newest)
-        for each in begun:
+        for each in {*begun} - elsewhere:  # those others say that a step is lost, to whoever plans next
             if each[0] < newest.seq:
                 self._begun.delete(log.topic, each)
+
+    def _find_elsewhere(self, log: PlanLog, begun: Iterable[Begun]) -> set[Begun]:
+        """Find what was begun of steps that are not in a log; one that its base sums up is read for that."""
+        known = {step.seq: step for step in log.steps}
+        others = {seq for seq, _ in begun if log.base is not None and seq < log.base.seq and seq not in known}
+        paths = {seq: step_path(log.topic, seq) for seq in others}
+        summed_up = {seq: self._steps.get(path) if self.store.exists(path) else None for seq, path in paths.items()}
+        return find_elsewhere(begun, log, summed_up)
 
     def _may_be_behind(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
         """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
@@ -559,6 +569,8 @@ class Lake:
         An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
         `waiting`.
         """
+        if not self._frontiers.goes_on(coverage.log):
+            return False
         frontier = sum_up(coverage, now_ms, longest_ms, waiting)
         if frontier is not None:
             self._frontiers.put(frontier)

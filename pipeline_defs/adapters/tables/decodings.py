@@ -4,7 +4,7 @@
     tables/decoded/<topic>/_dead=true/...                                             its dead letters
     tables/decoded/<topic>/_dead=false/compacted.<id>.parquet                         rows of many ranges
     tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
-    tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.decoded_table`
+    tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.tables.decoded_table`
 
 No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
 """

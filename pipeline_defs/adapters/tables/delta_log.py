@@ -1,6 +1,6 @@
 """The Delta log of a table in the lake: versions are read, and one is written where nobody else has written it.
 
-    tables/<kind>/<topic>/_delta_log/<version20>.json                  what the version changes, see `core.delta`
+    tables/<kind>/<topic>/_delta_log/<version20>.json                  what the version changes, see `core.tables.delta`
     tables/<kind>/<topic>/_delta_log/<version20>.checkpoint.parquet    all that the table has then, by delta-rs
 
 The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and who comes second looks again.

@@ -34,7 +34,7 @@ SEQUENCE = "_sequence"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"
-_WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.latency.pack` writes them
+_WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
 _CONFIGURATION = {
     **CONFIGURATION,

@@ -27,10 +27,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end."""
+    """How fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end.
+
+    `is_steady` says whether its start is known to go on so; else it has moved once.
+    """
 
     start: float = 0.0
     end: float = 0.0
+    is_steady: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
     |---|---|
     | retention.ms | the record's age reaches it |
     | retention.bytes | as many bytes stand behind the record, at the rate at which the log was seen to grow |
-    | anything, an operator too | the log's start reaches the record, at the rate at which it was seen to move |
+    | anything, an operator too | the log's start reaches the record, at the rate at which it was seen to move: steadily, or |
+    | | once where nothing is known of retention |
     """
     if exposed.offset < exposed.watermarks.earliest:
         return 0.0
@@ -69,7 +74,7 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
         left = retention.bytes / exposed.bytes_per_offset - (exposed.watermarks.end - exposed.offset)
         if left <= 0 or rates.end > 0:
             soonest.append(left / rates.end if left > 0 else 0.0)
-    if rates.start > 0:
+    if rates.start > 0 and (rates.is_steady or retention == Retention()):
         soonest.append((exposed.offset - exposed.watermarks.earliest) / rates.start)
     return max(0.0, min(soonest)) if soonest else None
 
@@ -77,8 +82,8 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
 def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, landed: int, now_ms: int) -> Rates:
     """Return how far the log has moved since the oldest look of this generation that lies within the last hour.
 
-    Of its start where that has moved before and after the middle of that time, or beyond `landed`, where the first record is
-    that is not landed: a log that was emptied once, of what is landed, does not go on so.
+    Its start is steady where it has moved before and after the middle of that time, or beyond `landed`, where the first record
+    is that is not landed. A log that was emptied once, of what is landed, is not expected to go on so.
     """
     seen = [
         look
@@ -91,9 +96,9 @@ def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, landed:
     seconds = (now_ms - first.at_ms) / 1000
     before = first.watermarks[partition]
     middle = next(look for look in seen if look.at_ms - first.at_ms <= now_ms - look.at_ms).watermarks[partition]
-    goes_on = landed < marks.earliest or before.earliest < middle.earliest < marks.earliest
-    start = max(0, marks.earliest - before.earliest) / seconds if goes_on else 0.0
-    return Rates(start, max(0, marks.end - before.end) / seconds)
+    is_steady = landed < marks.earliest or before.earliest < middle.earliest < marks.earliest
+    start = max(0, marks.earliest - before.earliest) / seconds if is_steady or marks.earliest < before.end else 0.0
+    return Rates(start, max(0, marks.end - before.end) / seconds, is_steady)
 
 
 def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) -> float | None:

@@ -6,7 +6,7 @@ the log has, lies inside the watermarks it was given, and asked again with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import inf
@@ -15,6 +15,7 @@ from typing import Literal
 from ..command_lines import command
 from ..errors import Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_intervals
+from .cutting import cut_ranges, in_turns
 from .plan_step import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
@@ -143,7 +144,7 @@ def _plan(
 
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
-    cuts = islice(_fair(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
+    cuts = islice(in_turns(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
     for offsets in cuts if skip is None else _bounded(_cuts_before(skip, at, state, grid), state, grid):
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
@@ -180,9 +181,7 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
     for partition, offset in sorted(skip.to.items()):
         seen = state.partitions.get(partition)
         if seen is not None:
-            end = min(offset, seen.watermarks.end)
-            marks = [growth[partition] for growth in at.growths if partition in growth]
-            yield from _cuts(_behind_head(at, partition, end), grid, marks, cut_tail=True)
+            yield from cut_ranges(at, partition, min(offset, seen.watermarks.end), grid, cut_tail=True)
 
 
 def _bounded(cuts: Iterable[OffsetRange], state: TopicState, grid: int) -> Iterator[OffsetRange]:
@@ -396,12 +395,7 @@ def _cuts_by_partition(tail: Tail, state: TopicState, grid: int, max_age_ms: flo
         return (inf if seen.seconds_to_loss is None else seen.seconds_to_loss, since[partition], partition)
 
     return [
-        _cuts(
-            _behind_head(tail, partition, seen.watermarks.end),
-            grid,
-            [growth[partition] for growth in tail.growths if partition in growth],
-            cut_tail=now_ms - since[partition] >= max_age_ms,
-        )
+        cut_ranges(tail, partition, seen.watermarks.end, grid, cut_tail=now_ms - since[partition] >= max_age_ms)
         for partition, seen in sorted(state.partitions.items(), key=urgency)
     ]
 
@@ -415,34 +409,3 @@ def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
     """
     times = (seen.oldest_ms, head.moved_at_ms)
     return max((time for time in times if time is not None and time <= now_ms), default=0)
-
-
-def _behind_head(tail: Tail, partition: int, end: int) -> OffsetRange | None:
-    """Return what is not planned of a Kafka partition, up to an end; none where nothing is."""
-    head = tail.heads[partition].offset
-    return OffsetRange(tail.generation, partition, head, end) if head < end else None
-
-
-def _cuts(uncut: OffsetRange | None, grid: int, marks: Sequence[int], *, cut_tail: bool) -> Iterator[OffsetRange]:
-    """Yield the ranges that offsets are cut into; no range goes over a mark, so that its records are of one epoch."""
-    head, end = (uncut.start, uncut.end) if uncut is not None else (0, 0)
-    while uncut is not None and head < end:
-        cut = min((head // grid + 1) * grid, *(mark for mark in marks if mark > head), end + grid)
-        if cut > end:
-            if not cut_tail:
-                return
-            cut = end
-        yield replace(uncut, start=head, end=cut)
-        head = cut
-
-
-def _fair(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
-    """Take one from each in turn, until all are empty."""
-    while cuts:
-        left = []
-        for source in cuts:
-            offsets = next(source, None)
-            if offsets is not None:
-                left.append(source)
-                yield offsets
-        cuts = left

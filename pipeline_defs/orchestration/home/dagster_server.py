@@ -191,7 +191,15 @@ class DagsterServer:
         raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
 
     def _serve(self, port: int) -> None:
-        """Start Dagster at a port and wait until it answers; where it does not, nothing of it stays."""
+        """Start Dagster at a port and wait until it answers, once more where it ends; else nothing of it stays."""
+        try:
+            self._start(port)
+        except DagsterUnavailable as error:
+            if not error.fields.get("has_ended"):
+                raise
+            self._start(port)
+
+    def _start(self, port: int) -> None:
         self.port = port
         command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -225,7 +233,10 @@ class DagsterServer:
                     "started; name another port, or none for any that is free"
                 )
             time.sleep(_POLL_SECONDS)
-        raise DagsterUnavailable(f"Dagster did not come up at {self.url}; nothing was landed; its log is {self.log}")
+        raise DagsterUnavailable(
+            f"Dagster did not come up at {self.url}; what is landed stays landed; its log is {self.log}",
+            has_ended=not self.is_running(),
+        )
 
     def _answers_for_home(self) -> bool:
         """Return whether it is a Dagster of our home that answers at the port; raise `OSError` where nobody does."""

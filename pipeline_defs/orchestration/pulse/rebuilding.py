@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ...core.log.coverage import Coverage
+from ...core.log.coverage import State
 from ...core.offsets import OffsetRange
 from ...landing.mirror import mirror_frontier
 from ...resources import Edges
@@ -52,23 +52,29 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    if not held:  # else who lands it tells it
-        _settle(topic, coverage, edges)
+    if not _forget_hidden(topic, edges) and not held and edges.lake.recent(topic.name).pending() == coverage.pending():
+        move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
 
 
-def _settle(topic: Topic, coverage: Coverage, edges: Edges) -> None:
-    """Sum up what is settled; delete documents that sum up what is not landed any more, so that the next tick finds that.
+def _forget_hidden(topic: Topic, edges: Edges) -> bool:
+    """Delete documents that sum up what is not landed, so that the next tick finds that; return whether there was any.
 
-    Somebody has deleted a manifest, or a replace that lasted for hours has died.
+    Somebody has deleted a manifest, say, or a replace that lasted for hours has died.
     """
-    recent = {*edges.lake.recent(topic.name).pending()}
-    if recent == {*coverage.pending()}:
-        move_frontier(topic, coverage, edges, read_due(topic, edges))
-    elif {*edges.lake.coverage(topic.name).pending()} & {*coverage.pending()} - recent:
-        edges.lake.forget_frontiers(topic.name)
-        edges.watch_step("frontier_forgotten", topic=topic.name)
+
+    def find() -> set[OffsetRange]:
+        coverage, recent = edges.lake.coverage(topic.name), edges.lake.recent(topic.name).log
+        left_out = (offsets for offsets, state in coverage.states().items() if state is not State.LANDED)
+        return {each for each in left_out if recent.base is not None and each not in recent.ranges}
+
+    hidden = find()
+    if not hidden or not hidden & find():  # a run may have landed it, and a tick summed it up, between the two looks
+        return False
+    edges.lake.forget_frontiers(topic.name)
+    edges.watch_step("frontier_forgotten", topic=topic.name)
+    return True
 
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:

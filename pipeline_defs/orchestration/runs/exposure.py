@@ -1,6 +1,6 @@
 """What stands to be lost: of each Kafka partition the oldest record that is not landed, and how long the broker keeps it.
 
-The estimate is `core.expiry`'s; this reads what it needs of lake and broker.
+The estimate is `core.log.expiry`'s; this reads what it needs of lake and broker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The loss ledger of a topic, and a person's word that a loss is one: from the lake and the broker.
 
-The losses themselves are derived by `core.losses`. Invariant: an acceptance names offsets that were gone when it was
+The losses themselves are derived by `core.log.losses`. Invariant: an acceptance names offsets that were gone when it was
 given.
 """
 

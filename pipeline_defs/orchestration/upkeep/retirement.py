@@ -1,6 +1,6 @@
 """Retiring keys: Dagster forgets the oldest landed ranges beyond a topic's `max_keys`; the lake keeps everything.
 
-Which they are is `core.retiring`'s, recomputed from the lake each time. Invariant: a key goes only while nothing holds
+Which they are is `core.landing.retiring`'s, recomputed from the lake each time. Invariant: a key goes only while nothing holds
 it: no active run or backfill, and no failed try.
 """
 

@@ -1,0 +1,43 @@
+"""Where ranges end: what is not planned of a Kafka partition, cut at the multiples of a grid.
+
+Invariant: the ranges tile from the head on, and none goes over a growth, so that its records are of one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..offsets import OffsetRange
+from .plan_step import Tail
+
+
+def cut_ranges(tail: Tail, partition: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:
+    """Yield the ranges of a Kafka partition from its head up to an end.
+
+    | a range ends at | |
+    |---|---|
+    | the next multiple of `grid` | always |
+    | where the partition's log ended at a growth | where that comes first |
+    | `end` | where that comes first, and `cut_tail` says so: else the rest waits to be a whole range |
+    """
+    head = tail.heads[partition].offset
+    growths = [growth[partition] for growth in tail.growths if partition in growth]
+    while head < end:
+        cut = min([(head // grid + 1) * grid, *(growth for growth in growths if growth > head)])
+        if cut > end and not cut_tail:
+            return
+        cut = min(cut, end)
+        yield OffsetRange(tail.generation, partition, head, cut)
+        head = cut
+
+
+def in_turns(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
+    """Take one from each in turn, until all are empty."""
+    while cuts:
+        left = []
+        for source in cuts:
+            offsets = next(source, None)
+            if offsets is not None:
+                left.append(source)
+                yield offsets
+        cuts = left
