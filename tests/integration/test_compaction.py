@@ -73,10 +73,7 @@ def wait_for_compaction(world: World) -> None:
 
 
 def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
-    """Ranges wholly and partly compacted, with tombstones: rows are what is left, the equation is exact.
-
-    [R-28] [R-29]
-    """
+    """[R-28] [R-29] Ranges wholly and partly compacted, with tombstones: rows are what is left, the equation is exact."""
     create(world, "compact")
     world.send(keyed(world, 300, tombstones=[295]))
     close_segment(world)
@@ -170,10 +167,7 @@ def test_what_was_landed_before_compaction_stays_until_it_is_replaced_in_one_ste
 
 
 def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> None:
-    """A has committed its revision and stands still, B replaces it by what is there later, A goes on.
-
-    [R-48]
-    """
+    """[R-48] A has committed its revision and stands still, B replaces it by what is there later, A goes on."""
     land_and_compact(world)
     with stopped_at(world, "replace", "commit") as stale:
         world.alter_topic(segment_ms="1000")
@@ -216,10 +210,7 @@ def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: Wor
 
 
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
-    """Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open.
-
-    [R-28]
-    """
+    """[R-28] Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open."""
     create(world, "delete")
     then = world.edges.now_ms() - 4 * HOUR_MS
     producer = world.producer(transactional_id=f"{world.name}-tx")

@@ -47,8 +47,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
 
     Before the new one is planned, what waits of the old one is red and says why; afterwards nobody asks for it.
     """
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.plan()
     world.land(["0-0-100"])
     old = [row for row in take_sent(world, 0) if row[2] < 100]
@@ -91,8 +90,7 @@ def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_l
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-9] Id and watermarks are of one incarnation: else the old id with the new end is a truncation that never was."""
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.plan_and_land()
     old = take_sent(world, 0)
     list_offsets, recreated = KafkaAdminClient.list_partition_offsets, []
@@ -160,12 +158,8 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
 
 
 def test_more_partitions_and_another_configuration_change_no_digest(world: World) -> None:
-    """An old range read again after the topic has more partitions and another retention: the same bytes.
-
-    [R-19]
-    """
-    world.create_topic(1)
-    world.send_numbered(150)
+    """[R-19] An old range read again after the topic has more partitions and another retention: the same bytes."""
+    world.fill(150)
     world.plan_and_land()
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     world.add_partitions(3)

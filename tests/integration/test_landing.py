@@ -29,8 +29,7 @@ def outcomes(verdicts: Any) -> list[Outcome]:
 
 def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) -> None:
     """[R-12] One range, one file: grid ranges and tails of every size, over partitions, in one call."""
-    world.create_topic(3)
-    world.send_numbered(37, 0)
+    world.fill(37, 0, 0)
     world.plan()  # an off-grid beginning
     for partition, count in ((0, 463), (1, 250), (2, 7)):
         world.send_numbered(count, partition)
@@ -111,9 +110,7 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     [R-44] Another writer, here another codec, gives other bytes of the same rows: a note says so.
     [R-22] Of what Kafka no longer has the landed file is kept, and that is said.
     """
-    world.create_topic(2)
-    world.send_numbered(250, 0)
-    world.send_numbered(80, 1)
+    world.fill(250, 80)
     world.plan_and_land()
     keys = [offsets.key for offsets in world.coverage.log.ranges]
 
@@ -140,10 +137,7 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
 
 
 def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
-    """Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows.
-
-    [R-28] [R-29]
-    """
+    """[R-28] [R-29] Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows."""
     world.create_topic()
     producer = world.begin_transaction()
     world.send(({"partition": 0, "value": b"a%d" % n} for n in range(9)), producer)
@@ -187,8 +181,7 @@ def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> 
 
 def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
     """[R-10] Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
-    world.create_topic()
-    world.send_numbered(250)
+    world.fill(250)
     raced = itertools.count()
 
     def race(step: str, **fields: object) -> None:
@@ -220,9 +213,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
 
     monkeypatch.setattr(disk, "_fsync", watch_sync)
     monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
-    world.create_topic(2)
-    world.send_numbered(150, 0)
-    world.send_numbered(50, 1)
+    world.fill(150, 50)
     world.plan()
     for verdict in world.land():
         assert verdict.manifest is not None
@@ -252,8 +243,7 @@ def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_differ
 
 def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
-    world.create_topic()
-    world.send_numbered(200)
+    world.fill(200)
     world.plan()
     honest = spark_edge.kafka_options
 

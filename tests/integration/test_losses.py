@@ -91,8 +91,7 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
 
     `on_loss` is a person's word given before: what is left is landed by itself, of one range nothing.
     """
-    world.create_topic()
-    world.send_numbered(200)
+    world.fill(200)
     world.plan()
     world.topic = dataclasses.replace(world.topic, on_loss="record")
     world.delete_records(0, 110)
@@ -115,12 +114,8 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
 
 
 def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
-    """[50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
-
-    [R-41]
-    """
-    world.create_topic(2)
-    world.send_numbered(50, 0)
+    """[R-41] [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it."""
+    world.fill(50, 0)
     world.plan_and_land()
     world.send_numbered(250, 0)
     world.send_numbered(100, 1)
@@ -137,8 +132,7 @@ def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
 
 def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
     """[R-42] The control: nothing was deleted; a word too many is refused and writes nothing."""
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.plan()
     for key, error in (("0-0-100", Refused), ("0-0-99", BadKey), ("nonsense", BadKey)):
         with pytest.raises(error, match="nothing was"):
@@ -160,8 +154,7 @@ def test_the_sensor_tells_dagster_of_each_change_of_the_ledger(world: World) -> 
         assert event is None or event.asset_materialization is not None
         return event and event.asset_materialization and event.asset_materialization.metadata
 
-    world.create_topic()
-    world.send_numbered(50)
+    world.fill(50)
     world.tick()
     world.land()
     world.tick()

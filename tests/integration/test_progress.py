@@ -61,8 +61,7 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
 
     [R-56] [R-33]
     """
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     real_now = world.edges.now_ms
     with obstacle(world):
@@ -103,8 +102,7 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
 
 def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:
     """[R-56] To put-if-absent it is as if the file were there: the range must not pass for landed."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.plan()
     (offsets,) = world.pending
     in_the_way = world.lake_folder / data_path(world.name, offsets)
@@ -120,8 +118,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: Worl
 
 def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> None:
     """[R-56] Planned, asked for, and nothing happens: after 15 minutes an error; while a run is at work, a warning."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     planned_at_ms = world.coverage.log.ranges[world.pending[0]].planned_at_ms
     at(world, 14 * 60)
@@ -145,8 +142,7 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
 
 def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
     """[R-56] The sensor does not run: the nightly audit says which partition waits, and since when."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     at(world, 14 * 60)
     assert audit(world).passed, "the control: not yet"
     at(world, 2 * 60)
@@ -161,10 +157,7 @@ def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
 
 @pytest.mark.parametrize("count", [0, 100])
 def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> None:
-    """Empty, or landed and then quiet for a month: nothing is told, nothing is asked for.
-
-    [R-56]
-    """
+    """[R-56] Empty, or landed and then quiet for a month: nothing is told, nothing is asked for."""
     world.create_topic()
     world.send_numbered(count)
     world.tick()
