@@ -35,9 +35,7 @@ def orders(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[Wo
     """Is a topic with five landed ranges and five that are planned."""
     policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
     with World(settings, folder, "orders", policy) as world:
-        world.create_topic(2)
-        world.send_numbered(1000, 0)
-        world.send_numbered(800, 1)
+        world.fill(1000, 800)
         world.tick()
         world.launch()
         world.send_numbered(800, 0)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NOON_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 RUN = "a472a78a-ef49-4a2e-b2e2-5a080994fac6"
-ROW, GUTTER = 40, 64  # of view.js: where a Kafka partition and its offsets begin
+ROW = 40  # of view.js: how high a Kafka partition is
+DEAD_AT = 40_000  # which range of a partition of many has a dead letter
 
 COLOR_AT = """([at, y]) => {
   const pen = document.querySelector("#map").getContext("2d");
@@ -93,7 +94,10 @@ def small() -> Picture:
 
 
 def large(ranges: int, partitions: int) -> Picture:
-    """Is a billion offsets where a million ranges are asked for; one range in the middle of partition 3 has failed."""
+    """Is a billion offsets where a million ranges are asked for.
+
+    One range in the middle of partition 3 has failed, one of partition 2 has a dead letter, and all of 4 waits to be decoded.
+    """
     picture = Picture("clicks")
     picture.run_ids.append(RUN)
     each = ranges // partitions
@@ -108,6 +112,9 @@ def large(ranges: int, partitions: int) -> Picture:
     bad = 3 * each + each // 2
     picture.looks[bad] = LinkLook.FAILED
     picture.notes[bad] = "failed 3 times in a row"
+    picture.dead_letters.extend([0] * total)
+    picture.dead_letters[2 * each + DEAD_AT] = 1
+    picture.dead_letters[4 * each : 5 * each] = array("d", [UNDECODED] * each)
     return picture
 
 
@@ -153,7 +160,7 @@ def color(sheet: Page, line: int, offset: float) -> tuple[int, ...]:
     return tuple(sheet.evaluate(COLOR_AT, [offset, line * ROW + 21])[:3])
 
 
-def test_pointing_at_a_range_tells_all_of_it(sheet: Page, tmp_path: Path) -> None:
+def test_pointing_at_a_range_and_the_tables_tell_all_of_it(sheet: Page, tmp_path: Path) -> None:
     show(sheet, small(), tmp_path)
     assert facts(sheet, 0, 110).splitlines() == [
         "0-0-400-g1: landed",
@@ -171,10 +178,11 @@ def test_pointing_at_a_range_tells_all_of_it(sheet: Page, tmp_path: Path) -> Non
     failed = facts(sheet, 1, 600).splitlines()
     assert failed[0] == "1-400-800-g1: failed" and failed[2:] == ["failed 4 times in a row", f"run {RUN}"]
     assert "300 offsets deleted by the broker before it was planned; not accepted" in facts(sheet, 1, 1000)
+    starts = ((0, 400), (0, 800), (1, 400), (1, 800))  # landed, planned, failed, lost
+    seen = [sheet.evaluate(GREYS_AT, [at, line * ROW + 14]) for line, at in starts]
+    assert len(set(seen)) == 4, "in shades of grey too the pattern inside a bar tells any two states apart"
 
-
-def test_the_tables_say_in_words_what_the_picture_shows(sheet: Page, tmp_path: Path) -> None:
-    show(sheet, small(), tmp_path)
+    # the tables say in words what the picture shows
     sums = [row.split("\t") for row in sheet.locator("#sums").inner_text().splitlines()]
     assert dict(zip(sums[0], sums[1], strict=True)) == {
         "partition": "0 of generation 1",
@@ -217,30 +225,6 @@ def test_what_waits_to_be_decoded_and_has_dead_letters_is_seen_and_told(sheet: P
     assert len(set(greys)) == 3, "decoded, not yet, with dead letters: without colours too"
 
 
-def test_one_range_with_dead_letters_of_a_million_is_seen_and_told(sheet: Page, tmp_path: Path) -> None:
-    """[R-90] And a million that wait are few rectangles."""
-    picture = large(1_000_000, 20)
-    picture.dead_letters.extend([0] * 1_000_000)
-    each, at = 50_000, 40_000
-    picture.dead_letters[2 * each + at] = 1
-    picture.dead_letters[4 * each : 5 * each] = array("d", [UNDECODED] * each)
-    show(sheet, picture, tmp_path)
-    offset = at * 1000 + 500
-    foot = [tuple(sheet.evaluate(COLOR_AT, [offset, line * ROW + 28])[:3]) for line in (2, 3)]
-    assert foot[1] == (0x00, 0x72, 0xB2) and foot[0] in {(0xF0, 0xE4, 0x42), (0, 0, 0)}, "the pattern, and the bar"
-    assert "0 wait to be decoded, 1 have dead letters" in facts(sheet, 2, offset)
-    drawn = sheet.evaluate(COUNT_DRAWN)
-    assert drawn["whole"] < 16 * 20, "what all waits is one rectangle"
-
-
-def test_each_state_has_its_own_look_besides_its_colour(sheet: Page, tmp_path: Path) -> None:
-    """In shades of grey too: the pattern inside a bar tells any two states apart."""
-    show(sheet, small(), tmp_path)
-    starts = ((0, 400), (0, 800), (1, 400), (1, 800))  # landed, planned, failed, lost
-    seen = [sheet.evaluate(GREYS_AT, [at, line * ROW + 14]) for line, at in starts]
-    assert len(set(seen)) == 4
-
-
 def test_generations_and_time_can_be_chosen_and_a_key_be_gone_to(sheet: Page, tmp_path: Path) -> None:
     show(sheet, small(), tmp_path)
     sheet.select_option("#generation", "0")
@@ -261,7 +245,10 @@ def test_generations_and_time_can_be_chosen_and_a_key_be_gone_to(sheet: Page, tm
 
 
 def test_one_failed_range_of_a_million_is_seen_told_and_reached(sheet: Page, tmp_path: Path) -> None:
-    """A billion offsets on a thousand pixels: what is drawn depends on the pixels, and no range is too small to be seen."""
+    """A billion offsets on a thousand pixels: what is drawn depends on the pixels, and no range is too small to be seen.
+
+    [R-90] Nor one with a dead letter; and a million that wait to be decoded are few rectangles.
+    """
     show(sheet, large(1_000_000, 20), tmp_path)
     middle = 25_000_500
     red = color(sheet, 3, middle)
@@ -271,7 +258,11 @@ def test_one_failed_range_of_a_million_is_seen_told_and_reached(sheet: Page, tmp
     drawn = sheet.evaluate(COUNT_DRAWN)
     visible_rows = 16
     assert max(drawn.values()) < visible_rows * 1200, drawn
-    assert drawn["whole"] < visible_rows * 20, "what is all landed is one rectangle"
+    assert drawn["whole"] < visible_rows * 20, "what is all landed, or all waits, is one rectangle"
+    dead = DEAD_AT * 1000 + 500
+    foot = [tuple(sheet.evaluate(COLOR_AT, [dead, line * ROW + 28])[:3]) for line in (2, 3)]
+    assert foot[1] == (0x00, 0x72, 0xB2) and foot[0] in {(0xF0, 0xE4, 0x42), (0, 0, 0)}, "the pattern, and the bar"
+    assert "0 wait to be decoded, 1 have dead letters" in facts(sheet, 2, dead)
     sheet.click("#next")
     frames(sheet)
     assert sheet.locator("#said").inner_text() == "3-25000000-25001000: failed"

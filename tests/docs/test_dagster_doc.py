@@ -30,8 +30,7 @@ def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, mon
     monkeypatch.chdir(project)
     defs = build_defs(world.edges, project=project)
 
-    world.create_topic(2)
-    world.send_numbered(150)
+    world.fill(150, 0)
     world.tick()
     before = dg.evaluate_automation_conditions(defs, world.instance)
     assert before.get_num_requested(SIZES) == 0, "nothing has landed yet"

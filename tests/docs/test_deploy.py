@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
-from dagster._core.instance.config import dagster_instance_config
+from dagster._core.instance.config import storage_config_schema
 from dotenv import dotenv_values
 
+from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import PROJECT, VARIABLES, check_names
 from pipeline_defs.topics import Topic  # noqa: F401 -- definitions are importable, as the code servers do
 from tests.support.markdown import read_blocks
@@ -61,21 +63,15 @@ def test_every_variable_is_one_that_is_read(where: str, given: Mapping[str, str]
     assert given
     check_names(given)
     assert [n for n in given if n not in VARIABLES and not n.startswith(tuple(FOREIGN))] == []
-
-
-def test_a_variable_that_is_misspelt_is_seen() -> None:
-    """Control."""
-    from pipeline_defs.core.errors import BadSetting
-
     with pytest.raises(BadSetting, match="OFFSETLAKE_LAKE was probably meant"):
-        check_names({"OFFSETLAKE_LAK": "/x"})
+        check_names({**given, "OFFSETLAKE_LAK": "/x"})  # the control
 
 
 def test_dagster_yaml_is_the_projects_own_with_a_storage() -> None:
     """What `init` writes and what a deployment uses differ in `storage` alone, and Dagster takes it."""
     found = load("dagster.yaml")
     assert {k: v for k, v in found.items() if k != "storage"} == yaml.safe_load((PROJECT / "dagster.yaml").read_text())
-    assert set(found["storage"]) <= set(dagster_instance_config_fields())
+    assert set(found["storage"]) <= set(storage_config_schema().config_type.fields), "kinds that the installed Dagster knows"
     assert found["storage"]["postgres"]["postgres_db"]["scheme"] == "postgresql+psycopg2"
     shown = [block.text for block in read_blocks(TEXT) if block.text.startswith("storage:")]
     assert [yaml.safe_load(each)["storage"] for each in shown] == [found["storage"]], "what docs/deploy.md shows"
@@ -85,14 +81,6 @@ def test_dagster_yaml_is_the_projects_own_with_a_storage() -> None:
     for where, given in variables():
         if where.startswith(("offsetlake.env", "compose.yaml")):
             assert names <= set(given), where
-
-
-def dagster_instance_config_fields() -> set[str]:
-    """Return the kinds of storage that the installed Dagster knows; the configuration's own check runs when it is opened."""
-    from dagster._core.instance.config import storage_config_schema
-
-    assert dagster_instance_config
-    return set(storage_config_schema().config_type.fields)
 
 
 def test_images_and_versions_are_pinned() -> None:
@@ -157,13 +145,18 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             yield f"compose: {name}", service["command"]
 
 
+@cache
+def help_of(program: Path, *words: str) -> str:
+    """Return what a program says of itself; units and containers run the same ones."""
+    return subprocess.run([program, *words, "--help"], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
 @pytest.mark.parametrize(("where", "command"), list(commands()), ids=[where for where, _ in commands()])
 def test_the_options_of_a_command_are_those_of_the_installed_dagster(where: str, command: list[str]) -> None:
     program = Path(sys.executable).parent / PurePosixPath(command[0]).name
     assert program.is_file()
     words = [word for word in command[1:3] if not word.startswith("-")]
-    words = words[:1] if program.name == "dagster-daemon" else words
-    told = subprocess.run([program, *words, "--help"], check=True, capture_output=True, text=True, timeout=120).stdout
+    told = help_of(program, *(words[:1] if program.name == "dagster-daemon" else words))
     options = [word for word in command[1:] if word.startswith("-")]
     assert options
     assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", told)] == []
@@ -175,6 +168,7 @@ def test_a_unit_is_what_systemd_takes(unit: Path, tmp_path: Path) -> None:
     for path in re.findall(r"(?<![\w.])/(?:etc|opt|srv|var)[\w./-]*", text):
         assert any(path == made or path.startswith(f"{made}/") for made in MADE), path
     assert all(made in TEXT for made in MADE), "docs/deploy.md makes each"
+    assert {"ProtectSystem=strict", "PrivateTmp=yes"} <= set(text.splitlines()), "no JVM and no Spark starts without a /tmp"
     assert "Restart=always\n" in text, "a daemon that gives way to another one ends with success, and is to wait"
     analyze = shutil.which("systemd-analyze")
     if analyze is None:  # macOS: at least each line is a section, an assignment or empty
@@ -191,14 +185,6 @@ def test_a_unit_is_what_systemd_takes(unit: Path, tmp_path: Path) -> None:
     installed.write_text(installed.read_text().replace("Restart=always", "Restart=sometimes"))
     done = subprocess.run([analyze, "verify", "--man=no", installed], capture_output=True, text=True, check=False)
     assert "parse service restart" in done.stderr, "the control"
-
-
-@pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
-def test_a_unit_whose_system_is_read_only_has_a_tmp_to_write_to(unit: Path) -> None:
-    """No JVM and no Spark starts without one; `tests/faults/test_read_only_system.py` starts it so."""
-    lines = unit.read_text().splitlines()
-    assert "ProtectSystem=strict" in lines
-    assert "PrivateTmp=yes" in lines
 
 
 def test_the_settings_can_be_read_by_the_user_of_the_units_and_by_nobody_else() -> None:

@@ -23,8 +23,7 @@ def quiet(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """A topic on the broker with 40 young records, for which no Spark is needed."""
     with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
         world.with_policy(records_per_range=1000, max_age_seconds=600)
-        world.create_topic()
-        world.send_numbered(40)
+        world.fill(40)
         yield world
 
 

@@ -38,19 +38,45 @@ def chosen(result: Result) -> dict[str, Any]:
     return document
 
 
-def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: World, backfill: Backfill) -> None:
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    ((), "by nothing, expected exactly one of --all"),
+    (("--all", "--missing"), "by all and missing, expected exactly one"),
+    (("--all", "--generation", "0"), "--generation belongs to --offsets"),
+    (("--from-time", "2025-11-17T11:00Z"), "expected --from-time and --to-time"),
+    (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00"), "does not say in which time zone"),
+    (("--from-time", "last Tuesday", "--to-time", "2025-11-17T12:00Z"), "is no time, expected ISO 8601"),
+    (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00", "--time-zone", "Mars/X"), "Mars/X is no time zone"),
+    (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
+    (("--from-time", "1965-01-01T00:00Z", "--to-time", "1950-01-01T00:00Z"), "1965-01-01T00:00:00+00:00 is not before"),
+    (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),
+    (("--last-minutes", "5"), "no range with a record of that time"),
+    (("--from-time", "2027-11-17T11:00Z", "--to-time", "2027-11-17T12:00Z"), "no range with a record of that time"),
+    (("--offsets", "0:45-60"), "[50, 60) of"),
+    (("--offsets", "7:0-5"), "it holds nothing of that Kafka partition"),
+    (("--offsets", "0-45-60"), "are not P:S-E"),
+    (("--key", "0-0-11"), "are not in the plan log"),
+    (("--failed",), "has no failed range"),
+    (("--all", "--apply"), "no Dagster daemon executes backfills"),
+]
+
+
+def test_each_way_to_choose_shows_what_it_means_and_what_cannot_be_meant_is_one_error(world: World, backfill: Backfill) -> None:
     """Keys, offsets, rows, bytes and state; a time by the records' own timestamps, in any zone.
 
-    Of what is not landed nobody knows whether it is younger.
+    Of what is not landed nobody knows whether it is younger, or from before 1970. Each refusal says what was expected, and
+    that nothing was done; and nothing was, by any of them.
     """
+    before_1970 = ("--from-time", "1950-01-01T00:00Z", "--to-time", "1965-01-01T00:00Z")
     ten_past = ("--from-time", "2025-11-17T12:10+01:00", "--to-time", "2025-11-17T12:30+01:00")
     in_zurich = ("--from-time", "2025-11-17T12:10", "--to-time", "2025-11-17T12:30", "--time-zone", "Europe/Zurich")
+    now_ms = world.edges.now_ms
     world.edges.now_ms = lambda: NOON_MS + 54 * MINUTE_MS
     late = ("--from-time", "2025-11-17T11:39Z", "--to-time", "2025-11-17T11:41Z")
     for arguments, keys in (
         (ten_past, ["0-10-20", "0-20-30", "0-40-50"]),
         (in_zurich, ["0-10-20", "0-20-30", "0-40-50"]),
         (late, ["0-30-40", "0-40-50"]),
+        (before_1970, ["0-40-50"]),
         (("--last-minutes", "15"), ["0-30-40", "0-40-50"]),
         (("--offsets", "0:19-21"), ["0-10-20", "0-20-30"]),
         (("--offsets", "0:0-1", "--offsets", "0:49-50"), ["0-0-10", "0-40-50"]),
@@ -64,6 +90,11 @@ def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: Worl
     assert (found["offsets"], found["rows"], found["ranges_by_state"]) == (50, 40, {"landed": 4, "pending": 1})
     shown = backfill("--all").stdout
     assert "4 landed, 1 pending; 50 offsets, of which 40 rows" in shown and "nothing was launched; add --apply" in shown
+    world.edges.now_ms = now_ms
+    for arguments, words in REFUSED:
+        result = backfill(*arguments)
+        assert isinstance(result.exception, OffsetlakeError), (arguments, result.stdout)
+        assert words in str(result.exception) and "nothing was" in str(result.exception), arguments
     assert not world.instance.get_backfills()
 
 
@@ -87,42 +118,3 @@ def test_a_time_means_the_same_ranges_before_landing_after_it_and_when_kafka_has
     world.delete_records(0, 51)
     world.wait_for_earliest(0, 51)
     assert keys() == landed, "the control: Kafka has no record left"
-
-
-def test_a_time_before_1970_is_one_like_any_other(backfill: Backfill) -> None:
-    """Only what is not landed may have such records: nobody has read it. The control is a time that ends before it begins."""
-    time = ("--from-time", "1950-01-01T00:00Z", "--to-time", "1965-01-01T00:00Z")
-    assert [row["key"] for row in chosen(backfill(*time, "--json"))["ranges"]] == ["0-40-50"]
-    assert "1965-01-01T00:00:00+00:00 is not before" in str(
-        backfill(*time[2:], "--from-time", time[3], "--to-time", time[1]).exception
-    )
-
-
-REFUSED: list[tuple[tuple[str, ...], str]] = [
-    ((), "by nothing, expected exactly one of --all"),
-    (("--all", "--missing"), "by all and missing, expected exactly one"),
-    (("--all", "--generation", "0"), "--generation belongs to --offsets"),
-    (("--from-time", "2025-11-17T11:00Z"), "expected --from-time and --to-time"),
-    (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00"), "does not say in which time zone"),
-    (("--from-time", "last Tuesday", "--to-time", "2025-11-17T12:00Z"), "is no time, expected ISO 8601"),
-    (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00", "--time-zone", "Mars/X"), "Mars/X is no time zone"),
-    (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
-    (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),
-    (("--last-minutes", "5"), "no range with a record of that time"),
-    (("--from-time", "2027-11-17T11:00Z", "--to-time", "2027-11-17T12:00Z"), "no range with a record of that time"),
-    (("--offsets", "0:45-60"), "[50, 60) of"),
-    (("--offsets", "7:0-5"), "it holds nothing of that Kafka partition"),
-    (("--offsets", "0-45-60"), "are not P:S-E"),
-    (("--key", "0-0-11"), "are not in the plan log"),
-    (("--failed",), "has no failed range"),
-    (("--all", "--apply"), "no Dagster daemon executes backfills"),
-]
-
-
-def test_what_cannot_be_meant_is_one_error(world: World, backfill: Backfill) -> None:
-    """Each says what was expected, and that nothing was done; and nothing was."""
-    for arguments, words in REFUSED:
-        result = backfill(*arguments)
-        assert isinstance(result.exception, OffsetlakeError), (arguments, result.stdout)
-        assert words in str(result.exception) and "nothing was" in str(result.exception), arguments
-    assert not world.instance.get_backfills()

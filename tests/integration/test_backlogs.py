@@ -121,6 +121,9 @@ def test_one_irregular_range_that_is_gone_leaves_the_others_of_its_scan_landed(w
 
     verdicts = world.land(on_step=vanish)
     assert len(scans) > 1, "the fault: the first scan did fail"
-    failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
+    failures = {verdict.offsets: verdict.violations[0] for verdict in verdicts if verdict.outcome is Outcome.FAILED}
+    failed = failures.keys()
     assert failed == {offsets for offsets in ranges if offsets.partition == 0 and offsets.start <= gone.start}
+    assert f"1 offsets [{gone.start}, {gone.start + 1}) are gone" in failures[gone]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == set(ranges) - failed
+    assert {row[:2] for row in world.rows()} == {place for place in world.sent if place[0] or place[1] >= gone.end}

@@ -37,12 +37,17 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     stop_broker(directory)
 
 
-def create_topic(broker: Broker, topic: str) -> None:
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        admin.create_topics({topic: {"num_partitions": 1}})
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, jars: tuple[Path, ...]) -> Iterator[Broker]:
+    """Is a broker to look at, which no test stops."""
+    directory = tmp_path_factory.mktemp("running")
+    yield start_broker(directory, jars=jars)
+    stop_broker(directory)
 
 
 def produce(broker: Broker, topic: str, values: list[bytes]) -> None:
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.create_topics({topic: {"num_partitions": 1}})
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all")) as producer:
         for value in values:
             producer.send(topic, value, partition=0).get(timeout=30)
@@ -67,37 +72,31 @@ def kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_stopped_broker_started_again_has_its_data_and_its_address(directory: Path, jars: tuple[Path, ...]) -> None:
-    first = start_broker(directory, jars=jars)
-    create_topic(first, "orders")
-    produce(first, "orders", [b"a", b"b"])
-    assert read_broker(directory) == first
-    assert stop_broker(directory)
-    assert read_broker(directory) is None
-    assert not stop_broker(directory)
-
-    second = start_broker(directory, jars=jars)
-    assert second.bootstrap_servers == first.bootstrap_servers
-    assert second.pid != first.pid
-    assert read_all(second, "orders") == [b"a", b"b"]
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """Is a process that runs and is no broker."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        yield process
+        process.kill()
 
 
-def test_a_broker_killed_by_sigkill_recovers_what_it_acknowledged(directory: Path, jars: tuple[Path, ...]) -> None:
-    killed = start_broker(directory, jars=jars)
-    create_topic(killed, "orders")
-    produce(killed, "orders", [b"a", b"b", b"c"])
-    kill(killed.pid)
-    assert read_broker(directory) is None
-
-    recovered = start_broker(directory, jars=jars)
-    assert read_all(recovered, "orders") == [b"a", b"b", b"c"]
-
-
-def test_a_running_broker_is_returned_by_a_second_start_and_stopped_by_another_process(
-    directory: Path, jars: tuple[Path, ...]
+def test_a_broker_that_was_stopped_by_anybody_or_killed_has_its_data_and_its_address(
+    directory: Path, jars: tuple[Path, ...], bystander: subprocess.Popen[bytes]
 ) -> None:
-    broker = start_broker(directory, jars=jars)
-    assert start_broker(directory, jars=jars, port=1) == broker
+    """A second start returns the one that runs; any process stops it; after SIGKILL it has what it acknowledged.
+
+    Who only has the pid of the state file is neither trusted nor stopped; one that ends early is reported with its last log
+    lines, as is a storage that cannot be formatted.
+    """
+    bad = {"log.cleaner.threads": "-1"}
+    why = "Invalid value -1 for configuration log.cleaner.threads"
+    with pytest.raises(BrokerUnavailable, match=r"storage in .* could not be formatted; its last log lines \(") as caught:
+        start_broker(directory, jars=jars, properties=bad)
+    assert why in str(caught.value)
+
+    first = start_broker(directory, jars=jars)
+    assert start_broker(directory, jars=jars, port=1) == read_broker(directory) == first
+    produce(first, "orders", [b"a", b"b"])
     stop = (
         "import pathlib, sys; from pipeline_defs.adapters.testbed.broker import stop_broker;"
         "print(stop_broker(pathlib.Path(sys.argv[1])))"
@@ -108,44 +107,41 @@ def test_a_running_broker_is_returned_by_a_second_start_and_stopped_by_another_p
     assert read_broker(directory) is None  # although we, its parent, have not asked for its exit code
     assert not stop_broker(directory)
 
+    second = start_broker(directory, jars=jars)
+    assert second.bootstrap_servers == first.bootstrap_servers
+    assert second.pid != first.pid
+    assert read_all(second, "orders") == [b"a", b"b"]
+    produce(second, "payments", [b"a", b"b", b"c"])
+    kill(second.pid)
+    assert read_broker(directory) is None
+    state_path = directory / "broker.json"
+    state_path.write_text(json.dumps(json.loads(state_path.read_text()) | {"pid": bystander.pid}))
+    assert read_broker(directory) is None
+    assert not stop_broker(directory)
+    assert bystander.poll() is None
 
-def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(directory: Path, jars: tuple[Path, ...]) -> None:
+    recovered = start_broker(directory, jars=jars)
+    assert recovered.pid != bystander.pid and bystander.poll() is None
+    assert read_all(recovered, "payments") == [b"a", b"b", b"c"]
+    assert stop_broker(directory)
+    with pytest.raises(BrokerUnavailable, match=r"ended before it was ready; its last log lines \(") as caught:
+        start_broker(directory, jars=jars, properties=bad)
+    assert why in str(caught.value)
+    assert read_broker(directory) is None
+
+
+def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(running: Broker) -> None:
     """So a terminal's Ctrl-C, which goes to the session's foreground group, reaches its owner and not the broker."""
-    broker = start_broker(directory, jars=jars)
-    assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
-    listening = [c.laddr for c in psutil.Process(broker.pid).net_connections("inet") if c.status == "LISTEN"]
+    assert os.getsid(running.pid) == running.pid != os.getsid(0)
+    listening = [c.laddr for c in psutil.Process(running.pid).net_connections("inet") if c.status == "LISTEN"]
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert len(listening) == 2
 
 
-def test_topics_are_not_made_by_asking_for_them(directory: Path, jars: tuple[Path, ...]) -> None:
-    broker = start_broker(directory, jars=jars)
-    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)) as consumer:
+def test_topics_are_not_made_by_asking_for_them(running: Broker) -> None:
+    with closing(KafkaConsumer(bootstrap_servers=running.bootstrap_servers)) as consumer:
         assert not consumer.partitions_for_topic("typo")
         assert consumer.topics() == set()
-
-
-@pytest.fixture
-def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Is a process that runs and is no broker."""
-    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
-        yield process
-        process.kill()
-
-
-def test_a_process_that_only_has_the_pid_of_the_state_file_is_neither_trusted_nor_stopped(
-    directory: Path, jars: tuple[Path, ...], bystander: subprocess.Popen[bytes]
-) -> None:
-    killed = start_broker(directory, jars=jars)
-    kill(killed.pid)
-    state_path = directory / "broker.json"
-    state_path.write_text(json.dumps(json.loads(state_path.read_text()) | {"pid": bystander.pid}))
-
-    assert read_broker(directory) is None
-    assert not stop_broker(directory)
-    assert bystander.poll() is None
-    assert start_broker(directory, jars=jars).pid != bystander.pid
-    assert bystander.poll() is None
 
 
 def test_a_process_is_itself_by_pid_and_start_time(bystander: subprocess.Popen[bytes]) -> None:
@@ -154,20 +150,6 @@ def test_a_process_is_itself_by_pid_and_start_time(bystander: subprocess.Popen[b
     assert process is not None
     assert process.is_running()
     assert not Process(process.pid, "another time").is_running()
-
-
-def test_a_broker_that_ends_early_is_reported_with_its_last_log_lines(directory: Path, jars: tuple[Path, ...]) -> None:
-    bad = {"log.cleaner.threads": "-1"}
-    with pytest.raises(BrokerUnavailable, match=r"storage in .* could not be formatted; its last log lines \(") as caught:
-        start_broker(directory, jars=jars, properties=bad)
-    assert "Invalid value -1 for configuration log.cleaner.threads" in str(caught.value)
-
-    start_broker(directory, jars=jars)
-    stop_broker(directory)
-    with pytest.raises(BrokerUnavailable, match=r"ended before it was ready; its last log lines \(") as caught:
-        start_broker(directory, jars=jars, properties=bad)
-    assert "Invalid value -1 for configuration log.cleaner.threads" in str(caught.value)
-    assert read_broker(directory) is None
 
 
 def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
@@ -180,12 +162,11 @@ def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
     assert read_process(pid) is None
 
 
-def test_a_taken_port_is_refused_before_anything_starts(directory: Path, jars: tuple[Path, ...]) -> None:
-    other = start_broker(directory, jars=jars)
-    port = int(other.bootstrap_servers.rpartition(":")[2])
+def test_a_taken_port_is_refused_before_anything_starts(running: Broker, directory: Path, jars: tuple[Path, ...]) -> None:
+    port = int(running.bootstrap_servers.rpartition(":")[2])
     with pytest.raises(BrokerUnavailable, match=rf"port {port} of 127.0.0.1 is taken"):
-        start_broker(directory / "second", jars=jars, port=port)
-    assert not (directory / "second" / "data").exists()
+        start_broker(directory, jars=jars, port=port)
+    assert not (directory / "data").exists()
 
 
 def test_the_caller_overrides_what_the_broker_does_not_depend_on() -> None:

@@ -34,17 +34,15 @@ def run_java(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([find_java(), *options, "-version"], capture_output=True, text=True, check=False)
 
 
-def test_sparks_jvm_starts_with_the_archive(warm: psutil.Process, settings: Settings) -> None:
-    archive = class_archive(settings.jars.resolve(), "spark")
-    assert archive.is_file(), "make setup makes it"
-    assert str(archive) in {found.path for found in warm.memory_maps()}
-
-
-def test_the_brokers_jvm_starts_with_the_archive(broker: Broker, settings: Settings) -> None:
-    archive = class_archive(settings.jars, "broker")
-    assert archive.is_file(), "make setup makes it"
-    mapped = {found.path for found in psutil.Process(broker.pid).memory_maps()}
-    assert str(archive.resolve()) in mapped
+def test_each_jvm_starts_with_its_archive_which_is_made_once(warm: psutil.Process, broker: Broker, settings: Settings) -> None:
+    for what, jvm in (("spark", warm), ("broker", psutil.Process(broker.pid))):
+        archive = class_archive(settings.jars, what).resolve()
+        assert archive.is_file(), "make setup makes it"
+        assert str(archive) in {found.path for found in jvm.memory_maps()}
+        before = archive.stat()
+        assert not make_archive(settings.jars, what)
+        assert archive.stat() == before
+    assert Path(warm.cwd()).is_relative_to(settings.engine_folder.resolve()), "U12: also where one lands from the project"
 
 
 def test_an_archive_that_is_not_right_changes_nothing(tmp_path: Path) -> None:
@@ -55,14 +53,6 @@ def test_an_archive_that_is_not_right_changes_nothing(tmp_path: Path) -> None:
     with_it = run_java(*archive_options(tmp_path, "spark"))
     assert (with_it.returncode, with_it.stdout) == (0, plain.stdout)
     assert with_it.stderr == plain.stderr.replace(", sharing", ""), "not a word but that none is in use"
-
-
-@pytest.mark.parametrize("what", ["spark", "broker"])
-def test_the_archive_is_made_once(settings: Settings, what: str) -> None:
-    archive = class_archive(settings.jars, what)
-    before = archive.stat()
-    assert not make_archive(settings.jars, what)
-    assert archive.stat() == before
 
 
 @pytest.mark.long
@@ -77,8 +67,3 @@ def test_making_the_archives_leaves_nothing_in_the_folder_it_is_done_in(settings
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     assert class_archive(jars, "spark").is_file(), "the control: it was made"
     assert [each.name for each in folder.iterdir()] == []
-
-
-def test_spark_works_in_no_folder_of_the_user(warm: psutil.Process, settings: Settings) -> None:
-    """U12: also where somebody lands from the project's root."""
-    assert Path(warm.cwd()).is_relative_to(settings.engine_folder.resolve())

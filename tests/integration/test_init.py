@@ -71,31 +71,21 @@ def test_a_folder_that_no_database_of_dagster_can_be_in_is_refused_before_a_file
     assert init(str(tmp_path / "a20b"), "--topic", topics[0]).returncode == 0, "the control"
 
 
-def test_the_brokers_that_were_named_are_kept(init: Init, topics: list[str], settings: Settings, tmp_path: Path) -> None:
-    made = init(
-        str(tmp_path / "one_topic"),
-        "--topic",
-        topics[0],
-        "--bootstrap-servers",
-        str(settings.bootstrap_servers),
-        servers="127.0.0.1:1",
-    )
-    assert made.returncode == 0, made.stderr
-    (topic,) = load_topics(tmp_path / "one_topic").topics.values()
-    assert (topic.name, topic.bootstrap_servers) == (topics[0], settings.bootstrap_servers)
-
-
-def test_doctor_asks_the_brokers_that_init_was_given(
+def test_the_brokers_that_init_was_given_are_kept_and_asked_by_doctor(
     init: Init, topics: list[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U14: the machine names another broker, or none; the project's topics name theirs."""
     project = tmp_path / "asked"
     servers = str(settings.bootstrap_servers)
-    assert init(str(project), "--topic", topics[0], "--bootstrap-servers", servers).returncode == 0
+    made = init(str(project), "--topic", topics[0], "--bootstrap-servers", servers, servers=NOBODY)
+    assert made.returncode == 0, made.stderr
+    (topic,) = load_topics(project).topics.values()
+    assert (topic.name, topic.bootstrap_servers) == (topics[0], servers)
     (project / ".offsetlake" / "jars").symlink_to(settings.jars)
     monkeypatch.chdir(project)
-    clean = plain_environment()
-    asked = run_module("pipeline_defs.cli", "doctor", "--json", env=clean | {"OFFSETLAKE_BOOTSTRAP_SERVERS": NOBODY})
+    asked = run_module(
+        "pipeline_defs.cli", "doctor", "--json", env=plain_environment() | {"OFFSETLAKE_BOOTSTRAP_SERVERS": NOBODY}
+    )
     assert asked.returncode == 0, asked.stdout + asked.stderr
     found = {row["what"]: row["found"] for row in json.loads(asked.stdout)}
     assert servers in found["broker"] and NOBODY not in asked.stdout

@@ -15,7 +15,6 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.spark.spark import RAW_COLUMNS
-from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.manifest import Manifest
@@ -30,8 +29,7 @@ def outcomes(verdicts: Any) -> list[Outcome]:
 
 def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) -> None:
     """[R-12] One range, one file: grid ranges and tails of every size, over partitions, in one call."""
-    world.create_topic(3)
-    world.send_numbered(37, 0)
+    world.fill(37, 0, 0)
     world.plan()  # an off-grid beginning
     for partition, count in ((0, 463), (1, 250), (2, 7)):
         world.send_numbered(count, partition)
@@ -106,79 +104,40 @@ def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world
     assert not world.pending, "the way out that the message names"
 
 
-def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
-    """[R-19] [R-21] Redo is a success that changes nothing; the digest is equal, byte for byte."""
-    world.create_topic(2)
-    world.send_numbered(250, 0)
-    world.send_numbered(80, 1)
-    world.plan_and_land()
-    before = {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
-    again = world.land([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-    assert set(outcomes(again)) == {Outcome.UNCHANGED}
-    assert all(not verdict.violations for verdict in again)
-    assert before == {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
-    assert not list((world.lake_folder / "staging").glob("*"))
+def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-19] [R-21] Redo is a success that changes nothing; the digest is equal, byte for byte.
 
-
-def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
-    """A range whose beginning the broker has deleted fails and names the offsets; the rest of the run is landed.
-
-    [R-15]
+    [R-44] Another writer, here another codec, gives other bytes of the same rows: a note says so.
+    [R-22] Of what Kafka no longer has the landed file is kept, and that is said.
     """
-    world.create_topic(2)
-    world.send_numbered(300, 0)
-    world.send_numbered(200, 1)
-    world.plan()
-    world.delete_records(partition=0, before=150)
-    verdicts = {verdict.offsets.key: verdict for verdict in world.land()}
-    assert {key for key, v in verdicts.items() if v.outcome is Outcome.LANDED} == {"0-200-300", "1-0-100", "1-100-200"}
-    assert "50 offsets [100, 150) are gone" in verdicts["0-100-200"].violations[0]
-    assert "100 offsets [0, 100) are gone" in verdicts["0-0-100"].violations[0]
-    assert {offsets.key for offsets in world.pending} == {"0-0-100", "0-100-200"}
-
-
-def test_a_scan_that_fails_is_read_again_in_halves(world: World) -> None:
-    """Records vanish after the broker was asked and before Spark reads: only the ranges they are of fail, with the truth.
-
-    [R-15]
-    """
-    world.create_topic(2)
-    world.send_numbered(400, 0)
-    world.send_numbered(200, 1)
-    world.plan()
-    scans: list[object] = []
-
-    def vanish(step: str, **fields: object) -> None:
-        if step == "scan":
-            scans.append(fields)
-            if len(scans) == 1:
-                world.delete_records(partition=0, before=130)
-
-    verdicts = {verdict.offsets.key: verdict for verdict in world.land(on_step=vanish)}
-    assert len(scans) > 1, "the fault: the first scan did fail"
-    failures = {key: verdict.violations[0] for key, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED}
-    assert set(failures) == {"0-0-100", "0-100-200"}
-    assert "30 offsets [100, 130) are gone" in failures["0-100-200"]
-    assert {row[:2] for row in world.rows()} == {place for place in world.sent if place[0] == 1 or place[1] >= 200}
-
-
-def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World) -> None:
-    """[R-22] Redo of what Kafka no longer has keeps the landed file, and says so."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(250, 80)
     world.plan_and_land()
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
+
+    before = files()
+    again = world.land(keys, redo=True)
+    assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
+    assert before == files() and not list((world.lake_folder / "staging").glob("*"))
+
+    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
+    other = world.land(keys, redo=True)
+    note = "equal rows, other bytes: another writer wrote them"
+    assert {(verdict.outcome, verdict.violations) for verdict in other} == {(Outcome.UNCHANGED, (note,))}
+    monkeypatch.undo()
+
     world.delete_records(partition=0, before=60)
-    (verdict,) = world.land(["0-0-100"], redo=True)
-    assert verdict.outcome is Outcome.EXPIRED
-    assert "60 offsets [0, 60) are gone" in verdict.violations[0]
+    (expired,) = world.land(["0-0-100"], redo=True)
+    assert expired.outcome is Outcome.EXPIRED
+    assert "60 offsets [0, 60) are gone" in expired.violations[0]
+    assert before == files()
     world.assert_all_landed_once()
 
 
 def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
-    """Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows.
-
-    [R-28] [R-29]
-    """
+    """[R-28] [R-29] Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows."""
     world.create_topic()
     producer = world.begin_transaction()
     world.send(({"partition": 0, "value": b"a%d" % n} for n in range(9)), producer)
@@ -218,31 +177,11 @@ def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> 
     world.edges.now_ms = lambda: moment + 61_000
     world.plan(through_end=False)
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-1"]
-    world.land()
-    world.assert_all_landed_once()
-
-
-def test_bad_selections_are_refused_before_anything_is_written(world: World) -> None:
-    """[R-11] Malformed, unplanned and missing keys: one clear error each; the lake is as it was."""
-    world.create_topic()
-    world.send_numbered(10)
-    world.plan()
-    before = sorted(world.lake_folder.rglob("*"))
-    for keys, kind, words in (
-        ([], EmptySelection, "selects no range"),
-        (["0-0-10 "], BadKey, "is not a range: expected <kafka partition>-<start>-<end>"),
-        (["0-0-10", "0-0-11"], BadKey, "not in the plan log"),
-        (["1-0-10"], BadKey, "not in the plan log"),
-    ):
-        with pytest.raises(kind, match=words):
-            world.land(keys)
-    assert sorted(world.lake_folder.rglob("*")) == before
 
 
 def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
     """[R-10] Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
-    world.create_topic()
-    world.send_numbered(250)
+    world.fill(250)
     raced = itertools.count()
 
     def race(step: str, **fields: object) -> None:
@@ -274,9 +213,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
 
     monkeypatch.setattr(disk, "_fsync", watch_sync)
     monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
-    world.create_topic(2)
-    world.send_numbered(150, 0)
-    world.send_numbered(50, 1)
+    world.fill(150, 50)
     world.plan()
     for verdict in world.land():
         assert verdict.manifest is not None
@@ -304,24 +241,9 @@ def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_differ
     assert not finding.passed and "3 offsets gone" in finding.violations[0]
 
 
-def test_equal_rows_in_other_bytes_are_a_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-44] Another writer, here another codec, gives other bytes of the same rows: nothing changes, and a note says so."""
-    world.create_topic()
-    world.send_numbered(100)
-    world.plan_and_land()
-    (landed,) = (world.lake_folder / "data").rglob("*.parquet")
-    before = landed.read_bytes()
-    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
-    (verdict,) = world.land(["0-0-100"], redo=True)
-    assert verdict.outcome is Outcome.UNCHANGED
-    assert verdict.violations == ("equal rows, other bytes: another writer wrote them",)
-    assert landed.read_bytes() == before
-
-
 def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
-    world.create_topic()
-    world.send_numbered(200)
+    world.fill(200)
     world.plan()
     honest = spark_edge.kafka_options
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
@@ -81,9 +80,9 @@ def unsent(world: World, run_id: str) -> list[str]:
 
 def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver, clean_environment: None) -> None:
     """Two events per range, with where the rows came from, where they went, how many, and of which run."""
+    assert world.edges.lineage() is None, "off unless configured: the client would print events then"
     configure(world, receiver.url)
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.plan()
     (landed,) = world.launch()
     assert unsent(world, landed.run_id) == []
@@ -180,8 +179,7 @@ def test_a_dead_receiver_costs_nothing_but_its_events(world: World, clean_enviro
         if fault == "refuses":
             listener.close()
         configure(world, f"http://127.0.0.1:{port}")
-        world.create_topic()
-        world.send_numbered(100)
+        world.fill(100)
         world.plan()
         (landed,) = world.launch()
         (said,) = unsent(world, landed.run_id)
@@ -195,14 +193,3 @@ def test_a_dead_receiver_costs_nothing_but_its_events(world: World, clean_enviro
 def time_of(world: World, run_id: str, words: str) -> float:
     """Is when the run's log first said the words."""
     return next(event.timestamp for event in world.instance.all_logs(run_id) if words in event.user_message)
-
-
-def test_without_a_receiver_nothing_is_told(world: World, receiver: Receiver, clean_environment: None) -> None:
-    """Off unless configured: the client would print events then."""
-    assert world.edges.lineage() is None
-    world.create_topic()
-    world.send_numbered(1)
-    world.plan()
-    (landed,) = world.launch()
-    assert isinstance(world.instance.get_run_by_id(landed.run_id), dg.DagsterRun)
-    assert receiver.events == []

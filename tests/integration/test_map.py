@@ -58,8 +58,7 @@ def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World
 
 def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     """What Dagster shows of the check: where the file is, and the bars; as the nightly job runs it."""
-    world.create_topic()
-    world.send_numbered(250)
+    world.fill(250)
     world.plan()
     world.land(["0-0-100", "0-100-200"])
     world.settings = world.edges.settings = dataclasses.replace(
@@ -103,8 +102,7 @@ def test_the_longest_name_lands_through_dagster_and_is_drawn(world: World) -> No
     """249 characters, many of which Dagster allows in no name: runs, keys, checks and the map's file work as ever."""
     world.topic = dataclasses.replace(world.topic, name=f"{world.name}{'-._' * 79}-")
     assert len(world.name) == 249
-    world.create_topic()
-    world.send_numbered(30)
+    world.fill(30)
     world.plan()
     world.launch()
     world.assert_all_landed_once()

@@ -98,12 +98,21 @@ def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World
     assert world.status()["latency_p95_seconds"] is None and Scrape(world)(histogram, "raw", "+Inf") == 160
 
 
-def test_a_broker_that_is_down_leaves_what_the_lake_knows(world: World) -> None:
-    """The control is the scrape before: the same world, the broker there."""
-    world.create_topic()
-    world.send_numbered(100)
+def test_what_is_broken_takes_only_its_part_away(world: World) -> None:
+    """Of a damaged topic nothing but its own; of a broker that is down what the lake knows is left.
+
+    The control is the other topic, of which all is there, the broker's part too, as in the scrape before.
+    """
+    world.fill(100)
     world.plan_and_land()
     assert Scrape(world)("kafka_topic_partitions") == 1
+    damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
+    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
+    scrape = Scrape(world, others=[damaged])
+    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
+    assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
+    assert scrape("offsetlake_landed_records_total", "0") == 100
+
     away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
     scrape = Scrape(world, away)
     assert scrape("offsetlake_up") == 0
@@ -113,24 +122,8 @@ def test_a_broker_that_is_down_leaves_what_the_lake_knows(world: World) -> None:
     assert scrape("offsetlake_landed_records_total", "0") == 100
 
 
-def test_a_damaged_topic_takes_nothing_away_from_another(world: World) -> None:
-    """The control is the other topic: all of it is there, the broker's part too."""
-    world.create_topic()
-    world.send_numbered(100)
-    world.plan_and_land()
-    damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
-    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
-    scrape = Scrape(world, others=[damaged])
-    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
-    assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
-    assert scrape("offsetlake_landed_records_total", "0") == 100
-
-
 def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: World) -> None:
-    """[R-90] Each table by itself: what is broken of one leaves the figures of the other.
-
-    [R-94]
-    """
+    """[R-90] [R-94] Each table by itself: what is broken of one leaves the figures of the other."""
     value = Side(Format.JSON, "n BIGINT")
     world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest())
     world.create_topic()

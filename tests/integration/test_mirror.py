@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-import pytest
 from kafka import KafkaConsumer
 
 from pipeline_defs.adapters.system.jars import resolve_jars
@@ -40,9 +39,7 @@ def lag_by_tool(world: World) -> dict[int, tuple[str, str, str]]:
 
 
 def fill(world: World) -> None:
-    world.create_topic(2)
-    world.send_numbered(150, 0)
-    world.send_numbered(20, 1)
+    world.fill(150, 20)
     world.plan()
 
 
@@ -89,70 +86,60 @@ def consuming(world: World) -> Iterator[None]:
 
 
 def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
-    """[R-36] [R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed."""
+    """[R-36] [R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed.
+
+    The group is named as its topic says, so that two lakes over one cluster do not take turns at one.
+    """
+    world.topic = dataclasses.replace(world.topic, group_name="my-lake.{topic}")
     fill(world)
     land(world, "0-0-100")
     assert lag_by_tool(world) == {0: ("100", "150", "50"), 1: ("0", "20", "20")}
     land(world)
     assert lag_by_tool(world) == {0: ("150", "150", "0"), 1: ("20", "20", "0")}
+    kafka = world.edges.kafka(world.topic)
+    assert kafka.read_group(world.name, f"my-lake.{world.name}") == {0: 150, 1: 20}
+    assert kafka.read_group(world.name, f"offsetlake.{world.name}") == {}, "the control"
 
 
-@pytest.mark.parametrize("harm", ["move", "delete"])
-def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: World, harm: str) -> None:
+def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: World) -> None:
     """[R-59] By Kafka's own tool: the lake stays as it is, the next tick asks for no more, the next run puts it right."""
+    move = ("--reset-offsets", "--to-offset", "7", "--topic", world.name, "--execute")
     fill(world)
     land(world)
     world.tick()
-    before = {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()}
-    if harm == "move":
-        kafka_consumer_groups(world, "--reset-offsets", "--to-offset", "7", "--topic", world.name, "--execute")
-        assert group(world) == {0: 7, 1: 7}, "the fault"
-    else:
-        kafka_consumer_groups(world, "--delete")
-        assert group(world) == {}, "the fault"
-    tick = world.tick()
-    assert (tick.due, tick.planned, tick.pending) == ((), 0, 0)
-    world.assert_all_landed_once()
-    assert {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()} == before
-    world.send_numbered(10, 1)
-    world.plan()
-    assert [offsets.key for offsets in world.pending] == ["1-20-30"]
-    land(world)
-    assert group(world) == {0: 150, 1: 30}
+    for harm, harmed, more in ((move, {0: 7, 1: 7}, "1-20-30"), (("--delete",), {}, "1-30-40")):
+        before = {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()}
+        kafka_consumer_groups(world, *harm)
+        assert group(world) == harmed, "the fault"
+        tick = world.tick()
+        assert (tick.due, tick.planned, tick.pending) == ((), 0, 0), harm
+        world.assert_all_landed_once()
+        assert {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()} == before, harm
+        world.send_numbered(10, 1)
+        world.plan()
+        assert [offsets.key for offsets in world.pending] == [more]
+        land(world)
+        assert group(world) == {0: 150, 1: int(more.rpartition("-")[2])}
 
 
-def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: World) -> None:
-    """[R-59] Kafka refuses to move a group with members: the run has landed, says so, and the next one moves it."""
+def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red_and_is_repaired_by_the_tick(world: World) -> None:
+    """[R-59] Kafka refuses to move a group with members: the run has landed and says so; no other run is needed.
+
+    `status` says by how much lag tools are wrong, the tick why.
+    """
     fill(world)
     with consuming(world):
         (reason,) = reasons(land(world))
         assert f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
         assert group(world).get(0) != 150, "the fault: it was not moved"
         world.assert_all_landed_once()
-    world.send_numbered(10, 1)
-    world.plan()
-    assert reasons(land(world)) == [], "the control: nobody consumes with it any more"
-    assert group(world) == {0: 150, 1: 30}
-
-
-def test_an_idle_topic_whose_group_could_not_be_moved_is_repaired_by_the_tick(world: World) -> None:
-    """[R-59] `status` says by how much lag tools are wrong, the tick why; no run is needed."""
-    fill(world)
-    with consuming(world):
-        assert reasons(land(world)), "the fault"
         assert world.status()["group_off"] == 170
         assert any("does not move consumer group" in each for each in world.tick().stalled)
         assert world.status()["group_off"] == 170
     assert world.tick().stalled == ()
     assert group(world) == {0: 150, 1: 20}
     assert world.status()["group_off"] == 0
-
-
-def test_a_group_is_named_as_its_topic_says(world: World) -> None:
-    """[R-36] So that two lakes over one cluster do not take turns at one group."""
-    world.topic = dataclasses.replace(world.topic, group_name="my-lake.{topic}")
-    fill(world)
-    land(world)
-    kafka = world.edges.kafka(world.topic)
-    assert kafka.read_group(world.name, f"my-lake.{world.name}") == {0: 150, 1: 20}
-    assert kafka.read_group(world.name, f"offsetlake.{world.name}") == {}, "the control"
+    world.send_numbered(10, 1)
+    world.plan()
+    assert reasons(land(world)) == [], "the control: nobody consumes with it any more"
+    assert group(world) == {0: 150, 1: 30}

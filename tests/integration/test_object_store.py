@@ -30,20 +30,14 @@ from tests.support.world import World
 
 
 @pytest.mark.usefixtures("bucket")
-def test_put_if_absent_has_one_winner() -> None:
-    """[R-40] Of two writers of one name the second is told so; writing the same again is no conflict."""
-    store = open_store("s3://lake/puts")
-    assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
-    assert store.put_new("plan/0.json", b"second", "unused") is Answer.CONFLICT
-    assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
-    assert store.get("plan/0.json") == b"first"
+def test_a_put_and_an_exchange_hold_only_for_what_was_there() -> None:
+    """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so.
 
-
-@pytest.mark.usefixtures("bucket")
-def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
-    """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so."""
+    [R-40] Of two who put one, too; putting the same again is no conflict.
+    """
     store = open_store("s3://lake/exchange")
-    store.put_new("final", b"first", "")
+    puts = [store.put_new("final", content, "") for content in (b"first", b"second", b"first")]
+    assert puts == [Answer.COMMITTED, Answer.CONFLICT, Answer.COMMITTED] and store.get("final") == b"first"
     store.put_new("staged", b"second", "")
     store.put_new("other", b"third", "")
 
@@ -63,9 +57,7 @@ def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
 @pytest.mark.usefixtures("bucket")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
     """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging."""
-    world.create_topic(2)
-    world.send_numbered(250, 0)
-    world.send_numbered(60, 1)
+    world.fill(250, 60)
     world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
     world.edges = Edges(world.settings)
     world.plan()
@@ -102,8 +94,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
 @pytest.mark.usefixtures("bucket")
 def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
     """[R-58] What nobody needs goes, by the bucket's own times; what a manifest needs stays until it is published."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
     world.edges = Edges(world.settings)
     world.plan_and_land()

@@ -166,9 +166,7 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
 
 
 def sent(world: World) -> None:
-    world.create_topic(2)
-    world.send_numbered(250, 0)
-    world.send_numbered(150, 1)
+    world.fill(250, 150)
     world.send([{"partition": 1, "key": b"k", "value": None, "headers": [("h", b"x"), ("e", b"")]}])
     world.plan_and_land()
 

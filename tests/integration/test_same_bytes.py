@@ -44,8 +44,7 @@ def test_two_jvms_write_the_same_bytes(world: World) -> None:
 
 def test_canonical_footers_change_no_meaning(world: World, tmp_path: Path) -> None:
     """[R-19] Sorting the encodings keeps length, rows, schema and statistics; a second time nothing changes."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.plan_and_land()
     (landed,) = (world.lake_folder / "data").rglob("*.parquet")
     shuffled = tmp_path / "shuffled.parquet"

@@ -52,8 +52,7 @@ def landed(
     del spark
     own = dataclasses.replace(settings, bootstrap_servers=secured.at("PLAINTEXT"))
     with World(own, tmp_path_factory.mktemp("clear"), f"t{uuid.uuid4().hex[:10]}") as world:
-        world.create_topic(2)
-        world.send_numbered(150, 0)
+        world.fill(150, 0)
         for commit in (False, True):
             with world.producer(transactional_id="loader") as producer:
                 producer.init_transactions()

@@ -55,28 +55,24 @@ def bits(value: float) -> bytes:
 
 
 @pytest.mark.parametrize("name", WIRE)
-def test_each_number_is_the_one_that_was_written(engine: Engine, name: Format) -> None:
-    written = VALUES[name]
-    found = decode(engine, [None, *(struct.pack(WIRE[name], each) for each in written)], Side(name))
-    assert found.type == SERIALIZED[name].lower() and {*found.classes} == {None} and found.values[0] is None
-    how: Callable[[Any], Any] = bits if isinstance(written[0], float) else int
-    assert [how(each) for each in found.values[1:]] == [how(each) for each in written]
-
-
-@pytest.mark.parametrize("name", [Format.FLOAT, Format.DOUBLE])
-def test_what_is_no_number_stays_none(engine: Engine, name: Format) -> None:
-    found = decode(engine, [struct.pack(WIRE[name], each) for each in (math.nan, -math.nan)], Side(name))
-    assert all(map(math.isnan, found.values)) and found.classes == [None, None]
-
-
-@pytest.mark.parametrize("name", WIRE)
-def test_bytes_of_another_length_are_set_aside_each(engine: Engine, name: Format) -> None:
-    size = struct.calcsize(WIRE[name])
+def test_each_number_is_the_one_that_was_written_and_bytes_of_another_length_are_set_aside(
+    engine: Engine, name: Format
+) -> None:
+    """What is no number stays none."""
+    written, kind = VALUES[name], WIRE[name]
+    size, is_real = struct.calcsize(kind), name in {Format.FLOAT, Format.DOUBLE}
+    none = [math.nan, -math.nan] if is_real else []
     wrong = [b"\xff" * length for length in (0, 1, size - 1, size + 1, 3 * size, 5_000)]
-    found = decode(engine, [*wrong, b"\0" * size], Side(name))
-    assert found.values == [None] * len(wrong) + [0]
-    assert found.classes == [f"{name}_malformed"] * len(wrong) + [None]
-    assert found.errors[:-1] == [f"found {len(each)} bytes, expected {size}" for each in wrong]
+    right = [struct.pack(kind, each) for each in (*written, *none)]
+    found = decode(engine, [None, *right, *wrong, b"\0" * size], Side(name))
+    assert found.type == SERIALIZED[name].lower() and found.values[0] is None
+    how: Callable[[Any], Any] = bits if is_real else int
+    last = 1 + len(written)
+    assert [how(each) for each in found.values[1:last]] == [how(each) for each in written]
+    assert all(map(math.isnan, found.values[last : last + len(none)]))
+    assert found.values[last + len(none) :] == [None] * len(wrong) + [0]
+    assert found.classes == [None] * (1 + len(right)) + [f"{name}_malformed"] * len(wrong) + [None]
+    assert found.errors[1 + len(right) : -1] == [f"found {len(each)} bytes, expected {size}" for each in wrong]
 
 
 def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:

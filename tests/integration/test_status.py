@@ -61,8 +61,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
 
 
 def test_a_failed_range_is_counted_and_told_until_it_lands(world: World) -> None:
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.plan()
     in_the_way = world.lake_folder / "data" / world.name / "g0"
     in_the_way.parent.mkdir(parents=True)
@@ -78,8 +77,7 @@ def test_a_failed_range_is_counted_and_told_until_it_lands(world: World) -> None
 
 
 def test_what_is_lost_asks_for_a_decision(world: World) -> None:
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.plan()
     world.delete_records(0, 40)
     world.wait_for_earliest(0, 40)

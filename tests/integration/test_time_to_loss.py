@@ -32,10 +32,7 @@ def told(world: World) -> Any:
 
 
 def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World) -> None:
-    """As retention comes closer the check passes, warns, fails, each before the first record goes.
-
-    [R-43]
-    """
+    """[R-43] As retention comes closer the check passes, warns, fails, each before the first record goes."""
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
     real_now = world.edges.now_ms
     began_ms = real_now()  # the clock stands but for whole hours, however slow the machine is

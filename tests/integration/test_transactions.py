@@ -67,6 +67,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     [R-55] After the commit the rest lands.
     """
     world.create_topic(2)
+    world.with_policy(max_age_seconds=60.0)
     world.send_numbered(5)
     producer = world.begin_transaction("open")
     begun_ms = world.edges.now_ms()
@@ -74,6 +75,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     world.send_numbered(4)  # complete, and held back all the same
     world.plan()
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-5"]
+    assert world.tick().held_back == (), "every transaction is open for a while"
     later(world, 60)
     (found,) = holding(world)
     assert (found.partition, found.first_offset, found.held_offsets) == (0, 5, 7)
@@ -94,28 +96,13 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     wait_for_end(world)  # the control: it has ended
     world.plan_and_land()
     world.assert_all_landed_once()
-
-
-def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -> None:
-    """[R-3] After an abort the rest lands, without the aborted records.
-
-    [R-55]
-    """
-    world.create_topic()
-    producer = begin(world)
-    assert not world.plan()[0].ranges
-    assert [(each.first_offset, each.held_offsets) for each in holding(world)] == [(0, 3)]
-    producer.abort_transaction()
-    producer.close()
-    wait_for_end(world)
-    world.send_numbered(4)
-    world.plan_and_land()
-    world.assert_all_landed_once()
-    assert len(world.rows()) == 4
+    later(world, 3600)
+    assert world.tick().held_back == () and told(world) is None, "one that ends in time makes no noise"
+    assert [row["open_transactions"] for row in world.status()["partitions"]] == [[], []]
 
 
 def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(world: World) -> None:
-    """[R-55] Not before; the check `progress` fails after 15 minutes, and passes again when it has ended.
+    """[R-3] [R-55] Not before; the check `progress` fails after 15 minutes, and passes again when it has ended.
 
     One that its coordinator should have ended by its time-out hangs.
     """
@@ -141,21 +128,10 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
     tick = world.tick()
     assert (tick.held_back, tick.stalled, tick.planned) == ((), (), 1)
     assert told(world) == (True, "")
-
-
-def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
-    """[R-55] The control: no transaction, and one that is committed, tell nothing and change no status."""
-    world.create_topic()
-    world.with_policy(max_age_seconds=60.0)
-    producer = begin(world)
-    world.tick()
-    producer.commit_transaction()
-    producer.close()
-    wait_for_end(world)
-    later(world, 3600)
-    assert world.tick().held_back == ()
-    assert told(world) is None
-    assert [row["open_transactions"] for row in world.status()["partitions"]] == [[]]
+    world.send_numbered(4)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert len(world.rows()) == 4, "what follows an abort is landed, and of the aborted nothing"
 
 
 @pytest.fixture
@@ -191,8 +167,7 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     control is an open transaction beside it, which does not hang.
     """
     world = careless
-    world.create_topic(2)
-    world.send_numbered(5)
+    world.fill(5, 0)
     begin_hanging(world)
     world.send_numbered(3)
     begun = world.begin_transaction("well")

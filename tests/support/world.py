@@ -127,6 +127,12 @@ class World:
     def create_topic(self, partitions: int = 1, *, replicas: int = 1, **configs: str) -> None:
         self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)
 
+    def fill(self, *counts: int) -> None:
+        """Creates the topic, and produces so many small records to each of its Kafka partitions."""
+        self.create_topic(len(counts))
+        for partition, count in enumerate(counts):
+            self.send_numbered(count, partition)
+
     def delete_topic(self) -> None:
         """Deletes the topic, as an operator would; what was sent so far stays known."""
         self.operations.delete_topic(self.name)
