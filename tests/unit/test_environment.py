@@ -1,4 +1,4 @@
-"""The environment: what Kubernetes injects is nobody's setting, and a setting misspelt is never silently ignored."""
+"""The environment: what Kubernetes injects is nobody's setting, a misspelt one is refused, lineage is off until it is set."""
 
 from __future__ import annotations
 
@@ -117,3 +117,32 @@ def test_what_has_nothing_to_do_with_us_is_left_alone() -> None:
         "DAGSTER_HOST": "x",
     }
     assert read_settings(others, project=Path("/project")) == read_settings({}, project=Path("/project"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_on"),
+    [
+        ({}, False),
+        ({"OPENLINEAGE_NAMESPACE": "x"}, False),
+        ({"OPENLINEAGE_URL": "http://127.0.0.1:5000"}, True),
+        ({"OPENLINEAGE_CONFIG": "lineage.yml"}, True),
+        ({"OPENLINEAGE__TRANSPORT__TYPE": "console"}, True),
+        ({"OPENLINEAGE_URL": "http://127.0.0.1:5000", "OPENLINEAGE_DISABLED": "True"}, False),
+    ],
+)
+def test_its_own_variables_turn_it_on(
+    environment: dict[str, str], is_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_settings(environment).lineage is is_on
+
+
+@pytest.mark.parametrize("place", ["openlineage.yml", ".openlineage/openlineage.yml"])
+def test_its_own_file_turns_it_on(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("transport: {type: console}\n")
+    assert read_settings({}).lineage
+    assert not read_settings({"OPENLINEAGE_DISABLED": "true"}).lineage
