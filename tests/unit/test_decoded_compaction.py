@@ -96,11 +96,11 @@ def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(topic: Landed
 
 
 def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(topic: LandedTopic) -> None:
-    """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's."""
-    edges = topic.edges
-    total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, edges)
-    assert (total, [row[names.index("offset")] for row in rows]) == (1, [13])
-    assert read_dead_letters(Topic(TOPIC, Policy()), None, 10, edges)[0] == 2
+    """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's, with their bytes as they were landed."""
+    for chosen, expected in (([SECOND], [13]), (None, [3, 13])):
+        total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), chosen, 10, topic.edges)
+        assert (total, [row[names.index("offset")] for row in rows]) == (len(expected), expected)
+        assert {bytes(row[names.index("value")]) for row in rows} == {b'{"id": 1.5}'}
 
 
 def test_a_torn_log_is_mended_by_what_its_error_says(topic: LandedTopic) -> None:

@@ -17,15 +17,12 @@ from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import SmallWorld, Writer
 from tests.support.strategies import EPOCH_MS
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 KINDS = ["disk", "bucket"]
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
 
 
 @pytest.fixture(params=KINDS)
@@ -182,9 +179,9 @@ def test_what_file_managers_hide_is_passed_over_in_every_folder(tmp_path: Path, 
     world = SmallWorld(tmp_path, "disk")
     world.die("stage")
     for topic in (TOPIC, "gone"):
-        hidden = tmp_path / tree / topic / ".DS_Store"
-        hidden.parent.mkdir(parents=True, exist_ok=True)
-        hidden.write_bytes(b"\0\0\0\1Bud1")
+        (tmp_path / tree / topic / "empty").mkdir(parents=True)
+        for hidden in (".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"):
+            (tmp_path / tree / topic / hidden).write_bytes(b"\0\0\0\1Bud1")
     world.lake = world.open(Writer())
     assert len(world.coverage.pending()) == 2 and tiling_violations(world.coverage) == []
     assert len(sweep_orphans(world.lake, 2**53, 0)) == 1, "a topic's folder does not stop the sweep of the whole lake"

@@ -19,12 +19,9 @@ from pipeline_defs.core.log.losses import all_losses
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.auditing import check_published, check_tiling
 from tests.support.fake_log import COMMITTED, TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer
 
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -28,15 +28,12 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer
 from tests.support.strategies import EPOCH_MS
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 KINDS = ["disk", "bucket"]
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
 
 
 @pytest.fixture(params=KINDS)

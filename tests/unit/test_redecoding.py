@@ -17,12 +17,9 @@ from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EngineUnavailable
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Decided, choose_outdated
-from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
 from pipeline_defs.tables.vacuum import vacuum
-from pipeline_defs.topics import Topic
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -185,17 +182,6 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
     assert f"the landed file of range {FIRST.text(TOPIC)} is gone" in first.violations[0]
     path.write_bytes(content)
     assert topic.outcome(FIRST) is Decided.DECODED, "the control"
-
-
-def test_dead_letters_are_shown_of_all_ranges_or_some(topic: LandedTopic) -> None:
-    """With their bytes as they were landed."""
-    for offsets in (FIRST, SECOND):
-        topic.land(offsets, POISONED)
-        topic.outcome(offsets)
-    total, columns, rows = read_dead_letters(Topic(TOPIC, Policy()), None, 10, topic.edges)
-    assert total == 2 and [row[columns.index("offset")] for row in rows] == [3, SECOND.start + 3]
-    assert {bytes(row[columns.index("value")]) for row in rows} == {b'{"id": 1.5}'}
-    assert read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, topic.edges)[0] == 1
 
 
 class OnFullDisk(ArrowDecoder):

@@ -20,12 +20,9 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer
 
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def linking(monkeypatch: pytest.MonkeyPatch, tree: str, before: Callable[[], None], after: Callable[[], None]) -> None:
