@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic: whose turn it is, what medians and ratios say, what the load is made of."""
+"""The benchmark's arithmetic, what the load is made of, and where benchmark and drills run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
+from rich.console import Console
 
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
@@ -52,6 +55,10 @@ from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
 from pipeline_defs.lab.cli.bench import bench
+from pipeline_defs.lab.cli.drill import drill
+from pipeline_defs.lab.drills.catalog import DRILLS
+from pipeline_defs.lab.drills.report import choose
+from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.settings import Settings
 
 LOAD = Load(1_000, 16_000, 1_000)
@@ -352,3 +359,53 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
     assert isinstance(error, BadSetting) and str(error).startswith(
         "the benchmark needs packages that are not installed: psutil;"
     ), error
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Settings:
+    """Settings of a machine that knows no bucket and no cluster."""
+    return Settings(
+        home=tmp_path,
+        lake=str(tmp_path / "lake"),
+        bootstrap_servers=None,
+        spark_master="local[1]",
+        spark_driver_memory="1g",
+        dagster_home=tmp_path / "dagster",
+    )
+
+
+def test_a_place_that_no_setting_names_is_refused(here: Settings) -> None:
+    with pytest.raises(BadSetting, match="expected s3://bucket/prefix; nothing was started"):
+        choose((), 0, 1, 0, "s3", "local").check(here)
+    with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE, which is not set"):
+        choose((), 0, 1, 0, "disk", "cluster").check(here)
+    there = replace(here, lake="s3://bucket/drills", spark_remote="sc://localhost:1")
+    choose((), 0, 1, 0, "s3", "cluster").check(there)  # the control
+
+
+def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() -> None:
+    names = ("no_fault", "fill_disk", "lose_leader", "kill_at_written")
+    assert len(choose(names, 0, 1, 0, "disk", "local").drills) + 1 == len(names)
+    for lake, engine in (("s3", "local"), ("disk", "cluster"), ("s3", "cluster")):
+        chosen = choose((), 0, 1, 0, lake, engine)
+        assert not chosen.acks and {drill.systems for drill in chosen.drills} == {(OURS,)}
+        assert not any(drill.is_of_disk for drill in chosen.drills) and len(chosen.drills) > len(DRILLS) // 2
+        for name in names[1:]:
+            with pytest.raises(BadSetting, match=f"^{name}: of this machine's disk"):
+                choose([name], 0, 1, 0, lake, engine)
+
+
+@pytest.mark.parametrize(("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")])
+def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control is a drill that begins."""
+    said = StringIO()
+    monkeypatch.setattr("pipeline_defs.lab.cli.drill.ERRORS", Console(file=said, force_terminal=True))
+    monkeypatch.setattr("pipeline_defs.lab.drills.report.run_drills", lambda *_: {"drills": []})
+    with monkeypatch.context() as wrong:
+        wrong.setenv(name, text)
+        assert isinstance(CliRunner().invoke(drill, ["--lake", "s3"]).exception, BadSetting)
+    assert said.getvalue() == ""
+    CliRunner().invoke(drill, [])
+    assert "starting broker and Spark" in said.getvalue()

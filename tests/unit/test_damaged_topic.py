@@ -1,18 +1,23 @@
-"""One topic that is damaged, or whose broker is away, takes nothing away from the others, nor from what the lake says."""
+"""One topic that is damaged, or whose broker is away, takes nothing from the others, nor from what the lake says."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import io
 import json
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import click
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
@@ -35,6 +40,8 @@ from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import SmallWorld, watch_obstore
 from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World
 
@@ -249,3 +256,64 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
         assert str(stray) in str(caught.value) and "move it away" in str(caught.value) and "backup of" not in str(caught.value)
     write_step(edges.lake, "payments")
     assert len(edges.lake.read_plan_log("payments").steps) == 1
+
+
+# the package has the commands under the names of their modules
+land, losses = (importlib.import_module(f"pipeline_defs.cli.work.{name}") for name in ("land", "losses"))
+
+
+@pytest.fixture
+def logless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edges:
+    """A lake of two topics; the first one has lost its plan log."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk")
+    world.land()
+    for tree in ("data", "manifests", "plan"):
+        shutil.copytree(tmp_path / tree / TOPIC, tmp_path / tree / "zzz")
+    for path in [*(tmp_path / "plan/zzz").rglob("*.json"), *(tmp_path / "manifests/zzz").rglob("*.json")]:
+        path.write_text(path.read_text().replace(f'"{TOPIC}"', '"zzz"'))
+    shutil.rmtree(tmp_path / "plan" / TOPIC)
+    monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: world.kafka)
+    return Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, tmp_path))
+
+
+TOPICS = [Topic(TOPIC, Policy()), Topic("zzz", Policy())]
+
+
+@pytest.mark.parametrize(("module", "command"), [(losses, losses.losses), (land, land.rebuild)])
+def test_a_refused_topic_is_named_and_the_others_are_done(
+    logless: Edges,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    module: ModuleType,
+    command: click.Command,
+) -> None:
+    """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
+    done: list[str] = []
+
+    def ran(*arguments: str) -> tuple[int, Any]:
+        done.clear()
+        chosen = [topic for topic in TOPICS if not arguments or topic.name in arguments]
+        monkeypatch.setattr(module, "find_topics", lambda name: (chosen, ()))
+        monkeypatch.setattr(module, "open_edges", lambda: logless)
+        monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
+        result = CliRunner().invoke(command, list(arguments))
+        return result.exit_code, result.exception
+
+    for name, honest in (("read_ledger", losses.read_ledger), ("rebuild_topic", land.rebuild_topic)):
+
+        def watched(topic: Topic, *rest: Any, honest: Any = honest) -> Any:
+            found = honest(topic, *rest)
+            done.append(topic.name)
+            return found
+
+        monkeypatch.setattr(losses if name == "read_ledger" else land, name, watched)
+    said: list[str] = []
+    monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
+
+    assert ran("zzz")[0] == 0 and done == ["zzz"] and not said
+    code, raised = ran()
+    assert (code, done) == (1, ["zzz"]) and isinstance(raised, SystemExit)
+    assert said == [f"topic {TOPIC}: broken_plan_log"]
+    assert isinstance(ran(TOPIC)[1], BrokenPlanLog)
+    capfd.readouterr()

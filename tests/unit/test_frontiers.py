@@ -247,6 +247,19 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: Lake, tmp_pa
     assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
 
 
+def test_who_knows_less_than_the_lake_plans_nothing_behind_it(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+    """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next one."""
+    daemon = again(tmp_path, bucket)
+    log = daemon.recent(TOPIC).log
+    assert daemon.goes_on(log), "the control"
+    step(lake, STEPS)
+    land(lake, ranges_of(STEPS)[0])
+    lake.store.delete_folder(step_path(TOPIC, STEPS))
+    assert daemon.recent(TOPIC).log == log, "it has no way to know when it reads"
+    with pytest.raises(BrokenPlanLog):
+        daemon.goes_on(log)
+
+
 def test_documents_of_a_longer_log_are_passed_over_and_go(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-96] As after a restore of an older lake beside newer documents."""
     newest = lake.recent(TOPIC).log.base

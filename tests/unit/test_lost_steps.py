@@ -282,6 +282,11 @@ def go_on(world: SmallWorld, rounds: int = 3) -> int:
     return refused
 
 
+def assert_stays_refused(world: SmallWorld) -> None:
+    assert go_on(world) == 3
+    assert set(world.shown().values()) == {1}
+
+
 def plan_from_document(world: SmallWorld, lake: Lake) -> None:
     Planner(TOPIC, world.policy, lake, world.kafka, lambda: EPOCH_MS, "test").commit(through_end=True)
 
@@ -314,8 +319,7 @@ def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWo
     for path, data in lost.items():
         settled.lake.store.put_new(path, data, "staging/restore")
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 @pytest.mark.parametrize("what", ["begun", "plan, begun and frontier"])
@@ -332,8 +336,7 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
     for path, data in before.items():
         if what != "begun":
             store.put_new(path, data, "staging/restore")
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(settled: SmallWorld) -> None:
@@ -351,8 +354,7 @@ def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_ev
     with pytest.raises(BrokenPlanLog):
         settled.land(lake=mine, on_step=lose)
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_all_is_read_once_where_what_lost_steps_did_was_moved_away(
@@ -458,8 +460,7 @@ def test_a_process_that_lives_on_finds_that_an_older_backup_was_restored(settled
     plan_and_land(settled, daemon)
     put_back(settled, older)
     settled.lake = daemon
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 @pytest.mark.parametrize("newer", ["data", "accepted"])
@@ -477,8 +478,7 @@ def test_a_backup_of_which_one_tree_is_newer_is_refused(settled: SmallWorld, new
         settled.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "somebody", EPOCH_MS))
     put_back(settled, older)
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_a_run_whose_log_was_lost_says_so_though_a_tick_has_summed_up_since(settled: SmallWorld) -> None:
