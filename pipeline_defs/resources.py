@@ -61,6 +61,7 @@ class Edges:
     watch_step: StepWatcher = no_step
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
+    servers_said_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS"  # where the settings have the brokers from
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
@@ -117,7 +118,7 @@ class Edges:
         if topic is not None and topic.bootstrap_servers:
             return f"bootstrap_servers in the defs.yaml of topic {topic.name}"
         if self.settings.bootstrap_servers:
-            return "OFFSETLAKE_BOOTSTRAP_SERVERS"
+            return self.servers_said_by
         return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"
 
     def access(self, topic: Topic | None = None) -> Access:

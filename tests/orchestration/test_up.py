@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -78,11 +79,15 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
         kill_code_server(project)
         first.wait_for("Dagster's code server was killed; it is started again")
         first.wait_until(lambda: not is_code_server_gone(read_settings({}, project).dagster_home))
+        (project / "my_lake" / "defs" / "wrong").mkdir()
+        (project / "my_lake" / "defs" / "wrong" / "defs.yaml").write_text("type: [\n")
+        first.wait_for("defs/wrong/defs.yaml")
         left = read_leader(project)
         for pid in (first.process.pid, left):
             os.kill(pid, signal.SIGKILL)
         first.process.wait()
         os.killpg(left, 0)  # the fault: the others of its group live on
+    shutil.rmtree(project / "my_lake" / "defs" / "wrong")
     (port,) = free_ports(1)  # of its own: a test beside this one has 3000 as soon as it is let go
     with terminal(["offsetlake", "up", "--port", str(port)], cwd=project, env=environment) as up:
         up.wait_for("Ctrl-C ends it")

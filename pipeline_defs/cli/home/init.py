@@ -45,6 +45,8 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
     if bootstrap_servers:
         settings = replace(settings, bootstrap_servers=bootstrap_servers)
     edges = Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS)
+    if bootstrap_servers:
+        edges.servers_said_by = "--bootstrap-servers"
     where = edges.bootstrap_servers()
     with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):
         there = [name for name in edges.kafka().list_topics() if not name.startswith(INTERNAL)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
+from ...orchestration.topic_set import Broken
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
@@ -67,23 +69,57 @@ def up(port: int | None) -> None:
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
             told: set[DaemonProcess] = set()
-            looked = time.monotonic()
+            files, looked = _Files(defs_folder(project), told={_of(each) for each in found.broken}), time.monotonic()
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
                 _look_after(server)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
-                if found.patterns and time.monotonic() - looked > DISCOVER_SECONDS:
+                if time.monotonic() - looked > DISCOVER_SECONDS:
                     looked = time.monotonic()
                     with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
-                        topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
+                        files.look()
+                        if found.patterns:
+                            topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
                 for line in failed.read(datetime.now(UTC)):
                     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
+
+
+@dataclass
+class _Files:
+    """The defs.yaml of a project as they were read last, and which of them were told to be wrong."""
+
+    folder: Path
+    told: set[tuple[Path, str]]
+    stamps: Mapping[Path, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamps = self._read_stamps()
+
+    def look(self) -> None:
+        """Say which files are wrong now, where any has changed; each once."""
+        stamps = self._read_stamps()
+        if stamps != self.stamps:
+            self.stamps = stamps
+            broken = load_topics().broken
+            print_broken(each for each in broken if _of(each) not in self.told)
+            self.told = {_of(each) for each in broken}
+
+    def _read_stamps(self) -> dict[Path, int]:
+        found = {}
+        for path in self.folder.rglob("defs.yaml"):
+            with suppress(FileNotFoundError):
+                found[path] = path.stat().st_mtime_ns
+        return found
+
+
+def _of(broken: Broken) -> tuple[Path, str]:
+    return broken.folder, broken.error.message
 
 
 def _look_after(server: DagsterServer) -> None:

@@ -144,7 +144,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
 
 
 def print_findings(topic: str, findings: list[Finding]) -> None:
-    """Print one line per check, then every violation."""
+    """Print one line per check, then every violation, each once: one broken object fails several checks."""
     rows = [
         (
             finding.check,
@@ -155,6 +155,9 @@ def print_findings(topic: str, findings: list[Finding]) -> None:
         for finding in findings
     ]
     print_table(f"audit of {topic}", ["check", "result", "looked at", "found"], rows)
+    checks: dict[str, list[str]] = {}
     for finding in findings:
         for violation in finding.violations:
-            OUT.print(styled((finding.check, "red"), f": {violation}"), soft_wrap=True)
+            checks.setdefault(violation, []).append(finding.check)
+    for violation, names in checks.items():
+        OUT.print(styled((", ".join(names), "red"), f": {violation}"), soft_wrap=True)
