@@ -134,6 +134,14 @@ def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: 
         Duck(edges.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")
 
 
+def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
+    screen = terminal.Terminal(file=io.StringIO(), width=200)
+    for module in (show, glance):
+        monkeypatch.setattr(module, "OUT", screen)
+    glance.print_status(documents, EPOCH_MS, by_partition=True)
+    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
 def test_status_shows_what_the_lake_says_and_each_error_once(
     edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,11 +155,7 @@ def test_status_shows_what_the_lake_says_and_each_error_once(
     assert (row["planned_offset"], row["landed_offset"], row["pending_ranges"]) == (20, 0, 2)
     assert (row["lag"], row["end_offset"], documents[1]["lag"]) == (None, None, None)
 
-    screen = terminal.Terminal(file=io.StringIO(), width=200)
-    monkeypatch.setattr(show, "OUT", screen)
-    monkeypatch.setattr(glance, "OUT", screen)
-    glance.print_status(documents, EPOCH_MS, by_partition=True)
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    text = shown(documents, monkeypatch)
     assert text.count("the Kafka broker at 127.0.0.1:1 does not answer") == 1
     assert text.count("plan step") == 1 and "damaged" in text
     assert "orders: only what the lake says is shown" in text
@@ -167,11 +171,7 @@ def test_status_says_once_what_all_tables_of_a_topic_share(
     torn = document["tables"][0]
     assert re.search(MEND, torn["error"]) and document["tables"][1]["error"] == torn["error"], "the fault"
     for changed, tables in (({}, ["latest"]), ({"error": torn["error"], "kind": torn["kind"]}, ["decoded", "latest"])):
-        screen = terminal.Terminal(file=io.StringIO(), width=200)
-        monkeypatch.setattr(show, "OUT", screen)
-        monkeypatch.setattr(glance, "OUT", screen)
-        glance.print_status([document | changed], EPOCH_MS, by_partition=True)
-        text = screen.file.getvalue()  # type: ignore[attr-defined]
+        text = shown([document | changed], monkeypatch)
         assert text.count(torn["error"]) == 1
         assert re.findall(r"  (\w+): see the error \(broken_table\)", text) == tables
 

@@ -61,6 +61,12 @@ class Stumbling(FakeSpark):
         super().stage(scan, isolation_level, folder)
 
 
+def land_planned(lake: Lake, kafka: FakeKafka, spark: FakeSpark, attempt: str = "a", **others: Any) -> list[Verdict]:
+    """Land all that is planned."""
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+    return list(land(TOPIC, keys, Attempt(attempt, "run", "test"), fake_tools(lake, kafka, spark, **others)))
+
+
 class Java(Exception):
     """What py4j raises, as Spark words it."""
 
@@ -90,13 +96,10 @@ def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -
     """[R-15] All ranges of the scan fail with that error at once; another error is looked for in halves, the control."""
     kafka, lake = kafka_with(64), Lake(str(tmp_path))
     plan_all(lake, kafka, BY_FOUR)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    assert len(keys) == 16
 
     def jobs_of(cause: str) -> tuple[int, list[str]]:
         spark = OnFullDisk(kafka, cause)
-        tools = fake_tools(lake, kafka, spark)
-        verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+        verdicts = land_planned(lake, kafka, spark)
         assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
         return spark.jobs, sorted({violation for verdict in verdicts for violation in verdict.violations})
 
@@ -117,8 +120,7 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     ranges = list(lake.coverage(TOPIC).log.ranges)
     bad = ranges[4]
     spark = Stumbling(kafka, bad.start)
-    tools = fake_tools(lake, kafka, spark, delivery=delivery)
-    verdicts = list(land(TOPIC, [offsets.key for offsets in ranges], Attempt("a", "run", "test"), tools))
+    verdicts = land_planned(lake, kafka, spark, delivery=delivery)
     assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
     assert spark.jobs == len(ranges) if delivery is Delivery.AT_MOST_ONCE else 1 < spark.jobs < len(ranges)
@@ -156,9 +158,7 @@ class Absent(FakeSpark):
 
 def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
     plan_all(lake, kafka, BY_FOUR)
-    tools = fake_tools(lake, kafka, spark, delivery=delivery)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    return [verdict.outcome for verdict in land(TOPIC, keys, Attempt(f"a{spark.absent}", "run", "test"), tools)]
+    return [verdict.outcome for verdict in land_planned(lake, kafka, spark, f"a{spark.absent}", delivery=delivery)]
 
 
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
@@ -198,9 +198,7 @@ def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None
     kafka, lake = kafka_with(64), Lake(str(tmp_path))
     plan_all(lake, kafka, BY_FOUR)
     spark = Deadly(kafka, poison=21)
-    tools = fake_tools(lake, kafka, spark)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+    verdicts = land_planned(lake, kafka, spark)
     assert [v.offsets.start for v in verdicts if v.outcome is Outcome.FAILED] == [20]
     assert len(verdicts) == 16 and spark.jobs < 4 * 5
 
