@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -72,6 +73,10 @@ def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v
     return manifest
 
 
+def land_each(lake: Lake, ranges: Iterable[OffsetRange]) -> list[Manifest]:
+    return [land(lake, offsets) for offsets in ranges]
+
+
 def last_drop(lake: Lake, offsets: OffsetRange) -> Drop | None:
     """Return what the newest manifest of a range says of a drop, as the next one has to."""
     newest = another(lake).read_manifests(TOPIC).get(offsets)
@@ -107,7 +112,7 @@ def another(lake: Lake) -> Lake:
 
 def compacted(lake: Lake, count: int = 3) -> tuple[list[Manifest], Path]:
     """Has the first ranges landed and compacted to one file; returns where that is, too."""
-    manifests = [land(lake, offsets) for offsets in R[:count]]
+    manifests = land_each(lake, R[:count])
     (verdict,) = run_compact(lake)
     assert verdict.outcome is CompactionOutcome.COMPACTED and verdict.file is not None
     return manifests, root(lake) / raw_table_log(TOPIC, lake.store).folder / verdict.file.path

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.interleaving import watch_obstore
+
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
@@ -15,3 +17,9 @@ def listener() -> Iterator[socket.socket]:
         found.bind(("127.0.0.1", 0))
         found.listen()
         yield found
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small worlds count, and may have end, each call of an object store."""
+    watch_obstore(monkeypatch)

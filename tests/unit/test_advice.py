@@ -1,14 +1,25 @@
-"""The next action: one sentence, about the most urgent thing; each row of the table in `core/advice.py`."""
+"""What a person is told of a topic: the next action, its pace, and what may be lost or deleted."""
 
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
+from pipeline_defs.core.durability import Durability, read_durability
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
+from pipeline_defs.orchestration.runs.moments import TELL_MS, Pace, pace_text
+from pipeline_defs.topics import Topic
+from tests.support.strategies import EPOCH_MS, TOPIC, World, decide
 
 URGENT = Standing(
     "orders",
@@ -77,3 +88,95 @@ def test_nothing_to_do_is_said_only_where_nobody_must_act(now: Standing) -> None
     assert (said == f"{NOTHING}: everything is landed") == (
         not must_act and not any((now.lag, now.pending, now.failed, now.held, now.held_back))
     )
+
+
+TRUE, FALSE = {"unclean.leader.election.enable": "true"}, {"unclean.leader.election.enable": "false"}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "unclean", "said"),
+    [
+        (1, 1, FALSE, ["replication.factor is 1: "]),
+        (
+            3,
+            1,
+            FALSE,
+            ["min.insync.replicas is 1: while the other replicas are behind, acks=all is acknowledged by the leader"],
+        ),
+        (3, 2, FALSE, []),
+        (3, 3, FALSE, ["min.insync.replicas is 3 of 3 replicas: nothing is lost, but one broker that is down stops"]),
+        (3, 2, TRUE, ["unclean.leader.election.enable is true: a replica that is behind may become leader"]),
+        (3, 1, TRUE, ["min.insync.replicas is 1: ", "unclean.leader.election.enable is true: "]),
+    ],
+)
+def test_each_setting_that_may_lose_acknowledged_records_is_named(
+    replicas: int, in_sync: int, unclean: dict[str, str], said: list[str]
+) -> None:
+    """U10: with its value and what follows; and nothing where all is well."""
+    found = read_durability(replicas, {"min.insync.replicas": str(in_sync), **unclean})
+    assert len(found.risks) == len(said)
+    assert all(risk.startswith(start) for risk, start in zip(found.risks, said, strict=True))
+
+
+def test_what_holds_is_said_too() -> None:
+    assert (
+        "what acks=all acknowledged survives the loss of 1 of them" in Durability(3, 2, unclean_leader_election=False).promise
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "text"),
+    [
+        (0, None, 12.0, "12 s so far"),
+        (0, 10, 12.0, "0 of 10 in 12 s, 0.0/s"),
+        (5, 10, 10.0, "5 of 10 in 10 s, 0.5/s, 10 s left"),
+        (1_500, 3_000, 150.0, "1,500 of 3,000 in 2 min, 10.0/s, 2 min left"),
+        (7, None, 2.0, "7 in 2 s, 3.5/s"),
+        (10, 10, 0.0, "10 of 10 in 0 s, 0.0/s"),
+    ],
+)
+def test_the_pace_in_words(done: int, total: int | None, seconds: float, text: str) -> None:
+    assert pace_text(done, total, seconds) == text
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1, max_size=60))
+def test_a_run_speaks_every_few_seconds_and_at_its_end(waits_ms: list[int]) -> None:
+    """Never twice within the interval before the end; and where more than that went by, with the next range."""
+    now_ms = 0
+    pace = Pace(len(waits_ms), lambda: now_ms)
+    told_ms = 0
+    for number, wait_ms in enumerate(waits_ms, 1):
+        now_ms += wait_ms
+        said = pace.after_one()
+        assert (said is not None) == (number == len(waits_ms) or now_ms - told_ms >= TELL_MS)
+        if said is not None:
+            assert said.startswith(f"{number} of {len(waits_ms)} in ")
+            told_ms = now_ms
+
+
+ORDERS = Topic(TOPIC, Policy())
+
+
+def endangered_offset(earliest: int) -> tuple[int, str]:
+    """Return which offset of a planned topic of 20 is named, and what is said of it, where nothing is landed."""
+    topic = World()
+    topic.grow(0, 20)
+    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=20), EPOCH_MS)
+    kafka = SimpleNamespace(
+        read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
+        read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,
+        read_sizes=lambda topic, partitions: dict.fromkeys(partitions, 0),
+    )
+    edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
+    coverage = Coverage(PlanLog(TOPIC, (step,)), {}, {})
+    (found,) = read_endangered(ORDERS, coverage, {0: Watermarks(earliest, 20)}, cast("Any", edges))
+    finding = check_expiry(ORDERS, [found])
+    return found.offset, finding.violations[0]
+
+
+def test_the_oldest_record_that_is_there_still_is_named() -> None:
+    """[R-43] What the broker has deleted is a loss, accepted or not: it is not to be landed soon, and not deleted again."""
+    at, said = endangered_offset(7)
+    assert at == 7 and f"{TOPIC}/0: offset 7 is not landed and may be deleted in" in said
+    at, said = endangered_offset(0)
+    assert at == 0 and f"{TOPIC}/0: offset 0 is not landed" in said, "the control"

@@ -29,7 +29,7 @@ def refusing() -> Iterator[tuple[str, list[str]]]:
             """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         yield f"127.0.0.1:{server.server_port}", asked
         server.shutdown()
 

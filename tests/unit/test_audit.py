@@ -16,7 +16,9 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.auditing import Finding, check_published, check_table, check_tiling
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import SmallWorld, Writer
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "losses"]
 
@@ -31,9 +33,8 @@ def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
+def world(tmp_path: Path) -> SmallWorld:
     """A landed topic."""
-    watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path, "disk")
     world.has_raw_table = True
     world.land()
@@ -71,11 +72,8 @@ def test_a_plan_log_that_cannot_be_read_leaves_no_row_out(world: SmallWorld) -> 
 
 @pytest.mark.parametrize("delivery", Delivery)
 @pytest.mark.parametrize("mode", ["land", "replace"])
-def test_a_run_at_any_of_its_steps_is_no_alarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, delivery: Delivery
-) -> None:
+def test_a_run_at_any_of_its_steps_is_no_alarm(tmp_path: Path, mode: str, delivery: Delivery) -> None:
     """[R-37] Another run audits what this one is landing: what is committed and about to be published is no gap."""
-    watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path / "lake", "disk", records=6, grid=6)
     world.delivery = delivery
     if mode == "replace":
@@ -94,11 +92,8 @@ def test_a_run_at_any_of_its_steps_is_no_alarm(
 
 
 @pytest.mark.parametrize("mode", ["land", "replace"])
-def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_what_is_published_while_the_lake_is_listed_is_no_alarm(tmp_path: Path, mode: str) -> None:
     """[R-37] A whole run passes between the listing of `data/`, or of the table's log, and any later call of an audit."""
-    watch_obstore(monkeypatch)
     for check in (check_tiling, check_published, check_table):
         for at in range(40):
             world = SmallWorld(tmp_path / f"{check.__name__}-{at}", "disk", records=6, grid=3)
@@ -121,9 +116,8 @@ def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
         assert at > 3, "the run did pass in between"
 
 
-def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(tmp_path: Path) -> None:
     """[R-37] A run passes before each call: the version that is read later has ranges of which nothing else was read."""
-    watch_obstore(monkeypatch)
     passed = []
     for at in range(12):
         world = SmallWorld(tmp_path / str(at), "disk", records=6, grid=3)

@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic: whose turn it is, what medians and ratios say, what the load is made of."""
+"""The benchmark's arithmetic, what the load is made of, and where benchmark and drills run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
+from rich.console import Console
 
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
@@ -52,6 +55,10 @@ from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
 from pipeline_defs.lab.cli.bench import bench
+from pipeline_defs.lab.cli.drill import drill
+from pipeline_defs.lab.drills.catalog import DRILLS
+from pipeline_defs.lab.drills.report import choose
+from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.settings import Settings
 
 LOAD = Load(1_000, 16_000, 1_000)
@@ -204,19 +211,16 @@ def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> N
     assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"), [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")]
-)
-@pytest.mark.parametrize("part", ["engine", "derived", "topics"])
+NO_USE = [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")]
+USELESS = [(part, *each) for part in ("engine", "derived", "topics") for each in NO_USE]
+
+
+@pytest.mark.parametrize(("part", "options", "named"), [*USELESS, ("topics", ["--rounds", "2"], "--rounds")])
 def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], named: str) -> None:
+    """Topics are measured in one round, for minutes."""
     result = CliRunner().invoke(bench, ["--part", part, *options])
     assert result.exit_code == 2
     assert f"{named} cannot be given with --part; nothing was started" in result.output
-
-
-def test_topics_are_measured_in_one_round_for_minutes() -> None:
-    result = CliRunner().invoke(bench, ["--part", "topics", "--rounds", "2"])
-    assert (result.exit_code, "--rounds cannot be given with --part; nothing was started" in result.output) == (2, True)
 
 
 def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
@@ -261,12 +265,7 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     monkeypatch.setattr("pipeline_defs.lab.bench.engine_costs.engine.run_engine_bench", start)
     monkeypatch.setattr("pipeline_defs.lab.bench.table_costs.derived.run_derived_bench", start)
     monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.run_topics_bench", start)
-    for options, expected in (
-        ([], whole),
-        (["--part", "engine"], part),
-        (["--part", "derived"], part),
-        (["--part", "topics"], part),
-    ):
+    for options, expected in (([], whole), *((["--part", each], part) for each in ("engine", "derived", "topics"))):
         result = CliRunner().invoke(bench, options)
         assert isinstance(result.exception, expected)
         if expected is BadSetting:
@@ -360,3 +359,53 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
     assert isinstance(error, BadSetting) and str(error).startswith(
         "the benchmark needs packages that are not installed: psutil;"
     ), error
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Settings:
+    """Settings of a machine that knows no bucket and no cluster."""
+    return Settings(
+        home=tmp_path,
+        lake=str(tmp_path / "lake"),
+        bootstrap_servers=None,
+        spark_master="local[1]",
+        spark_driver_memory="1g",
+        dagster_home=tmp_path / "dagster",
+    )
+
+
+def test_a_place_that_no_setting_names_is_refused(here: Settings) -> None:
+    with pytest.raises(BadSetting, match="expected s3://bucket/prefix; nothing was started"):
+        choose((), 0, 1, 0, "s3", "local").check(here)
+    with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE, which is not set"):
+        choose((), 0, 1, 0, "disk", "cluster").check(here)
+    there = replace(here, lake="s3://bucket/drills", spark_remote="sc://localhost:1")
+    choose((), 0, 1, 0, "s3", "cluster").check(there)  # the control
+
+
+def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() -> None:
+    names = ("no_fault", "fill_disk", "lose_leader", "kill_at_written")
+    assert len(choose(names, 0, 1, 0, "disk", "local").drills) + 1 == len(names)
+    for lake, engine in (("s3", "local"), ("disk", "cluster"), ("s3", "cluster")):
+        chosen = choose((), 0, 1, 0, lake, engine)
+        assert not chosen.acks and {drill.systems for drill in chosen.drills} == {(OURS,)}
+        assert not any(drill.is_of_disk for drill in chosen.drills) and len(chosen.drills) > len(DRILLS) // 2
+        for name in names[1:]:
+            with pytest.raises(BadSetting, match=f"^{name}: of this machine's disk"):
+                choose([name], 0, 1, 0, lake, engine)
+
+
+@pytest.mark.parametrize(("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")])
+def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control is a drill that begins."""
+    said = StringIO()
+    monkeypatch.setattr("pipeline_defs.lab.cli.drill.ERRORS", Console(file=said, force_terminal=True))
+    monkeypatch.setattr("pipeline_defs.lab.drills.report.run_drills", lambda *_: {"drills": []})
+    with monkeypatch.context() as wrong:
+        wrong.setenv(name, text)
+        assert isinstance(CliRunner().invoke(drill, ["--lake", "s3"]).exception, BadSetting)
+    assert said.getvalue() == ""
+    CliRunner().invoke(drill, [])
+    assert "starting broker and Spark" in said.getvalue()

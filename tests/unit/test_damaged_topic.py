@@ -1,18 +1,23 @@
-"""One topic that is damaged, or whose broker is away, takes nothing away from the others, nor from what the lake says."""
+"""One topic that is damaged, or whose broker is away, takes nothing from the others, nor from what the lake says."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import io
 import json
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import click
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
@@ -35,6 +40,8 @@ from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import SmallWorld, watch_obstore
 from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World
 
@@ -101,19 +108,15 @@ def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instan
     assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
 
 
-def test_the_map_of_the_other_topic_is_drawn(edges: Edges, instance: dg.DagsterInstance) -> None:
+def test_the_other_topic_is_drawn_and_sql_answers_for_it(edges: Edges, instance: dg.DagsterInstance) -> None:
     picture, remark = read_picture(GOOD, edges, instance)
     assert len(picture.lengths) == 2 and "does not answer" in remark
-    with pytest.raises(BrokenPlanLog):
-        read_picture(DAMAGED, edges, instance)
-
-
-def test_sql_answers_for_the_other_topic(edges: Edges) -> None:
     duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
     assert duck.query("SELECT count(*) FROM ranges")[1] == [(2,)]
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
-    with pytest.raises(BrokenPlanLog):
-        duck.query("SELECT count(*) FROM damaged")
+    for ask in (lambda: read_picture(DAMAGED, edges, instance), lambda: duck.query("SELECT count(*) FROM damaged")):
+        with pytest.raises(BrokenPlanLog):
+            ask()
 
 
 def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: Edges) -> None:
@@ -131,6 +134,14 @@ def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: 
         Duck(edges.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")
 
 
+def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
+    screen = terminal.Terminal(file=io.StringIO(), width=200)
+    for module in (show, glance):
+        monkeypatch.setattr(module, "OUT", screen)
+    glance.print_status(documents, EPOCH_MS, by_partition=True)
+    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
 def test_status_shows_what_the_lake_says_and_each_error_once(
     edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,11 +155,7 @@ def test_status_shows_what_the_lake_says_and_each_error_once(
     assert (row["planned_offset"], row["landed_offset"], row["pending_ranges"]) == (20, 0, 2)
     assert (row["lag"], row["end_offset"], documents[1]["lag"]) == (None, None, None)
 
-    screen = terminal.Terminal(file=io.StringIO(), width=200)
-    monkeypatch.setattr(show, "OUT", screen)
-    monkeypatch.setattr(glance, "OUT", screen)
-    glance.print_status(documents, EPOCH_MS, by_partition=True)
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    text = shown(documents, monkeypatch)
     assert text.count("the Kafka broker at 127.0.0.1:1 does not answer") == 1
     assert text.count("plan step") == 1 and "damaged" in text
     assert "orders: only what the lake says is shown" in text
@@ -164,11 +171,7 @@ def test_status_says_once_what_all_tables_of_a_topic_share(
     torn = document["tables"][0]
     assert re.search(MEND, torn["error"]) and document["tables"][1]["error"] == torn["error"], "the fault"
     for changed, tables in (({}, ["latest"]), ({"error": torn["error"], "kind": torn["kind"]}, ["decoded", "latest"])):
-        screen = terminal.Terminal(file=io.StringIO(), width=200)
-        monkeypatch.setattr(show, "OUT", screen)
-        monkeypatch.setattr(glance, "OUT", screen)
-        glance.print_status([document | changed], EPOCH_MS, by_partition=True)
-        text = screen.file.getvalue()  # type: ignore[attr-defined]
+        text = shown([document | changed], monkeypatch)
         assert text.count(torn["error"]) == 1
         assert re.findall(r"  (\w+): see the error \(broken_table\)", text) == tables
 
@@ -255,9 +258,62 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
     assert len(edges.lake.read_plan_log("payments").steps) == 1
 
 
-@pytest.mark.parametrize("name", [".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"])
-def test_what_file_managers_and_editors_hide_is_no_step(edges: Edges, name: str) -> None:
-    assert isinstance(edges.lake.store, DiskStore)
-    (edges.lake.store.folder / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")
-    (edges.lake.store.folder / "plan" / GOOD.name / "empty").mkdir()
-    assert len(edges.lake.read_plan_log(GOOD.name).ranges) == 2
+# the package has the commands under the names of their modules
+land, losses = (importlib.import_module(f"pipeline_defs.cli.work.{name}") for name in ("land", "losses"))
+
+
+@pytest.fixture
+def logless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edges:
+    """A lake of two topics; the first one has lost its plan log."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk")
+    world.land()
+    for tree in ("data", "manifests", "plan"):
+        shutil.copytree(tmp_path / tree / TOPIC, tmp_path / tree / "zzz")
+    for path in [*(tmp_path / "plan/zzz").rglob("*.json"), *(tmp_path / "manifests/zzz").rglob("*.json")]:
+        path.write_text(path.read_text().replace(f'"{TOPIC}"', '"zzz"'))
+    shutil.rmtree(tmp_path / "plan" / TOPIC)
+    monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: world.kafka)
+    return Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, tmp_path))
+
+
+TOPICS = [Topic(TOPIC, Policy()), Topic("zzz", Policy())]
+
+
+@pytest.mark.parametrize(("module", "command"), [(losses, losses.losses), (land, land.rebuild)])
+def test_a_refused_topic_is_named_and_the_others_are_done(
+    logless: Edges,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    module: ModuleType,
+    command: click.Command,
+) -> None:
+    """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
+    done: list[str] = []
+
+    def ran(*arguments: str) -> tuple[int, Any]:
+        done.clear()
+        chosen = [topic for topic in TOPICS if not arguments or topic.name in arguments]
+        monkeypatch.setattr(module, "find_topics", lambda name: (chosen, ()))
+        monkeypatch.setattr(module, "open_edges", lambda: logless)
+        monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
+        result = CliRunner().invoke(command, list(arguments))
+        return result.exit_code, result.exception
+
+    for name, honest in (("read_ledger", losses.read_ledger), ("rebuild_topic", land.rebuild_topic)):
+
+        def watched(topic: Topic, *rest: Any, honest: Any = honest) -> Any:
+            found = honest(topic, *rest)
+            done.append(topic.name)
+            return found
+
+        monkeypatch.setattr(losses if name == "read_ledger" else land, name, watched)
+    said: list[str] = []
+    monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
+
+    assert ran("zzz")[0] == 0 and done == ["zzz"] and not said
+    code, raised = ran()
+    assert (code, done) == (1, ["zzz"]) and isinstance(raised, SystemExit)
+    assert said == [f"topic {TOPIC}: broken_plan_log"]
+    assert isinstance(ran(TOPIC)[1], BrokenPlanLog)
+    capfd.readouterr()

@@ -83,16 +83,18 @@ class Deaf(Answering):
 
 
 @pytest.fixture
-def deaf() -> Iterator[Deaf]:
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
+    for module, name, seconds in (
+        *((engine, "GREETING_SECONDS", 0.1), (engine, "SILENT_SECONDS", 0.1), (engine, "WATCH_SECONDS", 0.05)),
+        (spark_session, "FAREWELL_SECONDS", 1.0),
+    ):
+        monkeypatch.setattr(module, name, seconds)
     with Deaf() as found:
         yield found
 
 
-def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf) -> None:
     """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so."""
-    monkeypatch.setattr(engine, "GREETING_SECONDS", 0.1)
-    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     asker = Engine(lambda: deaf.url)
     with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{deaf.port}: it listens, and does not do what it is "):
         asker.session({})
@@ -106,17 +108,12 @@ def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf
 
 def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-79] Its network may be cut just when a job of it has failed by itself."""
-    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
     assert not RemoteEngine(deaf.url)._works(deaf.url)
 
 
 def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
-    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
 
     def refuse(url: str) -> None:
@@ -526,49 +523,46 @@ pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java g
 HEAP = "Invalid maximum heap size: -Xmx4x"
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (f"{HEAP}\nError: Could not create\n{TRACEBACK}", f"{HEAP} | Error: Could not create"),
-        (
-            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
-            "java.net.BindException: in use | Caused by: a",
-        ),
-        (
-            f"Error occurred during initialization of VM\nConflicting collectors\n{TRACEBACK}",
-            "Error occurred during initialization of VM: Conflicting collectors",
-        ),
-        (f"killed\n{TRACEBACK}", "killed"),
-        (TRACEBACK, TRACEBACK.splitlines()[-1]),
-        ("", "it said nothing"),
-    ],
-)
-def test_an_error_of_a_start_has_its_reason(tmp_path: Path, said: str, why: str) -> None:
-    """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one."""
-    before = "Error: an earlier one\n"
-    (tmp_path / "log").write_text(before + said)
-    assert spark_server._why(tmp_path / "log", len(before)) == why
-
-
 FULL = "java.io.IOException: No space left on device"
+GOES_ON = "and the next run goes on"
+ROOM = f"make room on that disk, {GOES_ON} (`offsetlake sweep --apply` deletes what dead attempts left)"
+READ_ONLY = "OSError: [Errno 30] Read-only file system"
 
 
 @pytest.mark.parametrize(
     ("said", "free", "why"),
     [
-        (f"{FULL}\njava.lang.NullPointerException\n", 1, rf"{FULL}; No space left on device: make room on that disk"),
-        (f"{TRACEBACK}OSError: [Errno 30] Read-only file system\n", 1, "Read-only file system: mount it writable"),
-        ("", 0, "it said nothing; No space left on device: make room on that disk"),
-        (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: make room on that disk"),
+        (f"{HEAP}\nError: Could not create\n{TRACEBACK}", 1, f"{HEAP} | Error: Could not create"),
+        (
+            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
+            1,
+            "java.net.BindException: in use | Caused by: a",
+        ),
+        (
+            f"Error occurred during initialization of VM\nConflicting collectors\n{TRACEBACK}",
+            1,
+            "Error occurred during initialization of VM: Conflicting collectors",
+        ),
+        (f"killed\n{TRACEBACK}", 1, "killed"),
+        (TRACEBACK, 1, TRACEBACK.splitlines()[-1]),
+        ("", 1, "it said nothing"),
+        (f"{FULL}\njava.lang.NullPointerException\n", 1, f"{FULL}; No space left on device: {ROOM}"),
+        (f"{TRACEBACK}{READ_ONLY}\n", 1, f"{READ_ONLY}; Read-only file system: mount it writable, {GOES_ON}"),
+        ("", 0, f"it said nothing; No space left on device: {ROOM}"),
+        (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: {ROOM}"),
     ],
 )
-def test_a_disk_that_is_full_at_the_start_is_told_with_what_to_do(
+def test_an_error_of_a_start_has_its_reason(
     said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-77] What fails after it, by that, is no reason; nor does an empty log say that nothing was wrong."""
+    """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one.
+
+    Of a disk that is full it says what to do: what fails after it is no reason; nor does an empty log say that all was well.
+    """
     monkeypatch.setattr(spark_server.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    (tmp_path / "log").write_text(said)
-    assert why in spark_server._why(tmp_path / "log", 0)
+    before = "Error: an earlier one\n"
+    (tmp_path / "log").write_text(before + said)
+    assert spark_server._why(tmp_path / "log", len(before)) == why
 
 
 def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:

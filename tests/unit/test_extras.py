@@ -21,10 +21,12 @@ from pipeline_defs.settings import PROJECT, read_settings
 MODULES = sorted({name for names in EXTRAS.values() for name in names})
 TESTING = {"dev"}
 
-LOADS_WITHOUT = f"""
+WITHOUT = f"""
 import sys, pkgutil, importlib
 for name in {MODULES}:
     sys.modules[name] = None  # as if it were not installed
+"""
+LOADS = """
 import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.decoding.spark_decoding
 for each in pkgutil.walk_packages(pipeline_defs.cli.__path__, "pipeline_defs.cli."):
     if not each.name.endswith("__main__"):
@@ -44,11 +46,10 @@ def test_each_extra_brings_the_modules_that_are_asked_for() -> None:
 
 def test_without_any_extra_all_else_loads() -> None:
     """The control is a module that needs one."""
-    done = subprocess.run([sys.executable, "-c", LOADS_WITHOUT], capture_output=True, text=True, check=False, cwd=PROJECT)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    control = LOADS_WITHOUT + "\nimport pipeline_defs.adapters.formats.protobuf.spark_protobuf"
-    done = subprocess.run([sys.executable, "-c", control], capture_output=True, text=True, check=False, cwd=PROJECT)
-    assert done.returncode == 1 and "ModuleNotFoundError" in done.stderr
+    for code, ended in ((LOADS, 0), ("import pipeline_defs.adapters.formats.protobuf.spark_protobuf", 1)):
+        done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False, cwd=PROJECT)
+        assert done.returncode == ended, done.stderr[-2_000:]
+    assert "ModuleNotFoundError" in done.stderr
 
 
 def load(decode: str) -> Callable[[Path], object]:

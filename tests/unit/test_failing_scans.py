@@ -1,22 +1,45 @@
-"""Scans that fail, over Kafka and Spark in memory: a range that nobody can read takes no other along."""
+"""Scans over Kafka and Spark in memory: what fails takes no other range along, nor another topic of the same jobs."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from obstore.store import MemoryStore
 
+from pipeline_defs.adapters.lake import object_store
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
-from pipeline_defs.core.errors import EngineLost, EngineUnavailable, ScanFailed
+from pipeline_defs.core.errors import (
+    BrokenManifest,
+    BrokerUnavailable,
+    EngineLost,
+    EngineUnavailable,
+    LakeUnavailable,
+    OffsetlakeError,
+    ScanFailed,
+    StaleAnswer,
+    UnknownTopic,
+)
 from pipeline_defs.core.landing.scans import Scan
-from pipeline_defs.core.landing.verdicts import Outcome, violations_by_range
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict, violations_by_range
+from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.landing.landing import land
+from pipeline_defs.landing.auditing import check_published
+from pipeline_defs.landing.landing import land, land_topics
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
@@ -36,6 +59,12 @@ class Stumbling(FakeSpark):
         if any(self.poison in each.offsets for each in scan.ranges):
             raise ScanFailed("a record cannot be read")
         super().stage(scan, isolation_level, folder)
+
+
+def land_planned(lake: Lake, kafka: FakeKafka, spark: FakeSpark, attempt: str = "a", **others: Any) -> list[Verdict]:
+    """Land all that is planned."""
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+    return list(land(TOPIC, keys, Attempt(attempt, "run", "test"), fake_tools(lake, kafka, spark, **others)))
 
 
 class Java(Exception):
@@ -67,13 +96,10 @@ def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -
     """[R-15] All ranges of the scan fail with that error at once; another error is looked for in halves, the control."""
     kafka, lake = kafka_with(64), Lake(str(tmp_path))
     plan_all(lake, kafka, BY_FOUR)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    assert len(keys) == 16
 
     def jobs_of(cause: str) -> tuple[int, list[str]]:
         spark = OnFullDisk(kafka, cause)
-        tools = fake_tools(lake, kafka, spark)
-        verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+        verdicts = land_planned(lake, kafka, spark)
         assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
         return spark.jobs, sorted({violation for verdict in verdicts for violation in verdict.violations})
 
@@ -94,8 +120,7 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     ranges = list(lake.coverage(TOPIC).log.ranges)
     bad = ranges[4]
     spark = Stumbling(kafka, bad.start)
-    tools = fake_tools(lake, kafka, spark, delivery=delivery)
-    verdicts = list(land(TOPIC, [offsets.key for offsets in ranges], Attempt("a", "run", "test"), tools))
+    verdicts = land_planned(lake, kafka, spark, delivery=delivery)
     assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
     assert spark.jobs == len(ranges) if delivery is Delivery.AT_MOST_ONCE else 1 < spark.jobs < len(ranges)
@@ -133,9 +158,7 @@ class Absent(FakeSpark):
 
 def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
     plan_all(lake, kafka, BY_FOUR)
-    tools = fake_tools(lake, kafka, spark, delivery=delivery)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    return [verdict.outcome for verdict in land(TOPIC, keys, Attempt(f"a{spark.absent}", "run", "test"), tools)]
+    return [verdict.outcome for verdict in land_planned(lake, kafka, spark, f"a{spark.absent}", delivery=delivery)]
 
 
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
@@ -175,8 +198,301 @@ def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None
     kafka, lake = kafka_with(64), Lake(str(tmp_path))
     plan_all(lake, kafka, BY_FOUR)
     spark = Deadly(kafka, poison=21)
-    tools = fake_tools(lake, kafka, spark)
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+    verdicts = land_planned(lake, kafka, spark)
     assert [v.offsets.start for v in verdicts if v.outcome is Outcome.FAILED] == [20]
     assert len(verdicts) == 16 and spark.jobs < 4 * 5
+
+
+RECORDS, PER_RANGE = 10, 4
+STARTS = [0, 4, 8]
+Said = dict[tuple[str, int], Outcome]
+
+
+class Cluster(FakeSpark):
+    """Spark that reads topics of one cluster, and cannot read some offsets; tells which topics each job read."""
+
+    def __init__(self, *topics: str) -> None:
+        self.kafkas = {topic: kafka_with(RECORDS, topic) for topic in topics}
+        super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
+        self.poison: set[tuple[str, int]] = set()
+        self.jobs: list[tuple[str, ...]] = []
+
+    def kafka_of(self, topic: str) -> FakeKafka:
+        return self.kafkas[topic]
+
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
+        self.jobs.append(scan.topics)
+        if any(topic == each.topic and offset in each.offsets for each in scan.ranges for topic, offset in self.poison):
+            raise ScanFailed("a record cannot be read")
+        super().stage(scan, isolation_level, folder)
+
+
+class Elsewhere:
+    """The same Spark as one that reads another cluster."""
+
+    def __init__(self, spark: Cluster) -> None:
+        self._spark, self.writer, self.source = spark, spark.writer, "another cluster"
+        self.open, self.stage = spark.open, spark.stage
+
+
+def land_all(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> Said:
+    """Plans and lands everything of all topics; `changes` are of a topic's tools."""
+    said, errors = land_and_hear(lake, spark, attempt, **changes)
+    assert errors == []
+    return said
+
+
+def land_and_hear(
+    lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]
+) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
+    """The same, and tells the topics that an error ended."""
+    policy = Policy(records_per_range=PER_RANGE, max_age_seconds=0)
+    tools, keys = {}, {}
+    for topic, kafka in spark.kafkas.items():
+        plan_all(lake, kafka, policy, topic)
+        tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
+        keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
+    told = list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
+    verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
+    said = {(topic, verdict.offsets.start): verdict.outcome for topic, verdict in verdicts}
+    assert len(said) == len(verdicts)
+    return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
+
+
+def all_of(outcome: Outcome, *topics: str) -> Said:
+    return {(topic, start): outcome for topic in topics for start in STARTS}
+
+
+def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path) -> None:
+    """[R-12] Each file is matched to its topic's range, though offsets and Kafka partitions are the same."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b", "c")
+    assert land_all(lake, spark) == all_of(Outcome.LANDED, "a", "b", "c")
+    assert spark.jobs == [("a", "b", "c")]
+    for topic in spark.kafkas:
+        assert all(manifest.topic == topic and manifest.rows for manifest in lake.coverage(topic).manifests.values())
+        assert len(lake.coverage(topic).published) == len(STARTS)
+    assert not [*(tmp_path / "staging").glob("*/**/*.parquet")]
+    assert land_all(lake, spark, "again") == all_of(Outcome.ALREADY_LANDED, "a", "b", "c")
+
+
+def test_one_topics_bad_record_takes_no_range_of_another_along(tmp_path: Path) -> None:
+    """[R-15] A job that fails is halved, over topics too."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    spark.poison = {("b", 5)}
+    assert land_all(lake, spark) == {**all_of(Outcome.LANDED, "a", "b"), ("b", 4): Outcome.FAILED}
+    assert len(spark.jobs) > 1, "the fault: the first job failed"
+    spark.poison = set()
+    assert land_all(lake, spark, "again")["b", 4] is Outcome.LANDED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"delivery": Delivery.AT_MOST_ONCE}, {"isolation_level": "read_uncommitted"}, {"spark": "another cluster"}],
+    ids=str,
+)
+def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dict[str, Any]) -> None:
+    """[R-12] What `at_most_once` reads and fails is abandoned: another topic's record must never be the cause."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b", "c")
+    if "spark" in change:
+        change = {"spark": Elsewhere(spark)}
+    spark.poison = {("a", 0)}
+    said = land_all(lake, spark, b=change)
+    assert said == {**all_of(Outcome.LANDED, "a", "b", "c"), ("a", 0): Outcome.FAILED}
+    assert ("b",) in spark.jobs and not any("b" in job for job in spark.jobs if len(job) > 1)
+    assert ("a", "c") in spark.jobs, "the control: these two are"
+
+
+def test_what_one_topic_still_owes_is_not_swept_with_what_another_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-58] Both stage below the same attempt: a committed range whose publishing failed is rolled forward by the next run."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    publish = Lake.publish
+
+    def fail(self: Lake, manifest: Manifest, *given: Any, **named: Any) -> Manifest | None:
+        if manifest.topic == "a":
+            raise LakeUnavailable("the disk of a is gone")
+        return publish(self, manifest, *given, **named)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Lake, "publish", fail)
+        assert land_all(lake, spark) == {**all_of(Outcome.FAILED, "a"), **all_of(Outcome.LANDED, "b")}
+    spark.jobs.clear()
+    again = land_all(Lake(str(tmp_path)), spark, "again")
+    assert again == {**all_of(Outcome.ROLLED_FORWARD, "a"), **all_of(Outcome.ALREADY_LANDED, "b")}
+    assert not spark.jobs, "nothing is read again"
+
+
+class Broken:
+    """Kafka of one topic of which one method fails, from its nth call on."""
+
+    def __init__(self, kafka: FakeKafka, method: str, nth: int, error: Exception) -> None:
+        self._kafka, self._method, self._left, self._error = kafka, method, nth, error
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kafka, name)
+        if name != self._method:
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise self._error
+            return found(*given, **named)
+
+        return call
+
+
+QUESTIONS = [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
+
+
+@pytest.mark.parametrize(("method", "nth"), QUESTIONS)
+@pytest.mark.parametrize("broken", ["a", "ab", "b"])
+def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, method: str, nth: int) -> None:
+    """[R-15] At each question that is asked of it, by each error; the others land, it is told, and the next run lands it."""
+    errors = [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")]
+    error = errors[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
+    kafka = Broken(spark.kafkas[broken], method, nth, error)
+    said, told = land_and_hear(lake, spark, **{broken: {"kafka": kafka}})
+    others = [topic for topic in spark.kafkas if topic != broken]
+    assert said == all_of(Outcome.LANDED, *others)
+    assert told == [(broken, error)], "the fault"
+    assert all(lake.coverage(topic).pending() == [] for topic in others)
+    assert len(lake.coverage(broken).pending()) == len(STARTS)
+    assert land_all(lake, spark, "again") == {**all_of(Outcome.ALREADY_LANDED, *others), **all_of(Outcome.LANDED, broken)}
+
+
+HUSH = "a record has hush-4711"
+
+
+@pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 1), ("is_compacted", 0)])
+def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str, nth: int) -> None:
+    """[R-15] It is told by type and line; its words are not told."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    kafka = Broken(spark.kafkas["a"], method, nth, RuntimeError(HUSH))
+    said, errors = land_and_hear(lake, spark, a={"kafka": kafka})
+    assert said == all_of(Outcome.LANDED, "b")
+    ((topic, error),) = errors
+    assert (topic, error.kind, HUSH in str(error)) == ("a", "unforeseen", False)
+    assert "topic a: RuntimeError was raised at test_failing_scans.py, line " in str(error)
+
+
+def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] While it is decided: the other ranges of the topic land too."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    commit = Lake.commit_manifest
+
+    def fail(self: Lake, manifest: Manifest) -> Manifest:
+        if (manifest.topic, manifest.offsets.start) == ("a", 4):
+            raise KeyError(HUSH)
+        return commit(self, manifest)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Lake, "commit_manifest", fail)
+        said = land_all(lake, spark)
+    assert said == {**all_of(Outcome.LANDED, "a", "b"), ("a", 4): Outcome.FAILED}
+    assert land_all(lake, spark, "again")["a", 4] is Outcome.LANDED
+
+
+def break_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the disk give the bytes of no file with this path."""
+    digest = hashlib.file_digest
+
+    def read(file: Any, name: str) -> Any:
+        if str(file.name).endswith(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", read)
+
+
+@pytest.mark.parametrize(("on_change", "outcome"), [("keep", Outcome.FAILED), ("replace", Outcome.REPLACED)])
+def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_change: str, outcome: Outcome
+) -> None:
+    """[R-15] The audit names it, a redo fails at it alone, and `replace` puts the same rows in its place [R-21]."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    land_all(lake, spark)
+    (path,) = (path for path in lake.store.list("data/a") if path.endswith("0000000000000000004.parquet"))
+    before = (tmp_path / path).read_bytes()
+    with monkeypatch.context() as broken:
+        break_disk(path, broken)
+        violation = check_published("a", lake).violations
+        said = redo(lake, spark, on_change)
+    assert len(violation) == 1 and path in violation[0] and "Input/output error" in violation[0]
+    at = 0 if path.rsplit("-", 1)[0].endswith("00000") else 4
+    assert said == {**all_of(Outcome.UNCHANGED, "a", "b"), ("a", at): outcome}
+    assert (tmp_path / path).read_bytes() == before
+
+
+def redo(lake: Lake, spark: Cluster, on_change: str) -> Said:
+    """Read everything of all topics again."""
+    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
+    tools = {topic: fake_tools(lake, kafka, spark) for topic, kafka in spark.kafkas.items()}
+    told = land_topics(keys, Attempt("redo", "run", "test", redo=True, on_change=on_change), tools)
+    return {(topic, each.offsets.start): each.outcome for topic, each in told if isinstance(each, Verdict)}
+
+
+def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] A lake in a bucket is read by copies, in a folder that may be full."""
+    lake, spark = Lake("s3://lake"), Cluster("a", "b")
+    lake.store._objects = bucket = MemoryStore()
+    land_all(lake, spark)
+    for path in [each for each in lake.store.list("manifests/a") if "/00000000000000000000-" in each]:
+        obstore.delete(bucket, path)
+
+    def refuse(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fresh = Lake("s3://lake")
+    fresh.store._objects = bucket
+    with monkeypatch.context() as full:
+        full.setattr(object_store.tempfile, "NamedTemporaryFile", refuse)
+        said = land_all(fresh, spark, "again")
+    assert said == {**all_of(Outcome.ALREADY_LANDED, "a", "b"), ("a", 0): Outcome.FAILED}
+
+
+def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
+    """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a")
+    kafka = Broken(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
+    said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
+    assert (said, len(errors)) == ({}, 1)
+    states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}
+    assert states == {0: State.PENDING, 4: State.PENDING, 8: State.CLAIMED}, "the small read is scanned first"
+
+
+def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    kafka = Broken(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
+    assert land_and_hear(lake, spark, a={"kafka": kafka}) == (all_of(Outcome.LANDED, "a", "b"), [])
+
+
+def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> None:
+    """[R-15] Nothing of it is touched, and what is staged stays for whoever mends it."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    broken = SimpleNamespace(coverage_of=raise_broken, store=lake.store)
+    said, errors = land_and_hear(lake, spark, a={"lake": broken})
+    assert said == all_of(Outcome.LANDED, "b")
+    assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
+
+
+def raise_broken(topic: str, keys: list[str]) -> None:
+    del keys
+    raise BrokenManifest(topic)
+
+
+@pytest.mark.parametrize("rounds", range(5))
+def test_topics_of_a_bucket_are_uploaded_under_names_of_their_own(rounds: int) -> None:
+    """[R-12] Each manifest's file has that topic's rows, though the ranges have the same keys."""
+    del rounds  # threads upload at once, so one time may say nothing
+    lake, spark = Lake("s3://lake"), Cluster("a", "b", "c", "d")
+    lake.store._objects = bucket = MemoryStore()
+    assert land_all(lake, spark) == all_of(Outcome.LANDED, *spark.kafkas)
+    for topic in spark.kafkas:
+        paths = [path for path in lake.store.list(f"data/{topic}") if path.endswith(".parquet")]
+        assert len(paths) == len(STARTS)
+        for path in paths:
+            rows = pq.read_table(pa.BufferReader(bytes(obstore.get(bucket, path).bytes())))
+            assert set(rows["topic"].to_pylist()) == {topic}

@@ -1,4 +1,4 @@
-"""JSON Schemas without Spark: their columns, and documents checked by them."""
+"""JSON without Spark: columns of JSON Schemas, documents checked by them, and what is said of one that does not fit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
-from pipeline_defs.adapters.formats.json.json_batches import batch_checker
+from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
 from pipeline_defs.adapters.formats.json.json_checks import find_violation, open_checker
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
@@ -195,3 +196,53 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
         "it cannot be checked: NaN is no JSON",
     ]
     assert find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"
+
+
+INNER = StructType().add("x", "integer").add("at", "timestamp")
+ORDER = (
+    StructType()
+    .add("id", "long", nullable=False)
+    .add("b", "byte")
+    .add("ok", "boolean")
+    .add("price", "double")
+    .add("d", "date")
+    .add("note", "string")
+    .add("sum", DecimalType(10, 2))
+    .add("in", INNER)
+    .add("many", ArrayType(INNER))
+    .add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"id": "4711"}, "id: expected BIGINT, found string"),
+        ({"id": [4711]}, "id: expected BIGINT, found array"),
+        ({"id": True}, "id: expected BIGINT, found boolean"),
+        ({"id": 4711.5}, "id: expected BIGINT, found a number with a fraction or exponent"),
+        ({"id": 4711 << 60}, "id: expected BIGINT, found a number beyond it"),
+        ({}, "id is null or missing"),
+        ({"id": 1, "ok": 4711}, "ok: expected BOOLEAN, found number"),
+        ({"id": 1, "b": 4711}, "b: expected TINYINT, found a number beyond it"),
+        ({"id": 1, "price": "4711"}, "price: expected DOUBLE, found string"),
+        ({"id": 1, "d": 4711}, "d: expected DATE, found number"),
+        ({"id": 1, "in": 4711}, "in: expected STRUCT, found number"),
+        ({"id": 1, "in": {"x": {"4711": 4711}}}, "in.x: expected INT, found object"),
+        ({"id": 1, "many": {"4711": 1}}, "many: expected ARRAY, found object"),
+        ({"id": 1, "many": [None, {"at": True}]}, "many[].at: expected TIMESTAMP, found boolean"),
+        ({"id": 1, "by": {"4711": "4711"}}, "by{}: expected INT, found string"),
+        ({"id": 1, "by": {"4711": None}}, "by{} is null or missing"),
+        ([4711], "expected STRUCT, found array"),
+        (4711, "expected STRUCT, found number"),
+        (None, "expected STRUCT, found null"),
+        ({"id": 1, "note": {"4711": 1}, "sum": "4711", "more": 4711}, UNEXPLAINED),
+    ],
+)
+def test_a_mismatch_names_the_field_and_both_types(document: Any, said: str) -> None:
+    assert explain_mismatch(json.dumps(document).encode(), ORDER) == said
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"id": ' + b"1" * 5_000 + b"}"])
+def test_what_python_does_not_read_is_no_failure(body: bytes) -> None:
+    assert explain_mismatch(body, ORDER) == UNEXPLAINED

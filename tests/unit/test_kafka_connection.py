@@ -1,20 +1,44 @@
-"""One connection of many threads: what one of them does to it costs no other its answer."""
+"""The admin client over brokers that lag, hang, lose answers, or are none: whose word counts, and nobody waits for ever."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
-from kafka.errors import StaleMetadata, UnsupportedVersionError
+from kafka import TopicPartition
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    StaleMetadata,
+    TopicAlreadyExistsError,
+    UnsupportedVersionError,
+)
 from kafka.structs import OffsetAndTimestamp
 
 from pipeline_defs.adapters.kafka import kafka_connection
+from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.kafka_connection import Connection
-from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance
-from pipeline_defs.core.errors import BrokerUnavailable
+from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance, look_at
+from pipeline_defs.adapters.kafka.kafka_knock import knock
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.core.errors import BrokerUnavailable, Refused, StaleAnswer
 from pipeline_defs.core.log.plan_step import Head, Tail, Watermarks
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
+from pipeline_defs.core.login.client_properties import parse_client_properties
+from pipeline_defs.landing import planner
+from pipeline_defs.landing.planner import Planner
+from tests.support.secured import jaas
 
 CLOSED = "NetworkSelector closed!"
 
@@ -110,3 +134,293 @@ def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pyt
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.read_epoch_ends", read_ends)
     state = kafka.read_topic_state("t", Tail(3, 0, "id", {0: Head(100, 0, 4)}), Policy(records_per_range=1), 0)
     assert (asked, state.partitions[0].epoch_end) == ([5, 6], 100)
+
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+@dataclass
+class LaggingAdmin:
+    """Admin client of a cluster whose brokers tell ids of their own; what any of them is asked is answered by the first."""
+
+    ids: Mapping[int, UUID]
+    leaders: Mapping[int, int]
+    asked: list[int] = field(default_factory=list)
+    heal_after: int = 10**6
+
+    @property
+    def _manager(self) -> Any:
+        return SimpleNamespace(run=self._run, send=self._send)
+
+    def _run(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(ask())
+
+    def _told(self, broker: int) -> UUID:
+        self.asked.append(broker)
+        return NEW if len(self.asked) > self.heal_after else self.ids[broker]
+
+    async def _send(self, request: Any, node_id: int) -> Any:
+        (asked,) = request.topics
+        return SimpleNamespace(topics=[SimpleNamespace(error_code=0, name=asked.name, topic_id=self._told(node_id))])
+
+    def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
+        parts = [{"partition_index": p, "leader_id": leader} for p, leader in self.leaders.items()]
+        told = {"error_code": 0, "topic_id": self._told(min(self.ids)), "partitions": parts}
+        return [{**told, "name": topic} for topic in topics]
+
+    def list_partition_offsets(self, specs: Iterable[TopicPartition], **_: Any) -> dict[TopicPartition, Any]:
+        return {tp: OffsetAndTimestamp(0, -1, 0) for tp in specs}
+
+    def describe_configs(self, resources: Iterable[Any], **_: Any) -> dict[str, Any]:
+        return {"topic": {each.name: {} for each in resources}}
+
+    def close(self) -> None:
+        pass
+
+
+def kafka_of(admin: LaggingAdmin, seconds: float = 0.2) -> Kafka:
+    kafka = Kafka("broker:9092", timeout_seconds=seconds)
+    kafka._admin = cast("Any", admin)
+    return kafka
+
+
+def test_an_id_that_the_leaders_do_not_have_is_never_believed() -> None:
+    """[R-9] The broker that happened to be asked lags; who leads the partitions knows the topic of now."""
+    with pytest.raises(StaleAnswer, match="go on to tell different things of topic orders") as caught:
+        kafka_of(LaggingAdmin({0: OLD, 1: NEW}, {0: 1})).read_topic_id("orders")
+    assert caught.value.retriable
+    agreeing = LaggingAdmin({0: NEW, 1: NEW, 2: OLD}, {0: 0, 1: 1})
+    assert kafka_of(agreeing).read_topic_id("orders") == str(NEW), "the control: who leads nothing is not asked"
+    assert 2 not in agreeing.asked
+
+
+def test_a_broker_that_catches_up_is_waited_for() -> None:
+    lagging = LaggingAdmin({0: OLD, 1: NEW}, {0: 1}, heal_after=3)
+    seen = kafka_of(lagging, seconds=20).observe("orders", "read_committed")
+    assert (seen.topic_id, seen.watermarks) == (str(NEW), {0: Watermarks(0, 0)})
+    assert len(lagging.asked) > 3, "the fault: it was asked again"
+
+
+@pytest.mark.parametrize(
+    ("admin", "is_seen"),
+    [
+        (LaggingAdmin({0: OLD}, {0: 0}, heal_after=2), False),
+        (LaggingAdmin({0: OLD, 1: NEW}, {0: 1}), False),
+        (LaggingAdmin({0: OLD}, {0: 0, 1: -1}), False),
+        (LaggingAdmin({0: OLD}, {0: 0}), True),
+    ],
+    ids=["created anew meanwhile", "leaders know another", "without a leader", "the control"],
+)
+def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: LaggingAdmin, is_seen: bool) -> None:
+    """[R-30] It is asked alone, which waits until brokers agree, or says what is wrong."""
+    assert look_at(cast("Any", admin), ["orders"]).keys() == ({"orders"} if is_seen else set())
+
+
+class OldBrokers:
+    """Cluster too old for topic ids and leader epochs, of which a leader of before answers some of the first times."""
+
+    def __init__(self, ends: list[int]) -> None:
+        self.ends = ends
+
+    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        return TopicState(topic, None, {0: PartitionState(Watermarks(0, end))})
+
+    def look_again(self, topic: str) -> None:
+        """Nothing was seen at a glance."""
+
+
+@pytest.mark.parametrize(("ends", "generation"), [([10, 4, 12], 0), ([10, 4], 1)], ids=["lags", "was cut off"])
+def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[int], generation: int
+) -> None:
+    """[R-9] An old broker's answer cannot be told from one of a moment ago, so it is asked again for some time."""
+    monkeypatch.setattr(planner, "SETTLE_SECONDS", 1.0)
+    lake, policy = Lake(str(tmp_path)), Policy(records_per_range=100, max_age_seconds=0)
+    kafka = cast("Any", OldBrokers(ends))
+    times = iter((1, 2))
+    for _ in range(2):
+        Planner("orders", policy, lake, kafka, lambda: next(times, 2), "test").commit(through_end=True)
+    assert lake.read_plan_log("orders").tail.generation == generation
+
+
+READS: dict[str, Callable[[Kafka], object]] = {
+    "id": lambda kafka: kafka.read_topic_id("orders"),
+    "watermarks": lambda kafka: kafka.read_watermarks("orders", "read_committed"),
+    "config": lambda kafka: kafka.read_config("orders"),
+    "sizes": lambda kafka: kafka.read_sizes("orders", [0]),
+    "ends": lambda kafka: kafka.read_open_transactions("orders", 0),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_glance_that_another_ends_in_the_middle_of_a_question_is_no_error(
+    read: Callable[[Kafka], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] Sensors of a code location share the connection: what one looks up, another has just closed."""
+    kafka = kafka_of(LaggingAdmin({0: OLD}, {0: 0}))
+    monkeypatch.setattr(Kafka, "_read_sizes", lambda *_: {"orders": {0: 1}})
+
+    class Vanishing(dict[str, Any]):
+        """What was seen, which is gone once it was looked up."""
+
+        looks = 0
+
+        def __contains__(self, topic: object) -> bool:
+            return self._look(super().__contains__(topic))
+
+        def get(self, topic: str, default: Any = None) -> Any:
+            return self._look(super().get(topic, default))
+
+        def _look(self, found: Any) -> Any:
+            type(self).looks += 1
+            kafka._glance = Glance()
+            return found
+
+    single = read(kafka)
+    with kafka.glancing(["orders"]):
+        assert {*kafka._glance.seen} == {"orders"}
+        kafka._glance = Glance(Vanishing(kafka._glance.seen))
+        assert read(kafka) == single
+    assert Vanishing.looks > 0, "the fault"
+
+
+def test_a_time_before_1970_is_no_question_of_another_kind() -> None:
+    """[R-8] Kafka takes -1 for the end of the log: a topic would be left out from its beginning."""
+    admin, asked = LaggingAdmin({0: NEW}, {0: 0}), list[int]()
+
+    def answer(specs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
+        asked.extend(specs.values())
+        return {tp: OffsetAndTimestamp(7, 0, 0) for tp in specs}
+
+    admin.list_partition_offsets = answer  # type: ignore[assignment,method-assign]
+    for moment_ms in (-1, -2_208_988_800_000, 5):
+        assert kafka_of(admin).read_offsets_at("orders", {0: Watermarks(0, 9)}, moment_ms) == {0: 7}
+    assert asked == [0, 0, 5]
+
+
+ORDERS = "orders"
+
+
+@dataclass
+class CreatingAdmin:
+    """Admin client of a broker that creates what it is asked for, and loses the answers to the first requests."""
+
+    lost_answers: int = 0
+    slow_looks: int = 0
+    topics: set[str] = field(default_factory=set)
+
+    def create_topics(self, wanted: dict[str, Any]) -> None:
+        (name,) = wanted
+        if name in self.topics:
+            raise TopicAlreadyExistsError(name)
+        self.topics.add(name)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise KafkaConnectionError("the answer was lost")
+
+    def wait_for_topics(self, names: Sequence[str], timeout_ms: int = 0) -> None:
+        assert self.topics.issuperset(names)
+        if self.slow_looks:
+            self.slow_looks -= 1
+            raise KafkaTimeoutError("no leader yet")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def kafka() -> Iterator[Kafka]:
+    """Return a connection that nobody listens to: its admin client is set by the test."""
+    with Kafka("127.0.0.1:1", timeout_seconds=2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "slow_looks"])
+def test_a_request_that_is_repeated_finds_its_own_topic(kafka: Kafka, fault: str) -> None:
+    admin = CreatingAdmin()
+    setattr(admin, fault, 1)
+    kafka._admin = cast("Any", admin)
+    kafka.create_topic(ORDERS, 2)
+    assert admin.topics == {ORDERS}
+    assert (admin.lost_answers, admin.slow_looks) == (0, 0), "the fault"
+
+
+def test_a_topic_that_was_there_before_is_refused(kafka: Kafka) -> None:
+    kafka._admin = cast("Any", CreatingAdmin(topics={ORDERS}))
+    with pytest.raises(Refused, match=r"topic orders exists already .*; nothing was created"):
+        kafka.create_topic(ORDERS, 2)
+
+
+def test_leaders_that_never_answer_are_said() -> None:
+    with Kafka("127.0.0.1:1", timeout_seconds=0.3) as kafka:
+        kafka._admin = cast("Any", CreatingAdmin(slow_looks=10**6))
+        with pytest.raises(BrokerUnavailable, match="no leader yet"):
+            kafka.create_topic(ORDERS, 2)
+
+
+SECRET = "hush-4711"
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
+
+
+@contextmanager
+def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
+    """Listens while the context is open, answers all that comes alike, or never, and keeps what came."""
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed under us at the end
+            while True:
+                connection, _ = server.accept()
+                with connection, suppress(OSError):
+                    heard.append(connection.recv(65536))
+                    if answer is None:
+                        connection.recv(65536)  # until the other one gives up
+                    else:
+                        connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}", heard
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+ANSWERS = {
+    "nothing": b"",
+    "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "short frame": b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00",
+    "empty frame": b"\x00\x00\x00\x00",
+    "not ours": b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00",
+    "negative": b"\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+@pytest.mark.parametrize("login", [True, False])
+def test_what_does_not_speak_like_kafka_refuses_nobody(name: str, login: bool) -> None:
+    """kafka-python then says what it says of it; no login is sent before the other side has said what it speaks."""
+    access = Access(parse_client_properties(LOGIN, "the file")) if login else OPEN
+    with answering(ANSWERS[name]) as (server, heard):
+        knock(server, access, 2)
+    assert heard and not any(SECRET.encode() in each for each in heard)
+
+
+def test_time_is_kept_where_nobody_answers() -> None:
+    """With all servers of a list together."""
+    patience, silent_servers = 1.0, 120
+    with answering(None) as (silent, heard):
+        started = time.monotonic()
+        knock(",".join(["127.0.0.1:1", "nonsense", *[silent] * silent_servers]), OPEN, patience)
+        assert time.monotonic() - started < patience * silent_servers / 2, "half of what each on its own would take"
+    assert heard
+
+
+def test_a_tls_alert_alone_is_not_taken_for_tls() -> None:
+    """TLS is tried before it is said. The control, a port that speaks it, is in tests/integration/test_secured.py."""
+    with answering(b"\x15\x03\x03\x00\x02\x02\x28") as (server, heard):
+        knock(f"127.0.0.1:1,{server}", OPEN, 2)
+    assert any(each.startswith(b"\x16\x03") for each in heard), "it was tried"

@@ -1,4 +1,4 @@
-"""A plan log that has lost its newest steps: nothing is planned or landed on, so no row is shown twice, and it is said."""
+"""A plan log that has lost its newest steps, also in the middle of work: no row is shown twice, and it is said."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any, cast
 
 import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
+from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log import settling
-from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.coverage import Coverage, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.log.planning import Policy
@@ -22,21 +25,19 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
+from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer
 from tests.support.strategies import EPOCH_MS
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 KINDS = ["disk", "bucket"]
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
 
 
 @pytest.fixture(params=KINDS)
@@ -227,8 +228,10 @@ def test_no_step_is_called_lost_that_another_process_plans_meanwhile(tmp_path: P
                 world.land(delivery=delivery)
                 overtaken += 1
 
-        reader = world.open(Writer(before=overtake))
-        reader.coverage(TOPIC)
+        before = overtaken
+        world.open(Writer(before=overtake)).coverage(TOPIC)
+        if overtaken == before:
+            break
     assert overtaken > 6, "the control: there are that many calls"
 
 
@@ -283,6 +286,11 @@ def go_on(world: SmallWorld, rounds: int = 3) -> int:
     return refused
 
 
+def assert_stays_refused(world: SmallWorld) -> None:
+    assert go_on(world) == 3
+    assert set(world.shown().values()) == {1}
+
+
 def plan_from_document(world: SmallWorld, lake: Lake) -> None:
     Planner(TOPIC, world.policy, lake, world.kafka, lambda: EPOCH_MS, "test").commit(through_end=True)
 
@@ -315,8 +323,7 @@ def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWo
     for path, data in lost.items():
         settled.lake.store.put_new(path, data, "staging/restore")
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 @pytest.mark.parametrize("what", ["begun", "plan, begun and frontier"])
@@ -333,8 +340,7 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
     for path, data in before.items():
         if what != "begun":
             store.put_new(path, data, "staging/restore")
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(settled: SmallWorld) -> None:
@@ -352,8 +358,7 @@ def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_ev
     with pytest.raises(BrokenPlanLog):
         settled.land(lake=mine, on_step=lose)
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_all_is_read_once_where_what_lost_steps_did_was_moved_away(
@@ -459,8 +464,7 @@ def test_a_process_that_lives_on_finds_that_an_older_backup_was_restored(settled
     plan_and_land(settled, daemon)
     put_back(settled, older)
     settled.lake = daemon
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 @pytest.mark.parametrize("newer", ["data", "accepted"])
@@ -478,8 +482,7 @@ def test_a_backup_of_which_one_tree_is_newer_is_refused(settled: SmallWorld, new
         settled.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "somebody", EPOCH_MS))
     put_back(settled, older)
     settled.lake = settled.open(Writer())
-    assert go_on(settled) == 3
-    assert set(settled.shown().values()) == {1}
+    assert_stays_refused(settled)
 
 
 def test_a_run_whose_log_was_lost_says_so_though_a_tick_has_summed_up_since(settled: SmallWorld) -> None:
@@ -583,3 +586,168 @@ def test_no_document_is_written_where_there_is_to_be_none(settled: SmallWorld) -
     for number in range(3):
         assert not lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 4 + number, 0)
     assert [path.rpartition("/")[2] for path in lake.store.list(f"frontier/{TOPIC}")] == ["none"]
+
+
+@pytest.fixture(params=KINDS)
+def whole(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
+    """A topic of one landed range."""
+    made = SmallWorld(tmp_path, request.param, records=6, grid=6)
+    made.land()
+    return made
+
+
+def lose_newest_step(world: SmallWorld) -> None:
+    """Delete it as another process, and go on as one that has read nothing yet."""
+    world.lake = world.open(Writer())
+    world.lake.store.delete_folder(max(world.lake.store.list(f"plan/{TOPIC}")))
+
+
+def tick(world: SmallWorld, lake: Lake, **options: Any) -> Any:
+    kafka = cast("Any", world.kafka)
+    return Planner(TOPIC, world.policy, lake, kafka, lambda: EPOCH_MS, "server").commit(through_end=True, **options)
+
+
+def test_a_manifest_that_was_landed_anew_is_seen_by_who_has_read_the_one_before(whole: SmallWorld) -> None:
+    """[R-16] Dagster's code server lists now and then; the other one may be as large, or not."""
+    server = whole.open(Writer())
+    assert server.coverage(TOPIC).pending() == []
+    (before,) = whole.coverage.manifests.values()
+    whole.kafka.compact(100)
+    whole.lake = whole.open(Writer())
+    whole.lake.store.delete_folder(manifest_path(TOPIC, before.offsets, 0))
+    whole.land("replace")
+    (now,) = whole.coverage.manifests.values()
+    assert now != before, "the control: it is another one"
+    assert list(server.coverage(TOPIC).manifests.values()) == [now]
+    assert server.coverage(TOPIC).pending() == [] and tiling_violations(server.coverage(TOPIC)) == []
+
+
+@pytest.mark.parametrize("gap", ["between ticks", "inside a tick"])
+def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(whole: SmallWorld, gap: str) -> None:
+    """[R-10] The other step has as many bytes; what is written next tiles with it."""
+    whole.grow(2)
+    server = whole.open(Writer())
+    known = server.coverage(TOPIC)
+    lose_newest_step(whole)
+    whole.grow(1)
+    whole.append(2)
+    step = tick(whole, server, **({"known": known} if gap == "inside a tick" else {}))
+    assert [offsets.key for offsets in step.ranges] == ["0-9-11"]
+    assert [offsets.key for offsets in whole.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-9", "0-9-11"]
+
+
+def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(whole: SmallWorld) -> None:
+    """[R-10] Nothing was landed of it: what it planned is planned again."""
+    whole.grow(2)
+    whole.append(3)
+    honest, asked = whole.kafka.read_topic_state, [0]
+
+    def read_topic_state(*arguments: Any) -> Any:
+        asked[0] += 1
+        if asked[0] == 1:
+            lose_newest_step(whole)
+        return honest(*arguments)
+
+    cast("Any", whole.kafka).read_topic_state = read_topic_state
+    tick(whole, whole.open(Writer()))
+    assert asked[0] > 1, "the control: the step had gone, and planning began again"
+    whole.lake = whole.open(Writer())
+    whole.land()
+    assert whole.shown() == dict.fromkeys(range(11), 1)
+
+
+def losing(world: SmallWorld, at: str, records: int = 3) -> Callable[..., None]:
+    """Have the newest step go when a run has passed a step, and what it planned be planned otherwise and landed."""
+    done = [False]
+
+    def lose(step: str, **_: object) -> None:
+        if step == at and not done[0]:
+            done[0] = True
+            lose_newest_step(world)
+            world.grow(records)
+            world.land()
+
+    return lose
+
+
+@pytest.mark.parametrize("at", ["find", "scan", "stage"])
+@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
+def test_a_run_does_not_commit_a_range_whose_step_was_planned_otherwise_meanwhile(
+    whole: SmallWorld, delivery: Delivery, at: str
+) -> None:
+    """[R-2] It read the log before; the range fails, no row is shown twice, and the log is whole."""
+    whole.delivery = delivery
+    whole.grow(2)
+    (verdict,) = whole.land(on_step=losing(whole, at))
+    assert verdict.offsets.key == "0-6-8" and verdict.outcome is Outcome.FAILED
+    assert "which is gone or another one by now" in verdict.violations[0]
+    assert whole.shown() == dict.fromkeys(range(11), 1)
+    assert [offsets.key for offsets in whole.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-11"]
+
+
+def test_a_run_does_not_claim_a_range_whose_step_was_planned_otherwise_meanwhile(whole: SmallWorld) -> None:
+    """[R-2] The control: once it is claimed, the lake shows that a step is lost, and nobody plans."""
+    whole.delivery = Delivery.AT_MOST_ONCE
+    whole.grow(2)
+    (verdict,) = whole.land(on_step=losing(whole, "find"))
+    assert verdict.outcome is Outcome.FAILED and whole.shown() == dict.fromkeys(range(11), 1)
+    whole.grow(2)
+    with pytest.raises(BrokenPlanLog):
+        whole.land(on_step=losing(whole, "claim"))
+    assert whole.shown() == dict.fromkeys(range(11), 1)
+
+
+def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(whole: SmallWorld) -> None:
+    """[R-2] Only the ranges of the step that is gone are refused."""
+    whole.grow(2)
+    whole.grow(2)
+
+    def lose(step: str, **_: object) -> None:
+        if step == "stage":
+            lose_newest_step(whole)
+
+    outcomes = {verdict.offsets.key: verdict.outcome for verdict in whole.land(on_step=lose)}
+    assert outcomes == {"0-6-8": Outcome.LANDED, "0-8-10": Outcome.FAILED}
+    whole.lake = whole.open(Writer())
+    whole.plan()
+    whole.land()
+    assert whole.shown() == dict.fromkeys(range(10), 1)
+
+
+def test_a_scan_looks_at_the_log_once(whole: SmallWorld) -> None:
+    """[R-2] A scan costs one look at the log, however many steps its ranges are of, and so does the end of a run."""
+    for _ in range(4):
+        whole.grow(2)
+    asked: list[str] = []
+    lake = whole.open(Writer())
+    honest = lake.store.get
+
+    def get(path: str) -> bytes | None:
+        asked.append(path)
+        return honest(path)
+
+    coverage = lake.coverage(TOPIC)
+    lake.store.get = get  # type: ignore[method-assign]
+    assert {verdict.outcome for verdict in whole.land(lake=lake)} == {Outcome.LANDED}
+    newest = f"plan/{TOPIC}/{coverage.log.steps[-1].seq:020d}.json"
+    assert [path for path in asked if path.startswith("plan/")] == [newest, newest]
+
+
+TREES = ["plan", "manifests", "claims", "accepted", "data", "decodings"]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_what_file_managers_hide_is_passed_over_in_every_folder(tmp_path: Path, tree: str) -> None:
+    """[R-46] One rule for all; a Parquet file that a glob may show is named whatever it is called."""
+    world = SmallWorld(tmp_path, "disk")
+    world.die("stage")
+    for topic in (TOPIC, "gone"):
+        (tmp_path / tree / topic / "empty").mkdir(parents=True)
+        for hidden in (".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"):
+            (tmp_path / tree / topic / hidden).write_bytes(b"\0\0\0\1Bud1")
+    world.lake = world.open(Writer())
+    assert len(world.coverage.pending()) == 2 and tiling_violations(world.coverage) == []
+    assert len(sweep_orphans(world.lake, 2**53, 0)) == 1, "a topic's folder does not stop the sweep of the whole lake"
+    (tmp_path / "data" / TOPIC).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "data" / TOPIC / "._x.parquet").write_bytes(b"")
+    assert "._x.parquet" in tiling_violations(world.open(Writer()).coverage(TOPIC))[0]

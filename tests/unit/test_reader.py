@@ -20,16 +20,13 @@ from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.operate.reader import _read
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import SmallWorld, watch_obstore
+from tests.support.interleaving import SmallWorld
 from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 KEYS = ("0-0-3", "0-3-6", "0-6-9")
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
 
 
 @pytest.fixture

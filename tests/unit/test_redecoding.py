@@ -1,28 +1,51 @@
-"""Decoding again: another landed file, another decoder, attempts that stand still, columns that change.
+"""A decoded table without Spark: ranges that are decoded again, by other decoders and onto compacted files.
 
-By a decoder without Spark; what decides and commits is the protocol's own.
+By a decoder and a merge in pyarrow; what decides and commits is the protocol's own.
 """
 
 from __future__ import annotations
 
+import errno
+import importlib
+import json
+import re
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import differing_in_any_order
 from pipeline_defs.adapters.spark.engine import scan_failed
-from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.cli.work import read
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import EngineUnavailable
+from pipeline_defs.core.errors import BrokenTable, DamagedFile, EngineUnavailable, LakeUnavailable, OutcomeUnknown
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.core.tables.decoded_table import TREE
-from pipeline_defs.core.tables.decoding import Decided, choose_outdated
-from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoded_table import TREE, document_path, is_of_dead_letters
+from pipeline_defs.core.tables.decoding import Decided, choose_outdated, completeness_of
+from pipeline_defs.core.tables.delta import Commit
+from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.operate import reader
+from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
+from pipeline_defs.tables import compaction
+from pipeline_defs.tables.latest import LatestTools, Updated, open_sources, place, update
 from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import Topic
+from tests.support.compacting import compact_decoded
+from tests.support.decoded import DecodedTopic, numbered
+from tests.support.fake_latest import FakeLatest
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -187,17 +210,6 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
     assert topic.outcome(FIRST) is Decided.DECODED, "the control"
 
 
-def test_dead_letters_are_shown_of_all_ranges_or_some(topic: LandedTopic) -> None:
-    """With their bytes as they were landed."""
-    for offsets in (FIRST, SECOND):
-        topic.land(offsets, POISONED)
-        topic.outcome(offsets)
-    total, columns, rows = read_dead_letters(Topic(TOPIC, Policy()), None, 10, topic.edges)
-    assert total == 2 and [row[columns.index("offset")] for row in rows] == [3, SECOND.start + 3]
-    assert {bytes(row[columns.index("value")]) for row in rows} == {b'{"id": 1.5}'}
-    assert read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, topic.edges)[0] == 1
-
-
 class OnFullDisk(ArrowDecoder):
     """A decoder whose every job ends as Java says; counts its jobs."""
 
@@ -280,3 +292,311 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
     topic.path(FIRST).unlink()
     (error,) = vacuum(topic.lake, EPOCH_MS)[1]
     assert "nothing of the table was deleted; the check `decoded_completeness` says how" in str(error)
+
+
+decode_command = importlib.import_module("pipeline_defs.cli.work.decode")
+
+INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
+BOTH = [*ALL, *range(10, 20)]
+
+
+@pytest.fixture
+def compacted(lake: Lake, tmp_path: Path) -> LandedTopic:
+    """Return a topic of two landed ranges, which are decoded, each with one dead letter, and compacted."""
+    topic = LandedTopic(tmp_path)
+    for offsets in (FIRST, SECOND):
+        topic.land(offsets, POISONED)
+        topic.outcome(offsets, INT)
+    verdicts = compact_decoded(topic.lake, TOPIC)
+    assert [each.outcome for each in verdicts] == [CompactionOutcome.COMPACTED] * 2
+    assert len(decoded_table_log(TOPIC, topic.lake).read().files) == 2
+    return topic
+
+
+def rows_of(topic: LandedTopic) -> dict[int, int]:
+    """Return the decoded value of each offset, as delta-rs reads it."""
+    table = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value", "_dead"]).to_pylist()
+    return {row["offset"]: row["value"]["id"] for row in table if not row["_dead"]}
+
+
+def test_compaction_keeps_every_row_and_what_is_known_of_each_range(compacted: LandedTopic) -> None:
+    """[R-91] Rows, dead letters, what became of each range; a second compaction finds nothing, the old files go."""
+    assert compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3] and compacted.shown("dead_letters") == [3, 13]
+    assert [each.dead for each in compacted.known.values()] == [1, 1] and compacted.due == []
+    assert completeness_of(TOPIC, compacted.lake.coverage(TOPIC).manifests, compacted.known) == []
+    assert compact_decoded(compacted.lake, TOPIC) == []
+    before = compacted.unnamed()
+    assert len(before) == 4, "for a week they are there for who reads an older version"
+    vacuum(compacted.lake, EPOCH_MS + 8 * 24 * 3_600_000)
+    assert compacted.unnamed() == []
+
+
+def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(compacted: LandedTopic) -> None:
+    """[R-91] It is cut out of the file, rows and dead letters alike, in the commit that gives it others."""
+    other = compacted.known[SECOND]
+    assert compacted.outcome(FIRST, INT, redo=True) is Decided.UNCHANGED, "the control: the same rows are found in the file"
+    version = compacted.table().version()
+    assert compacted.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
+    assert compacted.table().version() == version + 1
+    assert compacted.shown("decoded") == [n for n in BOTH if n != 13] and compacted.shown("dead_letters") == [13]
+    assert compacted.known[SECOND] == other and compacted.known[FIRST].revision == 1
+    assert compacted.outcome(SECOND, INT, redo=True) is Decided.UNCHANGED
+
+
+def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: LandedTopic) -> None:
+    """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's, with their bytes as they were landed."""
+    for chosen, expected in (([SECOND], [13]), (None, [3, 13])):
+        total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), chosen, 10, compacted.edges)
+        assert (total, [row[names.index("offset")] for row in rows]) == (len(expected), expected)
+        assert {bytes(row[names.index("value")]) for row in rows} == {b'{"id": 1.5}'}
+
+
+def test_a_torn_log_is_mended_by_what_its_error_says(compacted: LandedTopic) -> None:
+    folder = compacted.root / TREE / TOPIC
+    (folder / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")
+    with pytest.raises(BrokenTable, match=f"move {folder} away, and `offsetlake decode {TOPIC}` makes it again"):
+        assert compacted.known
+    folder.rename(compacted.root / "away")
+    assert compacted.due == [FIRST, SECOND]
+    compacted.decode(*compacted.due, by=INT)
+    assert compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3] and compacted.shown("dead_letters") == [3, 13]
+
+
+def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lines, without Python's or JSON's braces but of the record itself; the control is the record beside it."""
+    monkeypatch.setattr(read, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+    monkeypatch.setattr(read, "open_edges", lambda: compacted.edges)
+    shown = [CliRunner().invoke(read.trace, [TOPIC, "0", str(offset)]).stdout for offset in (12, 13)]
+    assert ["decoded.dead_letter.error_class  json_mismatch" in text for text in shown] == [False, True]
+    assert ["decoded.dead_letter  -\n" in text for text in shown] == [True, False]
+    for text, record in zip(shown, ['{"id": 2}', '{"id": 1.5}'], strict=True):
+        assert f"         row.value  {record}" in text and "{" not in text.replace(record, "")
+        assert "decoded.is_outdated  false" in text and "decoded.decoded_at  2" in text and "_ms" not in text
+
+
+def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp_path: Path) -> None:
+    topic, value = LandedTopic(tmp_path), json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
+    topic.land(FIRST, [value] * len(FIRST))
+    topic.outcome(FIRST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+        patch.setattr(decode_command, "open_edges", lambda: topic.edges)
+        table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
+    assert json.loads(whole)["shown"][0]["value"] == value.decode()
+    assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
+
+
+@pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
+@pytest.mark.parametrize("harm", ["delete", "change"])
+def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
+    compacted: LandedTopic, harm: str, of: list[str]
+) -> None:
+    """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
+    decoded = Decodings(compacted.lake).read_ranges(TOPIC)
+    paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
+    for path in paths:
+        content = path.read_bytes()
+        path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
+    assert sorted(lacking) == (sorted(path.name for path in paths) if harm == "delete" else [])
+    assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
+    assert compacted.due == [SECOND], "the fault"
+    assert compacted.shown("decoded") == [n for n in ALL if n != 3] and compacted.shown("dead_letters") == [3]
+    assert compacted.outcome(SECOND, INT) is Decided.DECODED
+    assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
+    assert compacted.shown("dead_letters") == [3, 13], "each once"
+    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
+def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
+    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    """[R-68] It has decided, and whoever made it does not know: what it names stays, documents of what was cut as well."""
+    real = Decodings.commit
+
+    def commit(self: Decodings, *given: Any) -> bool:
+        assert real(self, *given)
+        raise end
+
+    monkeypatch.setattr(Decodings, "commit", commit)
+    with suppress(KeyboardInterrupt):
+        (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
+        assert verdict.outcome is Decided.FAILED
+    monkeypatch.undo()
+    assert compacted.due == [] and check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+    assert compacted.outcome(SECOND, MENDED, redo=True) is Decided.REPLACED
+    assert compacted.shown("decoded") == BOTH and compacted.shown("dead_letters") == []
+
+
+def test_the_vacuum_deletes_nothing_of_a_table_that_lacks_a_document(compacted: LandedTopic) -> None:
+    """[R-100] It is named, with what makes the table anew."""
+    table = decoded_table_log(TOPIC, compacted.lake).read()
+    document = compacted.root / TREE / TOPIC / document_path(min(table.files))
+    content = document.read_bytes()
+    document.unlink()
+    deleted, (error,) = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
+    assert deleted == [] and document.name in str(error) and "decoded again" in str(error)
+    document.write_bytes(content)
+    deleted, errors = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
+    assert len(deleted) == 4 and errors == [], "the control"
+
+
+def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(lake: Lake) -> None:
+    """[R-87] It stood still for more than a week: the log has the version still, and its documents are gone."""
+    topic = DecodedTopic(lake, TOPIC, pa.binary())
+    ranges = [OffsetRange(0, 0, at, at + 3) for at in range(0, 15, 3)]
+
+    def put(*chosen: OffsetRange) -> None:
+        for offsets in chosen:
+            topic.put(offsets, numbered(offsets, [b"a", b"b", b"c"]))
+
+    def bring() -> Updated:
+        tools = LatestTools(Decodings(lake), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        return update(TOPIC, Latest(), Attempt("update", "run", "test"), tools)
+
+    put(*ranges[:2])
+    compact_decoded(lake, TOPIC)
+    bring()
+    put(*ranges[2:4])
+    compact_decoded(lake, TOPIC)
+    assert vacuum(lake, EPOCH_MS + 8 * 86_400_000)[0], "the fault"
+    put(ranges[4])
+    assert "no version" in bring().rebuilt
+    assert topic.shown() == topic.recomputed()
+    put(OffsetRange(0, 0, 15, 18))
+    assert (done := bring()).ranges == 1 and not done.rebuilt, "the control: it goes on from there"
+
+
+def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_again(compacted: LandedTopic) -> None:
+    """[R-68] `offsetlake sql` leaves out that view alone; the audit and an update of the latest table say what to do."""
+    lake = compacted.lake
+    decoded = Decodings(lake).read_ranges(TOPIC)
+    gone = compacted.root / decoded.path_of(FIRST)
+    gone.unlink()
+    duck = Duck(lake, [TOPIC])
+    assert duck.query(f"SELECT count(*) FROM {TOPIC}")[1] == [(20,)], "the control: what is landed is there"
+    with pytest.raises(BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"):
+        duck.query(f"SELECT * FROM decoded.{TOPIC}")
+    (said,) = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said
+    placed = place(decoded, lambda offsets: 0)
+    with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --key 0-0-10"):
+        open_sources(placed, placed, lake, opened)
+    gone.write_bytes(b"PAR1")
+    with pytest.raises(BrokenTable, match="a file of the decoded table of topic orders cannot be read: "):
+        Duck(lake, [TOPIC]).query(f"SELECT * FROM decoded.{TOPIC}")
+    with pytest.raises(DamagedFile, match=r"a file of the lake cannot be read: .*offsetlake audit"):
+        reader.read(TOPIC, table="decoded", lake=compacted.root)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
+    compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
+    real, path, failed = Path.open, compacted.path(FIRST), list[Path]()
+
+    def refuse_once(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path and not failed:
+            failed.append(self)
+            raise OSError(number, "for a moment")
+        return real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse_once)
+        (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
+    assert failed and verdict.outcome is Decided.FAILED
+    assert "for a moment; nothing was written; the next run tries it again" in verdict.violations[0]
+    assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
+    assert compacted.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
+
+
+def test_what_is_said_of_a_range_and_in_no_file_is_named(compacted: LandedTopic) -> None:
+    """[R-67] `decoded + dead letters = landed` is held against the files that the log names, not against words alone."""
+    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == (), "the control"
+    log = decoded_table_log(TOPIC, compacted.lake)
+    table = log.read()
+    (dead,) = [file for file in table.files.values() if is_of_dead_letters(file)]
+    assert log.commit(Commit(removes={dead.path: EPOCH_MS}), table, EPOCH_MS)
+    first, second = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    assert "no file of the table has its 1 dead letters" in first and "0-10-20" in second
+
+
+def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
+    """[R-91] Nothing that rotted gets a fresh digest; the other files of the table are."""
+    compacted.outcome(FIRST, SAME, redo=True)  # a file of its own, and dead letters, beside the compacted ones
+    path = compacted.path(SECOND)
+    content = path.read_bytes()
+    path.write_bytes(bytes(100) + content[100:])
+    failed, done = compact_decoded(compacted.lake, TOPIC)
+    assert failed.outcome is CompactionOutcome.FAILED and done.outcome is CompactionOutcome.COMPACTED
+    assert "has sha256" in failed.violations[0] and "offsetlake decode orders --key 0-10-20" in failed.violations[0]
+    path.write_bytes(content)
+    (verdict,) = compact_decoded(compacted.lake, TOPIC)
+    assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
+
+
+def test_a_range_that_is_decoded_again_while_its_file_is_compacted_wins(
+    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-91] The compaction is overtaken, and takes its file away."""
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)  # rows first, then dead letters
+    compacted.outcome(FIRST, SAME, redo=True)
+    (verdict,) = compact_decoded(
+        compacted.lake, TOPIC, on_step=stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
+    )[:1]
+    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    assert compacted.shown("decoded") == [n for n in BOTH if n != 13]
+
+
+def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compacted: LandedTopic) -> None:
+    """[R-91] Who decodes looks again, and cuts what is there by then."""
+    compacted.outcome(FIRST, SAME, redo=True)
+    meanwhile = stop_at("place_decoded", lambda: compact_decoded(compacted.lake, TOPIC))
+    (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True, watch=meanwhile)
+    assert verdict.outcome is Decided.REPLACED
+    assert compacted.shown("decoded") == [n for n in BOTH if n != 13] and compacted.shown("dead_letters") == [13]
+    named = {file.path for file in decoded_table_log(TOPIC, compacted.lake).read().files.values()}
+    assert {path.removeprefix(f"{TREE}/{TOPIC}/") for path in compacted.lake.store.list(f"{TREE}/{TOPIC}")} >= named
+
+
+def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_path: Path) -> None:
+    """[R-91] A range that widened a column takes that along: else one of the narrow type could never be read again."""
+    topic = LandedTopic(tmp_path)
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
+    topic.outcome(FIRST, ArrowDecoder("id INT"))
+    topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
+    compact_decoded(topic.lake, TOPIC)
+    kind = pq.read_schema(topic.path(FIRST)).field("value").type
+    assert kind == pa.struct([("id", pa.int64()), ("more", pa.string())]), "the control: the file holds both"
+    assert topic.outcome(SECOND, ArrowDecoder("id INT"), redo=True) is Decided.REPLACED
+    assert pq.read_schema(topic.path(FIRST)).field("value").type == pa.struct([("id", pa.int32())])
+    assert rows_of(topic) == dict(zip(BOTH, [*ALL, *ALL], strict=True))
+    assert pa.schema(topic.table().schema().to_arrow()).field("value").type == pa.struct([("id", pa.int32())])
+
+
+def test_a_compacted_file_is_held_against_its_files(tmp_path: Path) -> None:
+    """[R-91] In whatever order and in wider columns: a row that is lost, doubled, or has another value is named."""
+    place = {"generation": pa.array([0, 0, 0], pa.int32()), "partition": pa.array([0, 0, 1], pa.int32())}
+
+    def write(name: str, offsets: list[int], values: list[object], kind: pa.DataType) -> Path:
+        columns = {name: each.slice(0, len(offsets)) for name, each in place.items()}
+        rows = pa.table({**columns, "offset": pa.array(offsets, pa.int64()), "value": pa.array(values, kind)})
+        pq.write_table(rows, tmp_path / name)
+        return tmp_path / name
+
+    narrow, wide = pa.struct([("n", pa.int32())]), pa.struct([("n", pa.int64()), ("more", pa.string())])
+    nan = pa.map_(pa.string(), pa.float64())
+    one = write("one", [0, 1, 0], [{"n": 1}, None, {"n": 3}], narrow)
+    right = [{"n": 3, "more": None}, {"n": 1, "more": None}, None]
+    rows = pq.read_table(write("same", [0, 1, 0], [right[1], right[2], right[0]], wide))
+    pq.write_table(rows.take([2, 0, 1]), tmp_path / "moved")
+    assert differing_in_any_order([one], tmp_path / "moved") is None
+    changed = write("changed", [0, 1, 0], [right[1], right[2], {"n": 4, "more": None}], wide)
+    assert differing_in_any_order([one], changed) == "column value differs"
+    assert differing_in_any_order([one], write("short", [0, 1], [right[1], None], wide)) == "it has 2 rows, expected 3"
+    assert differing_in_any_order([one], write("twice", [0, 0, 0], [right[1], right[1], right[0]], wide)) is not None
+    maps = write("maps", [0, 1, 0], [[("a", float("nan"))], None, []], nan)
+    assert differing_in_any_order([maps], maps) is None

@@ -1,10 +1,11 @@
-"""What `land` and its like say of runs that failed: what is true of their ranges, once, in the words of the error."""
+"""What commands and `up` say of runs: what landed and what failed, once each, in the words of the error."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,12 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.cli.launching import Launched, reason_of
-from pipeline_defs.core.errors import RangesFailed
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
+from pipeline_defs.operate.failed_runs import FailedSince
+from pipeline_defs.operate.landed import LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
-from pipeline_defs.topics import Topic
+from pipeline_defs.topics import LAND_PENDING, Topic
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))
 ORDERS = Topic("orders", Policy())
@@ -63,3 +67,95 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     assert "of 2 ranges of topic orders 1 landed and 1 failed" in said and said.count(WHY) == 1
     assert "1 run of topic orders failed" in said
     assert "pipeline_defs." not in said and said.count("offsetlake explain") == 1
+
+
+def test_each_landed_range_is_told_once() -> None:
+    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
+
+    def land(key: dg.AssetKey, start: int, rows: int, outcome: str = "landed") -> None:
+        metadata = {"rows": rows, "outcome": outcome}
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata=metadata)
+        )
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        land(orders.asset_key, 0, 1000)  # before: nobody is told
+        since = LandedSince([orders, payments], instance)
+        assert since.read() == {}
+        land(orders.asset_key, 1000, 400)
+        land(orders.asset_key, 1400, 3)
+        land(orders.asset_key, 1000, 400, "superseded")  # by another run, at the same time
+        land(dg.AssetKey("another"), 0, 7)
+        assert since.read() == {"orders": LandedCount(2, 403)}
+        assert since.read() == {}, "quiet when nothing lands"
+        land(payments.asset_key, 0, 5)
+        assert since.read() == {"payments": LandedCount(1, 5)}
+
+
+def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
+    assert landed_text({"b": LandedCount(1, 5), "a": LandedCount(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
+    assert landed_text({"b": LandedCount(1, 5)}) == "landed 1 range, 5 rows: b 5"
+
+
+REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"
+
+
+def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = None) -> str:
+    """Have a run of a job fail, by default with the reason of a range; return its short id."""
+
+    @dg.op
+    def work() -> None:
+        raise error or RangesFailed("1 of 1 ranges of topic orders are not landed; 0 are", [REASON])
+
+    @dg.job(name=job)
+    def made() -> None:
+        work()
+
+    return made.execute_in_process(instance=instance, raise_on_error=False).run_id[:8]
+
+
+def test_a_failed_run_is_told_in_the_words_of_its_error_and_not_of_its_note() -> None:
+    """The note leads to the runbook, and says nothing of what failed; nor does the name of a class."""
+    orders = KafkaTopic(topic="orders").as_topic()
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = FailedSince([orders], instance, datetime.now(UTC))
+        run = fail(instance, orders.land_job, error=LakeUnavailable("the lake /nowhere cannot be read"))
+        assert failed.read(datetime.now(UTC)) == [f"run {run} of orders failed: the lake /nowhere cannot be read"]
+
+
+def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
+    """The controls: a run that failed before, one that did not fail, and one of another project."""
+    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        fail(instance, orders.land_job)
+        failed = FailedSince([orders, payments], instance, datetime.now(UTC))
+        assert failed.read(datetime.now(UTC)) == []
+        fail(instance, "somebody_elses")
+        run = fail(instance, orders.land_job)
+        now = datetime.now(UTC)
+        assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
+        assert failed.read(now) == []
+        more = fail(instance, orders.land_job, error=ValueError("one"))
+        fail(instance, orders.decode_job, error=ValueError("two"))
+        other = fail(instance, payments.land_job, error=ValueError("three"))
+        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], "no topic holds another one back"
+        assert failed.read(now + timedelta(seconds=59)) == []
+        assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
+        assert failed.read(now + timedelta(minutes=9)) == []
+
+
+def test_a_run_of_all_topics_is_told_by_topic() -> None:
+    """What is of no topic here is told too; the control is a topic of another project in the same Dagster."""
+    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = FailedSince([orders, payments], instance, datetime.now(UTC))
+        reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
+        run = fail(instance, LAND_PENDING, error=RangesFailed("0 ranges landed, and there were 3 failures", reasons))
+        now = datetime.now(UTC)
+        told = [
+            f"run {run} of orders failed (and 1 more failed): {REASON}",
+            f"run {run} of payments failed: its cluster is gone",
+        ]
+        assert failed.read(now) == told
+        whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
+        assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]

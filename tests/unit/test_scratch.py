@@ -1,8 +1,13 @@
-"""What is written before it is named: no two writes share a file, and who deletes one under a writer makes one clear error."""
+"""What is written before it is named: no two writes share a file, and what a killed process leaves goes with the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,13 +18,11 @@ from pipeline_defs.adapters.lake.stores import open_store
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.settings import PROJECT
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import Dead, SmallWorld, Writer
 
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def linking(monkeypatch: pytest.MonkeyPatch, tree: str, before: Callable[[], None], after: Callable[[], None]) -> None:
@@ -151,3 +154,36 @@ def test_a_run_that_dies_abandons_only_the_scan_that_it_had_begun(tmp_path: Path
     world.land()
     (verdict,) = [offsets for offsets in world.coverage.log.ranges if world.coverage.is_landed(offsets)]
     assert world.shown() == dict.fromkeys(range(verdict.start, verdict.end), 1)
+
+
+OWNER = """
+import sys
+from pipeline_defs.adapters.system.locks import scratch
+(scratch() / "copy.parquet").write_bytes(b"rows")
+print(scratch(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Give a process that has a temporary file below a folder, and the folder of its own."""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+
+
+def test_temporary_files_of_a_process_that_was_killed_go_with_the_next_one(tmp_path: Path) -> None:
+    """Those of a lake in a bucket are as large as its files; who works keeps its own, and who ends deletes them."""
+    with owner(tmp_path) as (works, kept):
+        with owner(tmp_path) as (dies, left):
+            dies.send_signal(signal.SIGKILL)
+            dies.wait()
+            assert (left / "copy.parquet").exists(), "the fault: nobody has deleted it"
+        with owner(tmp_path) as (_, own):
+            assert sorted(tmp_path.iterdir()) == sorted([kept, own])
+            assert (kept / "copy.parquet").exists() and works.poll() is None
+        assert [*tmp_path.iterdir()] == [kept]
+    assert [*tmp_path.iterdir()] == []

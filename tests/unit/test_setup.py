@@ -86,29 +86,21 @@ def test_make_alone_lists_every_target_in_one_line_each(tree: Path, tools: Path)
     assert all(len(line.split(maxsplit=2)) == 3 for line in done.stdout.splitlines())
 
 
-def test_java_11_is_named_and_refused_before_anything_is_made(tree: Path, tools: Path) -> None:
-    write_java(tools, "11.0.22")
-    line = only_line(run_make(tree, clean_environ(tools), "setup", f"PYTHON={sys.executable}"))
-    assert line == (
-        f"setup: Java at {tools}/java (from PATH) is too old: found version 11.0.22, expected 17 or newer; "
-        f"install it or set JAVA_HOME"
-    )
-    assert not (tree / ".venv").exists()
-    assert not (tree / ".offsetlake").exists()
+NO_JAVA = "no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java 17 or newer or set JAVA_HOME"
+OLD_JAVA = "Java at {0}/java (from PATH) is too old: found version {1}, expected 17 or newer; install it or set JAVA_HOME"
 
 
-def test_no_java_is_said_before_anything_is_made(tree: Path, tools: Path) -> None:
-    line = only_line(run_make(tree, clean_environ(tools), "setup", f"PYTHON={sys.executable}"))
-    assert line == (
-        "setup: no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java 17 or newer or set JAVA_HOME"
-    )
-    assert not (tree / ".venv").exists()
-
-
-def test_make_test_stops_at_a_wrong_java_and_skips_nothing(tree: Path, tools: Path) -> None:
-    write_java(tools, "1.8.0_392")
-    line = only_line(run_make(tree, clean_environ(tools), "test", f"PYTHON={sys.executable}"))
-    assert "found version 1.8.0_392, expected 17 or newer" in line
+@pytest.mark.parametrize(
+    ("version", "target", "said"), [("11.0.22", "setup", OLD_JAVA), (None, "setup", NO_JAVA), ("1.8.0_392", "test", OLD_JAVA)]
+)
+def test_a_wrong_java_is_said_before_anything_is_made_and_no_test_is_skipped(
+    tree: Path, tools: Path, version: str | None, target: str, said: str
+) -> None:
+    if version is not None:
+        write_java(tools, version)
+    line = only_line(run_make(tree, clean_environ(tools), target, f"PYTHON={sys.executable}"))
+    assert line == f"setup: {said.format(tools, version)}"
+    assert not (tree / ".venv").exists() and not (tree / ".offsetlake").exists()
 
 
 @pytest.mark.parametrize("given", [True, False])

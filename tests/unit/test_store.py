@@ -62,19 +62,14 @@ def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
     assert store.size("data/orders") == len(b"no folder"), "the control"
 
 
-def test_a_lost_answer_of_a_write_that_happened_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-47]"""
+@pytest.mark.parametrize(("do", "answer"), [(True, Answer.COMMITTED), (False, Answer.CONFLICT)])
+def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: bool, answer: Answer) -> None:
+    """[R-47] It happened and is a commit, or another was first and it is a conflict."""
     store = open_store(str(tmp_path))
-    monkeypatch.setattr(os, "link", losing_the_answer(do=True))
-    assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
-
-
-def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-47]"""
-    store = open_store(str(tmp_path))
-    store.put_new("plan/0.json", b"theirs", "staging/a")
-    monkeypatch.setattr(os, "link", losing_the_answer(do=False))
-    assert store.put_new("plan/0.json", b"ours", "staging/b") is Answer.CONFLICT
+    if not do:
+        store.put_new("plan/0.json", b"theirs", "staging/a")
+    monkeypatch.setattr(os, "link", losing_the_answer(do=do))
+    assert store.put_new("plan/0.json", b"ours", "staging/b") is answer
 
 
 def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

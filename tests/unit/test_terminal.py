@@ -1,11 +1,13 @@
-"""What a command prints of records, topics and errors is literal: no markup, no control character reaches the terminal."""
+"""What a command prints is literal and read at a glance, and nothing that takes longer than 3 seconds is silent."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+import time
 import unicodedata
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +15,16 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from pipeline_defs.cli import commands, show, terminal
 from pipeline_defs.cli import progress as bar
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.look import glance
 from pipeline_defs.cli.work import read
+from pipeline_defs.core.errors import UnknownTopic
 from pipeline_defs.landing.auditing import Finding
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.topics import NO_TOPICS
 
@@ -190,3 +195,138 @@ def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.
 def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
     for value in ("x" * show.LONGEST_SHOWN, b"\xff" * 100, 12345, None):
         assert "in all" not in str(show.cell(value))
+
+
+NOW_MS = 1_700_000_000_000
+BILLIONS = 4_294_967_296
+
+
+def document(topic: str, **changed: Any) -> dict[str, Any]:
+    row = {
+        "partition": 11,
+        "landed_offset": BILLIONS,
+        "end_offset": BILLIONS + 123_456_789,
+        "lag": 123_456_789,
+        "lag_seconds": 7200.0,
+        "pending_ranges": 1234,
+        "failed_ranges": 3,
+        "last_landed_at_ms": NOW_MS - 95_000,
+        "seconds_to_loss": 90_000.0,
+        "open_transactions": [],
+    }
+    totals = {
+        "lag": 12 * 123_456_789,
+        "lag_bytes": 2**40,
+        "lag_seconds": 7200.0,
+        "landed_per_second": 123_456.7,
+        "pending_ranges": 14_808,
+        "failed_ranges": 36,
+        "landed_ranges": 99_999,
+        "seconds_to_loss": 90_000.0,
+        "next_action": "nothing to do: everything is landed",
+    }
+    return {"topic": topic, "generation": 2, **totals, "partitions": [row], "tables": [], **changed}
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Console:
+    """Is a terminal of 100 columns that remembers what it was shown."""
+    console = Console(width=100, record=True, highlight=False, file=io.StringIO())
+    monkeypatch.setattr(show, "OUT", console)
+    monkeypatch.setattr(glance, "OUT", console)
+    return console
+
+
+def test_a_hundred_columns_are_enough_for_billions(printed: Console) -> None:
+    glance.print_status([document("flights")], NOW_MS, by_partition=True)
+    text = printed.export_text()
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= 100, text
+    (total,) = [line for line in lines if "│ flights" in line]
+    (partition,) = [line for line in lines if "4,294,967,296" in line]
+    assert [word.strip() for word in total.split("│")[1:-1]] == [
+        *("flights", "1,481,481,468", "1.0 TiB", "2 h", "123,457", "14,808", "36", "99,999", "25 h")
+    ]
+    assert [word.strip() for word in partition.split("│")[1:-1]] == [
+        *("11", "4,294,967,296", "4,418,424,085", "123,456,789", "2 h", "1,234", "3", "95 s ago", "25 h")
+    ]
+    assert "flights: nothing to do: everything is landed" in lines
+
+
+def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
+    error = {"error": "no such topic", "kind": "unknown_topic"}
+    absent = {"topic": "absent", **error, "next_action": "create it", "partitions": [], "tables": []}
+    glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
+    text = printed.export_text()
+    assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
+
+
+FIRST_SECONDS = bar.FIRST_SECONDS
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Shows the progress of work that waits until something has been shown of it."""
+
+    def run(*, is_terminal: bool) -> str:
+        out = io.StringIO()
+        monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
+        deadline = time.monotonic() + 60
+        with bar.progress("landing flights", 12) as work:
+            work.count(3, 12)
+            while not {"3/12", "3 of 12"} & set(re.findall(r"\d+(?:/| of )12", out.getvalue())):
+                assert time.monotonic() < deadline, out.getvalue()
+                time.sleep(0.01)
+        return out.getvalue()
+
+    return run
+
+
+def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(
+    shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(bar, "EVERY_SECONDS", 0.02)  # the first line may be there before anything is done
+    line = shown(is_terminal=False).splitlines()[-1]
+    assert re.match(r"landing flights: 3 of 12 in \d+ s, ", line)
+    assert line.endswith("s left")
+
+
+def test_a_terminal_gets_a_bar(shown: Callable[..., str]) -> None:
+    assert "3/12" in shown(is_terminal=True)
+
+
+def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that runs a hundred quick commands reads none of it; and 3 seconds are never silent."""
+    out = io.StringIO()
+    monkeypatch.setattr(bar, "ERRORS", Console(file=out))
+    assert FIRST_SECONDS < 3
+    monkeypatch.setattr(bar, "FIRST_SECONDS", 600)  # what is quick, however slow this machine is
+    with bar.progress("asking DuckDB"):
+        pass
+    assert out.getvalue() == ""
+
+
+TOPIC_COMMANDS = (
+    *("plan x", "land x --pending", "backfill x --all", "status x", "losses x", "accept-loss x 0-0-1", "map x"),
+    *("trace x 0 7", "audit x", "metrics x", "rebuild x", "compact x"),
+    *("decode x --due", "dead-letters x", "latest x"),
+)
+
+
+@pytest.mark.parametrize("line", TOPIC_COMMANDS)
+def test_no_command_reads_the_project_in_silence(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading Dagster and the topics takes seconds on a slow machine: what is waited for is said, by every bar."""
+    out = io.StringIO()
+    monkeypatch.setattr(bar, "ERRORS", Console(file=out, width=120))
+    monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
+    deadline = time.monotonic() + 60
+
+    def load() -> TopicFiles:
+        while not out.getvalue():
+            assert time.monotonic() < deadline, "nothing is said"
+            time.sleep(0.01)
+        return NO_TOPICS
+
+    monkeypatch.setattr(show, "load_topics", load)
+    assert isinstance(CliRunner().invoke(cli, line.split()).exception, UnknownTopic)

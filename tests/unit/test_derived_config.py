@@ -1,4 +1,4 @@
-"""What defs.yaml may say of latest records, what is refused, and what Dagster is given then."""
+"""What defs.yaml may say of event days and latest records, what is refused, and what Dagster is given then."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.orchestration.topic_defs import build_latest
+from pipeline_defs.orchestration.topic_defs import build_days, build_latest
 from pipeline_defs.topics import Topic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
 
 
+DECODE = "decode: {value: {format: json, inline_schema: 'at TIMESTAMP'}}\n"
 JSON = "decode: {value: {format: json, inline_schema"
 
 
@@ -51,11 +54,25 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
         ("decode: {}\nlatest: {sequence: 7}", "sequence"),
         ("decode: {}\nlatest: {files: 4}", "files"),
+        *(
+            (f"{DECODE}days: {text}", found)
+            for text, found in (
+                ("{}", "start"),
+                ("{start: 2013-1-1}", "expected a day such as 2013-01-01, found '2013-1-1'"),
+                ("{start: 2013-01-01T00:00:00Z}", "expected a day such as 2013-01-01, found '2013-01-01"),
+                ("{start: yesterday}", "expected a day such as 2013-01-01, found 'yesterday'"),
+                ("{start: 2013-01-01, unit: hours}", "topic orders has wrong `days`.*expected unit s, ms or us, found 'hours'"),
+                ("{start: 2013-01-01, event_time: value..at}", "expected a column's path such as value.ordered_at"),
+                ("{start: 2013-01-01, column: at}", "column"),
+            )
+        ),
+        ("days: {start: 2013-01-01}", "topic orders has `days` and no `decode`, expected both"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, found: str) -> None:
-    with pytest.raises(Exception, match=found):
+    with pytest.raises(Exception, match=found) as caught:
         read(text)
+    assert isinstance(caught.value, BadSetting | ValueError | dg.DagsterError)
 
 
 def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
@@ -72,3 +89,36 @@ def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
     assert [job.name for job in definitions.jobs or []] == ["latest_orders"]
     assert not definitions.sensors
     assert len(list(definitions.asset_checks or [])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{start: 2013-01-01}", Days("2013-01-01")),
+        ("{start: '2013-01-01', event_time: value.at}", Days("2013-01-01", EventTime("value.at"))),
+        ("{start: 2013-01-01, event_time: offset, unit: ms}", Days("2013-01-01", EventTime("offset", "ms"))),
+    ],
+)
+def test_days_begin_on_a_day_and_are_by_a_column(text: str, expected: Days) -> None:
+    """A date may stand without quotes, as people write it."""
+    topic = read(f"{DECODE}days: {text}")
+    assert topic.days == expected
+    assert topic.decode is not None
+    assert topic.decode.event_time == expected.event_time
+
+
+def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> None:
+    """Its parent is the decoded asset as a whole: a day may come from any range."""
+    topic = read(f"{DECODE}days: {{start: 2013-01-01}}")
+    defs = build_days(topic, "/srv/lake")
+    (asset,) = defs.assets or []
+    assert isinstance(asset, dg.AssetSpec)
+    spec = asset
+    (dependency,) = spec.deps
+    assert (spec.key, dependency.asset_key) == (topic.days_key, topic.decoded_key)
+    assert isinstance(dependency.partition_mapping, dg.AllPartitionMapping)
+    assert spec.partitions_def == dg.DailyPartitionsDefinition("2013-01-01", end_offset=1)
+    assert spec.metadata["dagster/uri"] == "/srv/lake/tables/decoded/orders"
+    assert "A record that comes late" in (spec.description or "")
+    assert not [*(defs.jobs or []), *(defs.sensors or []), *(defs.asset_checks or [])], "it is told of, not made"
+    assert not build_days(read(DECODE)).assets

@@ -1,0 +1,713 @@
+"""A raw table over real files without Spark: what finds rows of dropped files, and what is said on a bad day."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+
+from pipeline_defs.adapters.lake.disk_store import DiskStore
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.latest_table import LatestTable
+from pipeline_defs.cli.work import compact as command
+from pipeline_defs.core.errors import (
+    BrokenManifest,
+    BrokenPlanLog,
+    DamagedFile,
+    LakeUnavailable,
+    RangeFilesKept,
+    Refused,
+    TableFileGone,
+)
+from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.steps import no_step
+from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
+from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
+from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
+from pipeline_defs.landing import staging_places
+from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
+from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.landing.redo import verify_expired
+from pipeline_defs.landing.standing import Digests, landed_files
+from pipeline_defs.tables.compaction import RawTable
+from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
+from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
+from tests.support.dropped import (
+    R,
+    another,
+    compacted,
+    damage,
+    drop,
+    dropped,
+    land,
+    land_each,
+    planned,
+    replace_by_nothing,
+    root,
+    run_compact,
+    shown,
+    view,
+)
+from tests.support.interleaving import Dead, SmallWorld, watch_obstore
+from tests.support.strategies import EPOCH_MS, TOPIC, World, decide, provenance
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Is a lake with six planned ranges."""
+    return planned(tmp_path)
+
+
+def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
+    """[R-72] No gap, nothing to land again, the digest holds, each row is there; a glob shows what was not dropped.
+
+    What was staged for a file goes with it, and nothing is left in staging.
+    """
+    manifests, _ = compacted(lake)
+    assert all(lake.store.exists(each.file.path) for each in manifests if each.file), "the control"
+    before = {*(root(lake) / "staging").iterdir()}
+    assert drop(lake) == [DropVerdict(offsets) for offsets in R[:3]]
+    assert {*(root(lake) / "staging").iterdir()} <= before
+    assert not any(lake.store.exists(each.file.path) for each in manifests if each.file)
+    land(lake, R[3])
+    other = another(lake)
+    assert shown(lake) == ["30"] and view(lake) == [*range(40)]
+    assert other.coverage(TOPIC).pending() == R[4:]
+    for check in (check_tiling, check_published):
+        assert check(TOPIC, other).violations == ()
+    append_landed(TOPIC, other, lambda: EPOCH_MS)
+    assert check_table(TOPIC, other).violations == ()
+    with landed_files(manifests, other) as files:
+        assert [pq.read_table(files[offsets].path)["offset"].to_pylist() for offsets in R[:3]] == [
+            [*range(each.start, each.end)] for each in R[:3]
+        ]
+    _, rows = Duck(other, [TOPIC]).query("SELECT key, file = compacted_file FROM ranges WHERE state = 'landed' ORDER BY start")
+    assert rows == [("0-0-10", True), ("0-10-20", True), ("0-20-30", True), ("0-30-40", None)]
+    assert drop(lake) == [], "once"
+
+
+def test_only_what_was_landed_long_ago_and_is_compacted_whole_is_dropped(lake: Lake) -> None:
+    """[R-72] Not what is younger than asked for, not what is not compacted, not what has a second file."""
+    manifests, _ = compacted(lake)
+    land(lake, R[3])
+    at = manifests[0].provenance.landed_at_ms
+    assert plan_dropping(TOPIC, lake, at + 30 * DAY_MS - 1, 30 * 86_400) == []
+    (found,) = plan_dropping(TOPIC, lake, at + 30 * DAY_MS, 30 * 86_400)
+    assert [manifest.offsets for manifest in found.manifests] == R[:3]
+    double = root(lake) / published_path(manifests[1]).replace(".parquet", ".attempt-1.parquet")
+    double.write_bytes((root(lake) / published_path(manifests[1])).read_bytes())
+    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+
+
+def test_what_was_compacted_just_now_is_not_dropped(lake: Lake) -> None:
+    """[R-72] However old its ranges are: who opened a view before still reads the range files."""
+    land_each(lake, R[:3])
+    run_compact(lake, at_ms=EPOCH_MS + 40 * DAY_MS)
+    assert plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS - 1, 30 * 86_400) == []
+    assert len(plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS, 30 * 86_400)) == 1
+
+
+def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
+    """[R-75] Else its offsets would be planned anew, in other ranges, and landed a second time."""
+    dropped(lake)
+    for tree in ("plan", "manifests"):
+        (root(lake) / tree).rename(root(lake) / f"{tree}-lost")
+    with pytest.raises(BrokenPlanLog, match=f"tables/raw/{TOPIC}, and neither a plan log nor manifests: they are lost"):
+        another(lake).coverage(TOPIC)
+    (root(lake) / "manifests-lost").rename(root(lake) / "manifests")
+    with pytest.raises(BrokenPlanLog, match="newer steps are lost"):
+        another(lake).coverage(TOPIC)
+
+
+def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake: Lake) -> None:
+    """[R-72] Replaced, and the table has not heard of it yet: the next compaction has all of them as they are."""
+    compacted(lake)
+    land(lake, R[1], 1, b"w")
+    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+    run_compact(lake)
+    assert drop(another(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
+
+
+def test_landing_never_publishes_again_what_was_dropped(lake: Lake) -> None:
+    """[R-73] Not by an attempt that stood still since it committed the range: its rows would be shown by a glob again."""
+    manifests, _ = dropped(lake)
+    assert another(lake).publish(manifests[0]) is not None
+    assert shown(lake) == [] and another(lake).is_published(manifests[0])
+
+
+def test_a_dropped_range_is_replaced(lake: Lake) -> None:
+    """[R-63] [R-73] The new revision is in `data/`, its siblings are read in what is left of the compacted file."""
+    dropped(lake)
+    land(lake, R[1], 1, b"w")
+    assert view(lake) == [*range(30)], "before the table has it"
+    append(lake)
+    assert view(lake) == [*range(30)] and shown(lake) == ["10"]
+    table = raw_table_log(TOPIC, lake.store).read()
+    assert sorted(file.rows for file in table.files.values()) == [10, 10, 10]
+    assert check_table(TOPIC, another(lake)).violations == () and check_published(TOPIC, another(lake)).violations == ()
+    values = Duck(another(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
+    assert values[1] == [(b"w",)]
+    run_compact(lake)
+    assert drop(lake) == [DropVerdict(R[1])]
+    assert view(lake) == [*range(30)] and shown(lake) == []
+    assert vacuum(lake, EPOCH_MS + 10**12) and view(lake) == [*range(30)]
+
+
+def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
+    """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
+    compacted(lake)
+
+    def replaced(step: str, key: str = "", **_: object) -> None:
+        if (step, key) == ("drop_marked", R[0].key):
+            land(another(lake), R[1], 1, b"w")
+
+    found = drop(lake, replaced)
+    assert found == [DropVerdict(R[0]), DropVerdict(R[1], "it was replaced meanwhile"), DropVerdict(R[2])]
+    append(lake)
+    assert shown(lake) == ["10"] and view(lake) == [*range(30)]
+    assert check_table(TOPIC, another(lake)).violations == ()
+
+
+def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-73] [R-75] After the marks were read, or after the files were: no range counts as gone."""
+    compacted(lake)
+    other, listed = another(lake), []
+    read = other.store.list
+
+    def list_late(prefix: str, after: str | None = None) -> dict[str, int]:
+        if prefix == f"data/{TOPIC}" and not listed:
+            listed.append(prefix)
+            drop(another(lake))
+        return read(prefix, after)
+
+    monkeypatch.setattr(other.store, "list", list_late)
+    assert other.coverage(TOPIC).pending() == R[3:] and listed
+
+
+def test_a_compacted_file_that_is_gone_is_read_no_more_while_range_files_are_there(lake: Lake) -> None:
+    """[R-62] A view shows the range files then, and the audit says what to do; done, the table is whole."""
+    _, path = compacted(lake)
+    path.unlink()
+    assert view(lake) == [*range(30)]
+    violations = check_table(TOPIC, lake).violations
+    assert "is not there" in violations[0] and "move" in violations[1]
+    (path.parent).rename(path.parent.with_name("away"))
+    append(lake)
+    assert check_table(TOPIC, lake).violations == ()
+
+
+def test_rows_that_are_nowhere_are_named_by_whoever_needs_them(lake: Lake) -> None:
+    """[R-74] The compacted file of dropped ranges was changed, or is gone: audit, redo, reading and views say which."""
+    manifests, path = dropped(lake)
+    content = path.read_bytes()
+    for spoil, said in ((damage, "restore that from a backup"), (Path.unlink, "is not there, expected")):
+        path.write_bytes(content)
+        spoil(path)
+        published = check_published(TOPIC, lake).violations
+        assert len(published) == 3 and all(said in each and str(path) in each for each in published)
+        assert "restore these files from a backup" in check_table(TOPIC, lake).violations[-1]
+        assert str(path) in str(verify_expired(R[0], manifests[0], "Kafka has deleted it", lake).violations)
+        with pytest.raises(TableFileGone, match="was dropped, and"), landed_files(manifests, lake):
+            pass
+    with pytest.raises(TableFileGone, match="does not have its rows any more"):
+        view(lake)
+
+
+def test_a_table_that_is_gone_with_dropped_rows_is_not_made_anew_without_them(lake: Lake) -> None:
+    """[R-74] The next run says so, and so do the views; the folder brought back, all is as before."""
+    _, path = dropped(lake)
+    away = path.parent.with_name("away")
+    path.parent.rename(away)
+    with pytest.raises(LakeUnavailable, match="cannot add range"):
+        append(another(lake))
+    duck = Duck(another(lake), [TOPIC, "other"])
+    assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
+    with pytest.raises(TableFileGone, match="restore the table's folder from a backup"):
+        duck.query(f'SELECT * FROM "{TOPIC}"')
+    with pytest.raises(Refused, match="Referenced column"):
+        duck.query(f'SELECT "{TOPIC}" FROM other')
+    away.rename(path.parent)
+    assert view(lake) == [*range(30)]
+
+
+def test_a_drop_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
+    """[R-75] Without it its range would count as pending, and be landed again where Kafka has it."""
+    dropped(lake)
+    mark = root(lake) / manifest_path(TOPIC, R[1], 1)
+    mark.write_text("{")
+    with pytest.raises(BrokenManifest, match=r"cannot be read.*restore it from a backup"):
+        another(lake).coverage(TOPIC)
+
+
+def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(lake: Lake) -> None:
+    """[R-62] By another compaction, or by a replace, between reading and committing."""
+    land_each(lake, R[:3])
+    inner = list[CompactionVerdict]()
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "compaction_named" and not inner:
+            inner.extend(run_compact(another(lake)))
+
+    (outer,) = run_compact(lake, overtake)
+    assert (inner[0].outcome, outer.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.OVERTAKEN)
+    log = raw_table_log(TOPIC, lake.store)
+    (file,) = log.read().files.values()
+    assert inner[0].file is not None and file.path == inner[0].file.path
+    assert [path for path in lake.store.list(log.folder) if ".c-" in path] == [f"{log.folder}/{file.path}"]
+
+    def replaced(step: str, **_: object) -> None:
+        if step == "compaction_named":
+            land(another(lake), R[4], 1, b"w")
+            append(another(lake))
+
+    land_each(lake, R[3:])
+    (verdict,) = run_compact(lake, replaced)
+    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(60)]
+
+
+def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
+    """[R-61] Nothing is compacted across a range that is to be landed yet, or with one that was replaced since."""
+    land_each(lake, [R[0], R[1], R[3], R[4]])
+    append(lake)
+    one, other = RawTable(TOPIC, lake).find(10**9, every=True)
+    assert (one.offsets, other.offsets) == (OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 30, 50))
+    land(lake, R[1], 1, b"w")
+    assert [group.offsets for group in RawTable(TOPIC, another(lake)).find(10**9, every=True)] == [other.offsets]
+    land(lake, R[2])
+    append(another(lake))
+    (group,) = RawTable(TOPIC, another(lake)).find(10**9, every=True)
+    assert group.offsets == OffsetRange(0, 0, 0, 50)
+
+
+def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
+    """[R-65] One more than a thousand. Fewer wait until they weigh enough; and so does a large one with few behind it."""
+    lake, topic, tail = Lake(str(tmp_path)), World(), Tail()
+    topic.grow(0, MANY_FILES + 2)
+    while step := plan(tail, topic.observe(tail), Policy(records_per_range=1), EPOCH_MS):
+        lake.commit_step(step)
+        tail = step.after(tail)
+    log = lake.read_plan_log(TOPIC)
+
+    def groups(files: int, first_bytes: int) -> list[RawGroup]:
+        sizes = dict(zip(log.ranges, [first_bytes, *[4_000] * (files - 1)], strict=False))
+        coverage = Coverage(log, {offsets: manifest_of(offsets, size) for offsets, size in sizes.items()}, sizes)
+        due = find_due_by_files(coverage, Snapshot())
+        table = apply(Commit([file_of(each, name_of(each)) for each in due.adds], {}, due.transactions), Snapshot())
+        return find_groups(coverage, table, 10**9)
+
+    assert groups(MANY_FILES, 4_000) == []
+    assert [len(group.files) for group in groups(MANY_FILES + 1, 4_000)] == [MANY_FILES + 1]
+    assert groups(MANY_FILES + 1, 10**8) == [], "the control: the large one is not written again, so the others are too few"
+    assert [len(group.files) for group in groups(MANY_FILES + 2, 10**8)] == [MANY_FILES + 1]
+
+
+def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
+    file = StagedFile("staging/x", size, "ab" * 32, 1, offsets.start, offsets.start, EPOCH_MS, EPOCH_MS)
+    return Manifest(TOPIC, offsets, file, (), provenance(offsets), 0, schema={})
+
+
+def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake: Lake) -> None:
+    """[R-63] Its rows leave the table, be they compacted or not, and nothing is due or amiss by it."""
+    manifests = land_each(lake, R[:3])
+    for number in range(2):
+        replace_by_nothing(lake, manifests[number])
+        append(lake)
+        assert check_table(TOPIC, another(lake)).violations == ()
+        assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
+        run_compact(lake)
+    assert raw_table_log(TOPIC, lake.store).read().transactions["settled"] == 5
+
+
+@pytest.mark.parametrize("names", [["Flights", "flights"], ["ranges"], ["Losses"]])
+def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, names: list[str]) -> None:
+    """Identifiers are read without case: instead of the wrong rows there is an error that says so."""
+    duck = Duck(lake, [*names, "other"])
+    assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
+    with pytest.raises(Refused, match=f"(?i)topic {names[-1]} has no view: DuckDB cannot tell it from"):
+        duck.query(f'SELECT * FROM main."{names[-1]}"' if len(names) > 1 else f'SELECT * FROM decoded."{names[-1]}"')
+
+
+def test_a_view_takes_no_column_from_the_folder_of_the_lake(tmp_path: Path) -> None:
+    """A lake below `env=prod` has the columns that any other has."""
+    lake, topic = Lake(str(tmp_path / "env=prod")), World()
+    topic.grow(0, 10)
+    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    lake.commit_step(step)
+    land(lake, R[0])
+    assert "env" not in Duck(lake, [TOPIC]).query(f'SELECT * FROM "{TOPIC}"')[0]
+
+
+def append(lake: Lake) -> int:
+    return append_landed(TOPIC, lake, lambda: EPOCH_MS)
+
+
+def rot(path: Path) -> None:
+    """Puts a whole Parquet file with other rows in its place."""
+    rows = pq.read_table(path)
+    others = pa.array([b"rotten"] * rows.num_rows, pa.binary())
+    pq.write_table(rows.set_column(rows.schema.get_field_index("value"), "value", others), path)
+
+
+@pytest.mark.parametrize("spoil", [rot, damage, Path.unlink])
+def test_a_compacted_file_that_is_not_as_the_log_says_is_never_cut(lake: Lake, spoil: Callable[[Path], None]) -> None:
+    """[R-63] Its rows would get a new name and a new digest; it stays as it is and is named, and the others are appended."""
+    _, path = compacted(lake)
+    content = path.read_bytes()
+    spoil(path)
+    land(lake, R[1], 1, b"w")
+    land(lake, R[3])
+    for _ in range(2):
+        with pytest.raises(DamagedFile, match="the next run makes the table anew") as error:
+            append(another(lake))
+        (said,) = error.value.violations
+        assert str(path) in said and "expected" in said
+        table = raw_table_log(TOPIC, lake.store).read()
+        assert (table.version, {file.rows for file in table.files.values()}) == (2, {30, 10}), "the others, once"
+    land(lake, R[4])
+    with pytest.raises(DamagedFile):
+        run_compact(another(lake))
+    assert len(raw_table_log(TOPIC, lake.store).read().files) == 2, "the others are compacted too"
+    path.write_bytes(content)
+    append(another(lake))
+    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(50)]
+
+
+@pytest.mark.parametrize(("module", "name"), [(pq, "write_table"), (staging_places, "canonicalize")])
+def test_a_disk_that_is_full_while_a_file_is_cut_is_said(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """[R-63] As anywhere: with the place, and that the next run goes on; the table stays as it was."""
+    compacted(lake)
+    land(lake, R[1], 1, b"w")
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, full)
+        with pytest.raises(LakeUnavailable, match=r"No space left .* make room on that disk"):
+            append(another(lake))
+    append(another(lake))
+    assert check_table(TOPIC, another(lake)).violations == ()
+
+
+@pytest.mark.parametrize("spoil", [damage, Path.unlink])
+def test_a_file_of_the_table_that_is_changed_or_gone_is_not_compacted(lake: Lake, spoil: Callable[[Path], None]) -> None:
+    """[R-61] It is named, with what to do, and the table stays as it was."""
+    land_each(lake, R[:2])
+    append(another(lake))
+    before = raw_table_log(TOPIC, lake.store).read()
+    path = root(lake) / f"tables/raw/{TOPIC}" / next(iter(before.files))
+    spoil(path)
+    (verdict,) = run_compact(lake)
+    (said,) = verdict.violations
+    assert verdict.outcome is CompactionOutcome.FAILED and raw_table_log(TOPIC, lake.store).read() == before
+    if spoil is damage:
+        assert "nothing was compacted with it" in said
+    else:
+        assert f"{path} is not there" in said and f"offsetlake audit {TOPIC}" in said and "Errno" not in said
+
+
+def test_rows_that_stand_again_under_a_later_revision_are_dropped_again(lake: Lake) -> None:
+    """[R-72] The compacted file has the very bytes of the one before: what was said of that is not said of this revision."""
+    _, path = dropped(lake)
+    bytes_before = path.read_bytes()
+    land(lake, R[1], 1)
+    append(another(lake))
+    (verdict,) = run_compact(lake)
+    assert verdict.file is not None
+    assert (path.parent / verdict.file.path).read_bytes() == bytes_before, "the control: equal bytes"
+    assert another(lake).coverage(TOPIC).dropped() == dict.fromkeys(R[:3], 0)
+    assert drop(lake) == [DropVerdict(R[1])]
+    coverage = another(lake).coverage(TOPIC)
+    assert coverage.dropped() == {R[0]: 0, R[1]: 1, R[2]: 0} and coverage.is_landed(R[1]) and view(lake) == [*range(30)]
+
+
+def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
+    """[R-72] Its file of no rows stays in `data/`: the table has none of it, and is not asked for it."""
+    manifests, _ = compacted(lake)
+    replace_by_nothing(lake, manifests[1])
+    append(another(lake))
+    run_compact(lake)
+    assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(another(lake)) == []
+    assert shown(lake) == ["10"] and view(lake) == [*range(10), *range(20, 30)]
+    newest = another(lake).newest(manifests[1])
+    newest = another(lake).commit_manifest(newest.dropped(EPOCH_MS))
+    another(lake).delete_given_up(newest)
+    assert shown(lake) == [] and check_published(TOPIC, another(lake)).violations == (), "as somebody else has dropped it"
+    assert view(lake) == [*range(10), *range(20, 30)]
+    with landed_files([newest], another(lake)) as files:
+        assert pq.read_table(files[R[1]].path).num_rows == 0
+
+
+@pytest.mark.parametrize("cure", ["replace", "drop"])
+def test_a_range_file_that_rots_between_its_mark_and_its_end_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cure: str
+) -> None:
+    """[R-73] By what the audit advises, or by the drop's end: the table has the rows."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.has_raw_table = True
+    world.land()
+    world.compact()
+
+    def die(step: str, **_: object) -> None:
+        if step == "drop_marked":
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.drop(on_step=die)
+    (path, _) = sorted((tmp_path / "data").rglob("*.parquet"))
+    damage(path)
+    assert {each.outcome for each in world.land("redo")} == {Outcome.FAILED, Outcome.UNCHANGED}
+    assert len(check_published(TOPIC, world.lake).violations) == 1
+    if cure == "replace":
+        world.land("replace")
+    else:
+        world.drop()
+    assert check_published(TOPIC, world.lake).violations == ()
+    assert world.standing() == dict.fromkeys(range(6), 1)
+    world.drop()
+    assert world.shown() == {} and world.standing() == dict.fromkeys(range(6), 1)
+
+
+def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> None:
+    """[R-81] A vacuum, or a power cut, took it away: of a compaction, and of what is left of a file that was cut."""
+
+    def lose(step: str, **_: object) -> None:
+        if step in {"compaction_named", "link_to_table"}:
+            for path in (root(lake) / log.folder).glob("*.c-*"):
+                if path.name not in log.read().files:
+                    path.unlink()
+
+    log = raw_table_log(TOPIC, lake.store)
+    land_each(lake, R[:3])
+    append(another(lake))
+    before = log.read()
+    (verdict,) = run_compact(lake, lose)
+    assert verdict.outcome is CompactionOutcome.FAILED and "is not there any more" in verdict.violations[0]
+    assert log.read() == before
+    run_compact(lake)
+    before = log.read()
+    land(lake, R[1], 1, b"w")
+    with pytest.raises(LakeUnavailable, match="is not there any more"):
+        append_landed(TOPIC, another(lake), lambda: EPOCH_MS, on_step=lose)
+    assert log.read() == before
+    append(another(lake))
+    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(30)]
+
+
+def test_the_vacuum_deletes_nothing_of_a_table_that_misses_a_file(lake: Lake) -> None:
+    """[R-84] What is left of an earlier version may be all that there is of some rows."""
+    _, path = compacted(lake)
+    small = sorted((root(lake) / "tables").rglob("*.r000.parquet"))
+    content = path.read_bytes()
+    path.unlink()
+    deleted, (error,) = vacuum(lake, EPOCH_MS + 8 * DAY_MS)
+    assert (
+        deleted == []
+        and error.kind == "damaged_file"
+        and f"{path} is not there; nothing of the table was deleted" in str(error)
+    )
+    assert is_vacuum_due(lake, EPOCH_MS + 8 * DAY_MS), "so that somebody is told"
+    path.write_bytes(content)
+    assert len(vacuum(lake, EPOCH_MS + 8 * DAY_MS)[0]) == len(small) == 3, "the control"
+
+
+def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path) -> None:
+    """[R-84] A MERGE that died leaves such a file. That delta-rs cannot open a lake is told, and ends no other table."""
+    folder = tmp_path / "lake" / "tables" / "latest" / "orders"
+    write_deltalake(str(folder), pa.table({"key": ["a"], "_deleted": [False]}))
+    shutil.copytree(tmp_path / "lake", tmp_path / "lake[1]")
+    old, new = folder / "part-old.parquet", folder / "part-new.parquet"
+    for path in (old, new):
+        path.write_bytes(b"of nobody")
+    week_ago = time.time() - 8 * 24 * 3600
+    os.utime(old, (week_ago, week_ago))
+    assert vacuum(Lake(str(tmp_path / "lake")), EPOCH_MS) == (["tables/latest/orders/part-old.parquet"], [])
+    assert not old.exists() and new.exists()
+    deleted, (error,) = vacuum(Lake(str(tmp_path / "lake[1]")), EPOCH_MS)
+    assert deleted == [] and "cannot be opened by delta-rs" in str(error)
+
+
+@pytest.mark.parametrize("skew_days", [-30, 30])
+def test_an_unnamed_file_ages_by_the_clock_that_dated_it(lake: Lake, monkeypatch: pytest.MonkeyPatch, skew_days: int) -> None:
+    """[R-84] The file system's: it may run behind this machine, so that a file of a moment ago looks a month old."""
+    compacted(lake)
+    name = compacted_name(R[3], "7c1b")
+    unnamed = f"{raw_table_log(TOPIC, lake.store).folder}/{name}"
+    lake.store.put_new(unnamed, b"x", "staging/t")
+    linked_at_ms, now_ms = lake.store.linked_at_ms, time.time_ns() // 1_000_000
+
+    def by_another_clock(path: str, days: int = skew_days) -> int | None:
+        at_ms = linked_at_ms(path)
+        return None if at_ms is None else at_ms + days * DAY_MS
+
+    monkeypatch.setattr(lake.store, "linked_at_ms", by_another_clock)
+    assert unnamed not in find_unnamed(TOPIC, lake, now_ms)
+    aged = lambda path: by_another_clock(path, skew_days - 8 * (path == unnamed))  # noqa: E731
+    monkeypatch.setattr(lake.store, "linked_at_ms", aged)
+    assert unnamed in find_unnamed(TOPIC, lake, now_ms), "the control: a week later"
+    assert lake.store.list("staging/clock") == {}
+
+
+def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake: Lake) -> None:
+    """[R-74] The file that had the rows a moment ago may be gone by now: no backup is needed."""
+    first, _ = dropped(lake)
+    (later, _) = land_each(lake, R[4:])
+    run_compact(lake)
+    drop(lake)
+    digests = Digests(another(lake))
+    assert digests.of(later) == later.digest
+    land(lake, R[3])
+    run_compact(lake)
+    assert vacuum(lake, EPOCH_MS + 8 * DAY_MS)[1] == []
+    assert [digests.of(each) for each in first] == [each.digest for each in first]
+    (path,) = (root(lake) / "tables").rglob("*.c-*")
+    path.unlink()
+    with pytest.raises(TableFileGone):
+        Digests(another(lake)).of(later)
+
+
+def test_a_range_that_is_replaced_while_it_is_audited_is_for_the_next_audit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-74] And compacted, and dropped: the table has none of the revision that the audit has read of, and needs none."""
+    dropped(lake)
+    other = another(lake)
+    read = other.coverage
+
+    def replaced(topic: str) -> Coverage:
+        found = read(topic)
+        land(lake, R[1], 1, b"w")
+        run_compact(lake)
+        assert drop(lake) == [DropVerdict(R[1])]
+        return found
+
+    monkeypatch.setattr(other, "coverage", replaced)
+    assert check_published(TOPIC, other).violations == ()
+
+
+def compact_twice_and_damage(lake: Lake) -> Path:
+    """Have two compacted files, of which the first, which is returned, was changed."""
+    _, path = compacted(lake)
+    land_each(lake, R[4:])
+    run_compact(lake)
+    damage(path)
+    return path
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: bool) -> None:
+    """[R-72] What a real run keeps, with the changed file as the reason, is not counted; and a dry one writes nothing."""
+    path = compact_twice_and_damage(lake)
+    verdicts = list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
+    assert [each.offsets for each in verdicts if str(path) in str(each.reason)] == R[:3]
+    assert [each.offsets for each in verdicts if not each.reason] == R[4:]
+    assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])
+    assert [*another(lake).coverage(TOPIC).dropped()] == ([] if is_dry else R[4:])
+    assert ("move" if is_dry else "restore") in check_table(TOPIC, lake).violations[-1]
+
+
+def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-72] Without --apply, and it ends as the real one would."""
+    compact_twice_and_damage(lake)
+    policy = SimpleNamespace(target_file_bytes=10**9)
+    edges = SimpleNamespace(
+        lake=another(lake),
+        decodings=Decodings(another(lake)),
+        now_ms=lambda: 2**53,
+        watch_step=no_step,
+        settings=SimpleNamespace(has_raw_table=True),
+    )
+    monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy, decode=None))
+    monkeypatch.setattr(command, "open_edges", lambda: edges)
+    found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d"])
+    assert "would drop 2 range files" in found.stdout and "would show their rows no more" in found.stdout
+    assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
+    assert shown(lake) == ["0", "10", "20", "40", "50"] and not another(lake).coverage(TOPIC).dropped()
+    edges.now_ms = lambda: EPOCH_MS
+    nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d"])
+    assert "would drop 0 range files" in nothing.stdout and "rows no more" not in nothing.stdout
+
+
+def test_a_range_file_that_somebody_deleted_is_read_in_the_table(lake: Lake) -> None:
+    """[R-62] What the table has was published: that its file in `data/` is gone takes no row out of a view."""
+    land_each(lake, R[:2])
+    append(another(lake))
+    assert isinstance(lake.store, DiskStore)
+    deleted = min(lake.store.folder.joinpath("data").rglob("*.parquet"))
+    deleted.unlink()
+    coverage = another(lake).coverage(TOPIC)
+    assert sum(map(coverage.is_landed, coverage.manifests)) == 1, "the control: it counts as landed no more"
+    assert view(lake) == [*range(20)]
+
+
+def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
+    """[R-62] Also where the table is empty yet: what is landed or appended later is not in it."""
+    land(lake, R[0])
+    duck = Duck(another(lake), [TOPIC])
+    land(lake, R[1])
+    append(another(lake))
+    assert duck.query(f'SELECT count(*) FROM "{TOPIC}"')[1] == [(10,)]
+    assert view(lake) == [*range(20)], "the control: another one"
+
+
+def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-88] Else the next update would delete a good one: a store that does not answer says nothing of what is there."""
+    table = LatestTable(lake, TOPIC)
+    table.start(pa.schema([("key", pa.string())]), anew=False)
+    real = deltalake.DeltaTable
+    monkeypatch.setattr(deltalake, "DeltaTable", Mock(side_effect=OSError("connection refused")))
+    with pytest.raises(LakeUnavailable, match=r"cannot read the table .*connection refused; nothing was written"):
+        table.read()
+    monkeypatch.setattr(deltalake, "DeltaTable", real)
+    standing = table.read()
+    assert standing is not None and not standing.damage, "the control"
+    silent = Mock(table_uri="file:///lake", transaction_version=Mock(side_effect=DeltaError("connection refused")))
+    with pytest.raises(LakeUnavailable, match=r"cannot read the table file:///lake: connection refused; nothing was"):
+        replace(standing, table=silent).applied("some-id")
+    assert standing.applied("some-id") is None, "the control"
+
+
+def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) -> None:
+    """Such a commit repeats no app transactions; those before it say what was in the table then."""
+    land_each(lake, R[:4])
+    append(another(lake))
+    log = raw_table_log(TOPIC, lake.store)
+    before = log.read()
+    path = next(iter(before.files))
+    remove = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
+    entry = Path(lake.store.url(f"{log.folder}/_delta_log/{before.version + 1:020d}.json"))
+    entry.write_text(json.dumps(remove) + "\n")
+    assert len(raw_table_log(TOPIC, lake.store).read().files) == 3, "the fault"
+    append(another(lake))
+    assert sum(file.rows for file in raw_table_log(TOPIC, lake.store).read().files.values()) == 40
+    assert check_table(TOPIC, another(lake)).violations == ()
+    version = raw_table_log(TOPIC, lake.store).read().version
+    append(another(lake))
+    assert raw_table_log(TOPIC, lake.store).read().version == version, "once"
