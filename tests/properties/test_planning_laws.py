@@ -151,14 +151,6 @@ def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
             assert count == could[partition] or max(got.values()) <= count + 1
 
 
-def test_loss_is_recorded_whatever_the_budget() -> None:
-    """[R-4] A budget bounds the ranges of a step, not what must be said."""
-    tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
-    state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
-    step = decide(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
-    assert [link.kind for link in step.links] == [LinkKind.LOST] * 5 + [LinkKind.RANGE]
-
-
 @given(st.permutations(range(5)))
 def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int]) -> None:
     """With a budget of one, the oldest record is the one that retention takes next."""

@@ -88,12 +88,6 @@ def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.
     assert wrong.text(TOPIC) in str(refused.value)
 
 
-@given(logs())
-def test_a_step_with_skips_reads_back_as_it_was_written(log: PlanLog) -> None:
-    for step in log.steps:
-        assert PlanStep.from_json(step.to_json(), "here") == step
-
-
 def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     """[R-92] Where it goes was asked of the topic before."""
     world = World()
