@@ -203,6 +203,17 @@ class World:
             with attempt:
                 assert condition()
 
+    def later(self, ms: int) -> None:
+        """Has the clock of this world's edges stand still, so much later than it was."""
+        moment = self.edges.now_ms() + ms
+        self.edges.now_ms = lambda: moment
+
+    def beside(self, name: str = "") -> World:
+        """Give a second topic of the same lake and Dagster instance, of ranges of 100 records that are cut at once."""
+        other = World(self.settings, self.folder, name or f"{self.name}-other")
+        other._instance, other.edges = self.instance, self.edges
+        return other
+
     def lake_afresh(self) -> None:
         """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
         (self.settings.dagster_home / FOLDER / self.name).unlink(missing_ok=True)
