@@ -23,7 +23,7 @@ from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.offsets import TopicRange
+from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
@@ -150,22 +150,20 @@ def double_it(world: SmallWorld, delivery: Delivery) -> None:
     assert 2 in world.shown().values(), "the fault: published under its own name before the commit"
 
 
-def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world: SmallWorld) -> None:
-    """[R-37] [R-49] What a stale attempt doubles under at_least_once stays, unnamed; under another policy tiling names it."""
-    double_it(world, Delivery.EFFECTIVELY_ONCE)
-    violation = tiling_violations(world.coverage)[0]
-    assert "may show its rows a second time" in violation
-    assert "--on-change replace" in violation
-    world.land("replace")
-    assert_all_is_shown_once(world)
+@pytest.mark.parametrize("policy", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
+def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world: SmallWorld, policy: Delivery) -> None:
+    """[R-37] [R-49] What a stale attempt doubles under at_least_once stays, unnamed; under another policy tiling names it.
 
-
-def test_a_double_under_at_least_once_is_no_violation(world: SmallWorld) -> None:
-    """[R-49] The control: the policy allows it, until a replace says which rows there are."""
-    world.delivery = Delivery.AT_LEAST_ONCE
-    double_it(world, world.delivery)
+    Until a replace says which rows there are.
+    """
+    world.delivery = policy
+    double_it(world, policy)
     assert set(world.shown()) == world.in_kafka()
-    assert tiling_violations(world.coverage) == []
+    said = tiling_violations(world.coverage)
+    if policy is Delivery.AT_LEAST_ONCE:
+        assert said == [], "the control"
+    else:
+        assert "may show its rows a second time" in said[0] and "--on-change replace" in said[0]
     world.land("replace")
     assert_all_is_shown_once(world)
 
@@ -448,12 +446,18 @@ def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
     assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
 
 
-def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWorld) -> None:
-    """[R-16] Landed, compacted, its manifest deleted: fewer rows than the file shows are not said to be landed."""
+def land_and_lose_a_manifest(world: SmallWorld) -> OffsetRange:
+    """Have the manifest of the first landed range deleted; return the range."""
     world.land()
-    offsets = world.coverage.log.links[0].offsets
+    offsets = first_of(world).offsets
     world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
     world.lake = world.open(Writer())
+    return offsets
+
+
+def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWorld) -> None:
+    """[R-16] Landed, compacted, its manifest deleted: fewer rows than the file shows are not said to be landed."""
+    land_and_lose_a_manifest(world)
     assert "its manifest is gone" in tiling_violations(world.coverage)[0]
     world.kafka.compact(100)
     (refused,) = world.land()
@@ -466,10 +470,7 @@ def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWor
 
 def test_a_file_without_a_manifest_is_kept_where_kafka_has_nothing_else(world: SmallWorld) -> None:
     """[R-16] Retention has taken the records, and their loss may be recorded: even a replace takes no row away."""
-    world.land()
-    offsets = world.coverage.log.links[0].offsets
-    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
-    world.lake = world.open(Writer())
+    offsets = land_and_lose_a_manifest(world)
     before = world.files()
     world.kafka.expire(0, 100)
     for mode in ("land", "replace"):
@@ -481,11 +482,8 @@ def test_a_file_without_a_manifest_is_kept_where_kafka_has_nothing_else(world: S
 
 def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: SmallWorld) -> None:
     """[R-16] The control: the file that stands is what Kafka has, so it is landed as it is."""
-    world.land()
+    land_and_lose_a_manifest(world)
     before = world.files()
-    offsets = world.coverage.log.links[0].offsets
-    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
-    world.lake = world.open(Writer())
     assert outcomes(world.land()) == [Outcome.LANDED]
     assert world.files() == before
     assert_all_is_shown_once(world)
