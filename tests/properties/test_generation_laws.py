@@ -66,16 +66,6 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
     assert plan(tail, world.observe(tail), policy, world.now_ms) is not None
 
 
-def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None:
-    """[R-5] Records that come and expire before the next tick are lost in the log, not unheard of."""
-    world, policy = World(), Policy(max_age_seconds=0)
-    tail = open_log(world, policy)
-    world.grow(0, 5)
-    world.expire(0, 100)
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
-    assert [(link.kind, link.offsets) for link in step.links] == [(LinkKind.LOST, OffsetRange(0, 0, 0, 5))]
-
-
 # ---- 7: generations
 
 
