@@ -146,3 +146,11 @@ def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
     ):
         (violation,) = verify_compacted("t", group, rows, runs, difference)
         assert said in violation
+
+
+def test_names_and_tags_read_back() -> None:
+    """[R-61] A compacted file says which revision it has of each range; where nothing is said, the first."""
+    staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
+    file = compacted_file("c.parquet", OffsetRange(1, 2, 0, 30), staged, {0: 0, 10: 2, 20: 0}, 1)
+    found = [revision_in(file, OffsetRange(1, 2, start, start + 10)) for start in (0, 10, 20)]
+    assert found == [0, 2, 0] and offsets_of(file) == OffsetRange(1, 2, 0, 30)
