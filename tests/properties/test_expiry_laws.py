@@ -60,6 +60,15 @@ def test_it_is_the_soonest_of_each_alone(ms: int | None, size: int | None, rates
     assert expected is None or expected >= 0
 
 
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_it_runs_out_as_time_goes_by(ms: int, age: int, later: int) -> None:
+    exposed = Exposure(0, NOW - age, Watermarks(0, 10))
+    now, then = (seconds_to_loss(Retention(ms=ms), Rates(), exposed, at) for at in (NOW, NOW + later))
+    assert now is not None
+    assert then == max(0.0, (ms - age - later) / 1000)
+    assert then <= now
+
+
 def look(at_ms: int, earliest: int, end: int, generation: int = 0) -> Look:
     return Look(at_ms, generation, {0: Watermarks(earliest, end)})
 

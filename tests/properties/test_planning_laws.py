@@ -82,6 +82,22 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
             assert all(link.cause for link in tick.step.links if link.kind is LinkKind.LOST)
 
 
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
+def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
+    """[R-4] What the other partition is given is what it would be given without the loss."""
+    tail = Tail(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
+    states = [
+        TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))})
+        for e in (0, lost)
+    ]
+    healthy, lossy = (plan(tail, state, Policy(records_per_range=7), EPOCH_MS) for state in states)
+    assert healthy is not None
+    assert lossy is not None
+    assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
+    assert lossy.after(tail).heads[1] == healthy.after(tail).heads[1]
+    assert lossy.generation == healthy.generation
+
+
 def test_records_behind_a_loss_keep_their_age() -> None:
     """Retention that deletes more often than `max_age` must not put off the rest for ever."""
     world, policy = World(), Policy(records_per_range=100, max_age_seconds=60)
@@ -133,6 +149,14 @@ def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
         could = {p: sum(o.partition == p for o in wanted) for p in tick.state.partitions}
         for partition, count in got.items():
             assert count == could[partition] or max(got.values()) <= count + 1
+
+
+def test_loss_is_recorded_whatever_the_budget() -> None:
+    """[R-4] A budget bounds the ranges of a step, not what must be said."""
+    tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
+    state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
+    step = decide(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
+    assert [link.kind for link in step.links] == [LinkKind.LOST] * 5 + [LinkKind.RANGE]
 
 
 @given(st.permutations(range(5)))
