@@ -255,26 +255,6 @@ def come_back(cluster: Cluster, world: World, node: int) -> None:
     world.wait_until(lambda: cluster.read_replicas(world.name, 0).in_sync == frozenset(cluster.nodes))
 
 
-@pytest.mark.long
-def test_a_leader_that_dies_before_the_read_costs_no_row(cluster: Cluster, on_cluster: World) -> None:
-    """[R-51] At the step before Spark reads; plain landing of another range before it is the control."""
-    world = on_cluster
-    world.create_topic(replicas=3)
-    world.send_numbered(200)
-    world.plan()
-    assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}
-    leader = cluster.read_replicas(world.name, 0).leader
-    assert leader is not None
-
-    def kill(step: str, **fields: object) -> None:
-        if step == "scan":
-            cluster.kill(leader)
-
-    land_until_landed(world, kill)
-    assert cluster.read_replicas(world.name, 0).leader not in {None, leader}
-    come_back(cluster, world, leader)
-
-
 # ---- a broker is killed and comes back
 
 

@@ -122,9 +122,10 @@ def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def test_small_files_become_few_large_ones(world: World) -> None:
-    """[R-61] At most ceil(bytes / target) + 1, of which the median is at least half of the target; `data/` stays.
+    """[R-61] [R-62] At most ceil(bytes / target) + 1, of which the median is at least half of the target; `data/` stays.
 
-    The newest, which weigh too little, wait unless asked for; each version of the table has each row once.
+    The newest, which weigh too little, wait unless asked for; each version of the table has each row once. `ranges` and trace
+    name both the range and its compacted file.
     """
     fill(world, 10)
     before, target = data_tree(world), world.topic.policy.target_file_bytes
@@ -134,6 +135,11 @@ def test_small_files_become_few_large_ones(world: World) -> None:
         (CompactionOutcome.COMPACTED, "0-200-400"),
     ]
     assert view(world) == sent(world)
+    names = [path.name for path in sorted(compacted_files(world)) for _ in range(4)]
+    _, rows = duck(world).query("SELECT parse_filename(compacted_file) FROM ranges ORDER BY start")
+    assert [name for (name,) in rows] == [*names, None, None]
+    found = trace_row(world.topic, 0, 60, world.edges)
+    assert (found["range"], Path(found["compacted_file"]).name, found["row"]["offset"]) == ("0-50-100", names[0], 60)
     assert run_compact(world, every=False) == [], "what is compacted is compacted"
     assert [v.group.offsets.key for v in run_compact(world)] == ["0-400-500"]
     files = compacted_files(world)
@@ -148,18 +154,6 @@ def test_small_files_become_few_large_ones(world: World) -> None:
     assert snapshot(world) == [*range(500)]
     assert_all_is_well(world)
     assert not list((world.lake_folder / "staging").iterdir())
-
-
-def test_where_a_row_is_said_with_its_range_and_its_compacted_file(world: World) -> None:
-    """[R-62] `ranges` and trace name both; a query over the view reads the compacted one."""
-    fill(world, 5)
-    run_compact(world, every=False)
-    (path,) = compacted_files(world)
-    _, rows = duck(world).query("SELECT key, parse_filename(compacted_file) FROM ranges ORDER BY start")
-    keys = ["0-0-50", "0-50-100", "0-100-150", "0-150-200"]
-    assert rows == [*((key, path.name) for key in keys), ("0-200-250", None)]
-    found = trace_row(world.topic, 0, 60, world.edges)
-    assert found["range"] == "0-50-100" and found["compacted_file"] == str(path) and found["row"]["offset"] == 60
 
 
 STEPS: dict[str, Callable[[int, int], bool]] = {

@@ -138,15 +138,3 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
     assert all(after[offsets].digest == digest for offsets, digest in digests.items())
     again = world.land([offsets.key for offsets in after], redo=True)
     assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}
-
-
-def test_a_landing_killed_again_and_again_ends_well(world: World) -> None:
-    """[R-18] Three crashes in a row at different steps, then one run that is let be."""
-    fill(world)
-    world.tick()
-    for step in ("stage", "verify", "commit"):
-        with stopped_at(world, "land", step):
-            assert len(world.rows()) <= len(world.sent)
-        world.tick()
-    world.launch()
-    world.assert_all_landed_once()

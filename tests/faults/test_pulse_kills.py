@@ -15,7 +15,6 @@ from dagster import DagsterRunStatus, RunsFilter
 from deltalake import DeltaTable
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.runs.projection import ACTIVE
 from tests.support.killing import stopped_at
@@ -30,10 +29,8 @@ STEPS = {  # each step of the run, and at which of its passes it dies
     **dict.fromkeys(("verify", "commit", "publish", "landed", "reported"), (1, 4, 5, 8)),
     **dict.fromkeys(("verify_decoded", "reported_decoded"), (1, 4)),
 }
-QUICK = {
-    *(("scan", 1), ("commit", 4), ("publish", 5), ("append", 1), ("reported", 1), ("commit_decoded", 1)),
-    *(("reported_decoded", 1), ("commit_latest", 1)),
-}
+# in `make test`; what a kill at the other steps leaves in the lake is there the matter of tests of its own
+QUICK = {("commit", 4), ("append", 1), ("reported", 1), ("reported_decoded", 1), ("commit_latest", 1)}
 MOST_RUNS, MOST_SECONDS = 3, 60  # until all is well again, of runs and of the clock
 
 
@@ -41,9 +38,7 @@ MOST_RUNS, MOST_SECONDS = 3, 60  # until all is well again, of runs and of the c
 def other(world: World) -> World:
     """A second topic of the same lake and Dagster instance; the first one is decoded, and has a latest table."""
     world.keep_raw_table()
-    policy = Policy(records_per_range=100, max_age_seconds=0)
-    other = World(world.settings, world.folder, f"{world.name}-other", policy)
-    other._instance, other.edges = world.instance, world.edges
+    other = world.beside()
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
     for each in (world, other):
         each.create_topic(2)
@@ -62,8 +57,8 @@ def go_on(world: World, other: World) -> tuple[int, int]:
         elif asked.skip_message == "nothing waits":
             return runs, seconds
         else:
-            moment, seconds = world.edges.now_ms() + 5_000, seconds + 5
-            world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
+            world.later(5_000)
+            seconds += 5
     raise AssertionError(f"after {runs} runs and {seconds} s: {ask(world, other.topic).skip_message}")
 
 

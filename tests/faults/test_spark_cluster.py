@@ -137,21 +137,6 @@ def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: W
     assert_all_is_there_once(remote)
 
 
-def test_a_zombie_that_wakes_behind_its_successor_is_told_so(remote: World) -> None:
-    """[R-80] It stood still before its first commit while another landed everything."""
-    fill(remote, 300)
-    overtaken = []
-
-    def overtake(step: str, **fields: Any) -> None:
-        if step == "verify" and not overtaken:
-            overtaken.append(fields)
-            other(remote).land()
-
-    outcomes = {verdict.outcome for verdict in remote.land(on_step=overtake)}
-    assert overtaken and Outcome.SUPERSEDED in outcomes and outcomes <= {Outcome.SUPERSEDED, Outcome.LANDED}
-    assert_all_is_there_once(remote)
-
-
 def other(world: World) -> World:
     """Return another client of the same topic and lake."""
     twin = World(world.settings, world.folder / uuid.uuid4().hex[:6], world.name, world.topic.policy)

@@ -500,18 +500,25 @@ def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(
     assert writers[0].calls[at_delete] == "delete", "the fault: it was about to delete what it had found broken"
 
 
+@pytest.fixture
+def updated(tmp_path: Path) -> Callable[[str], Updated]:
+    """Update the latest table of a lake in the test's folder, by an attempt."""
+
+    def run(attempt: str) -> Updated:
+        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
+
+    return run
+
+
 @pytest.mark.parametrize(
     "rows",
     [{2: (None, {"n": 1})}, {2: ("a", {"n": 9}, EPOCH_MS - 9)}, {2: ("a", None, EPOCH_MS - 9), 3: (None, None)}],
     ids=["without_a_key", "older", "both"],
 )
-def test_a_range_that_changes_no_row_is_noted(rows: Rows, tmp_path: Path) -> None:
+def test_a_range_that_changes_no_row_is_noted(rows: Rows, updated: Callable[[str], Updated], tmp_path: Path) -> None:
     """[R-87] Delta-rs' MERGE commits nothing then, and the update would be due for ever."""
     topic = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string())
-
-    def updated(attempt: str) -> Updated:
-        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
-        return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
 
     topic.put(OffsetRange(0, 1, 0, 2), {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
     updated("first")
@@ -528,15 +535,11 @@ class _Killed(BaseException):
 
 
 def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    updated: Callable[[str], Updated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-88] An entry that a power cut has emptied counts as whole where another one follows."""
     topic, durable, real = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string()), set[str](), Disk.make_durable
     left = list[set[str]]()
-
-    def updated(attempt: str) -> Updated:
-        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
-        return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
 
     def unsafe() -> set[str]:
         return {*Lake(str(tmp_path)).store.list(f"tables/latest/{TOPIC}")} - durable

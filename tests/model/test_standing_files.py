@@ -6,6 +6,7 @@ On a disk and in a bucket with S3's conditional puts; each law is one that a use
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -20,12 +21,14 @@ from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.coverage import State, completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.losses import find_losses
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.offsets import TopicRange
+from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
+from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
@@ -147,27 +150,86 @@ def double_it(world: SmallWorld, delivery: Delivery) -> None:
     assert 2 in world.shown().values(), "the fault: published under its own name before the commit"
 
 
-def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world: SmallWorld) -> None:
-    """[R-37] [R-49] What a stale attempt doubles under at_least_once stays, unnamed; under another policy tiling names it."""
-    double_it(world, Delivery.EFFECTIVELY_ONCE)
-    violation = tiling_violations(world.coverage)[0]
-    assert "may show its rows a second time" in violation
-    assert "--on-change replace" in violation
+@pytest.mark.parametrize("policy", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
+def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world: SmallWorld, policy: Delivery) -> None:
+    """[R-37] [R-49] What a stale attempt doubles under at_least_once stays, unnamed; under another policy tiling names it.
+
+    Until a replace says which rows there are.
+    """
+    world.delivery = policy
+    double_it(world, policy)
+    assert set(world.shown()) == world.in_kafka()
+    said = tiling_violations(world.coverage)
+    if policy is Delivery.AT_LEAST_ONCE:
+        assert said == [], "the control"
+    else:
+        assert "may show its rows a second time" in said[0] and "--on-change replace" in said[0]
     world.land("replace")
     assert_all_is_shown_once(world)
 
 
-def test_a_double_under_at_least_once_is_no_violation(world: SmallWorld) -> None:
-    """[R-49] The control: the policy allows it, until a replace says which rows there are."""
+def test_at_least_once_lands_what_was_published_and_not_committed(world: SmallWorld) -> None:
+    """[R-49] Killed between publish and commit: the next attempt commits the file that is shown, so no row is doubled."""
     world.delivery = Delivery.AT_LEAST_ONCE
-    double_it(world, world.delivery)
-    assert set(world.shown()) == world.in_kafka()
-    assert tiling_violations(world.coverage) == []
-    world.land("replace")
+    world.die("publish")
+    assert world.shown() and not world.coverage.manifests, "visible at once, and not committed"
+    world.land()
+    assert world.coverage.doubles == {}
+    assert_all_is_shown_once(world)
+
+
+def test_at_most_once_lands_by_the_attempt_that_claimed_and_by_no_other(world: SmallWorld) -> None:
+    """[R-50] A is paused after its claim, B is refused, A goes on and lands."""
+    world.delivery = Delivery.AT_MOST_ONCE
+    refused = list[Outcome]()
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "stage" and not refused:
+            refused.extend(outcomes(world.land("redo", world.open(Writer()))))
+
+    world.land(on_step=overtake)
+    assert set(refused) == {Outcome.FAILED}
+    assert find_losses(world.coverage) == []
     assert_all_is_shown_once(world)
 
 
 # ---- a sweep and a slow writer
+
+
+def sweep(world: SmallWorld, *, later: bool = True) -> int:
+    """Sweep by the clock, or as if nothing that is in staging now could be of a living run; return of how many attempts."""
+    return len(sweep_orphans(world.lake, time.time_ns() // 1_000_000 + later * int(SWEEP_AFTER_SECONDS * 1000 + 60_000)))
+
+
+@pytest.mark.parametrize("world", ["disk"], indirect=True)  # in a bucket nothing is staged before it is verified
+def test_what_a_killed_attempt_staged_is_swept_and_nothing_else(world: SmallWorld) -> None:
+    """[R-58] Not while a run may be at work on it, and never a published file; the range lands as ever."""
+    world.land()
+    world.append(3)
+    world.plan()
+    world.die("stage")
+    before = world.files(), world.lake.store.list("manifests")
+    assert world.lake.store.entries("staging") and sweep(world, later=False) == 0, "the control: it may be alive"
+    assert sweep(world) == 1 and not world.lake.store.entries("staging")
+    assert (world.files(), world.lake.store.list("manifests")) == before
+    world.land()
+    assert_all_is_shown_once(world)
+
+
+@pytest.mark.parametrize("mode", ["land", "replace"])
+def test_what_is_committed_and_not_published_stays_until_it_is(world: SmallWorld, mode: str) -> None:
+    """[R-58] However old: its manifest has decided, and the staged file is what will be published, or exchanged."""
+    if mode == "replace":
+        world.land()
+        world.kafka.compact(50)
+    before = world.files()
+    world.die("commit", mode)
+    assert world.files() == before and world.lake.store.entries("staging") and sweep(world) == 0, "the fault"
+    assert world.land()[0].outcome is Outcome.ROLLED_FORWARD
+    sweep(world)
+    assert not world.lake.store.entries("staging"), "the control: now nobody needs it"
+    world.land("replace")
+    assert_all_is_shown_once(world)
 
 
 @pytest.mark.parametrize("mode", ["land", "replace"])
@@ -223,6 +285,59 @@ def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: Smal
     world.land(on_loss="record")
     assert world.coverage.pending() == [] and tiling_violations(world.coverage) == []
     assert world.files() == before
+
+
+# ---- between commit and publish
+
+
+@pytest.mark.parametrize("how", ["torn", "gone"])
+def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_digest(world: SmallWorld, how: str) -> None:
+    """[R-24] What is no longer what was committed is never shown: the range is read again, as the next revision."""
+    world.die("commit")
+    before = first_of(world)
+    assert before.file is not None
+    data = world.lake.store.get(before.file.path)
+    assert data is not None and not world.shown(), "the fault: committed, and not published"
+    drop_staging(world)
+    if how == "torn":
+        assert world.lake.store.put_new(before.file.path, data[:-100] + bytes(100), "staging/careless")
+    verdict = world.land()[0]
+    assert (verdict.outcome, verdict.manifest) == (Outcome.LANDED, first_of(world))
+    assert (first_of(world).revision, first_of(world).digest) == (before.revision + 1, before.digest)
+    assert_all_is_shown_once(world)
+
+
+@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_MOST_ONCE])
+def test_what_is_committed_is_published_by_whoever_comes_first(world: SmallWorld, delivery: Delivery) -> None:
+    """[R-23] [R-25] [R-50] That is no second reading; who had committed it finds its work done, and the file stays."""
+    others = iter([True])
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "commit" and next(others, False):
+            lake = world.open(Writer())
+            assert len(lake.read_manifests(TOPIC)) == 1 and not world.shown(), "the fault: committed, and not published"
+            assert Outcome.ROLLED_FORWARD in outcomes(world.land(lake=lake, delivery=delivery))
+            shown.update(world.files())
+
+    shown = dict[str, bytes]()
+    world.land(on_step=overtake, delivery=delivery)
+    assert shown and shown.items() <= world.files().items()
+    world.lake = world.open(Writer())
+    assert_all_is_shown_once(world)
+
+
+@pytest.mark.parametrize("at", ["commit", "verify"])
+@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_MOST_ONCE])
+def test_a_committed_range_of_a_recreated_topic_is_published(world: SmallWorld, delivery: Delivery, at: str) -> None:
+    """[R-60] What is decided is finished, and not called lost; the control is what was not committed."""
+    world.delivery = delivery
+    world.die(at)
+    world.kafka.recreate(1)
+    world.plan()
+    assert not world.shown(), "the fault"
+    world.land()
+    assert world.shown() == dict.fromkeys(range(6 if at == "commit" else 0), 1)
+    assert len(find_losses(world.coverage)) == (0 if at == "commit" else 2)
 
 
 # ---- two who have read otherwise
@@ -331,12 +446,18 @@ def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
     assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
 
 
-def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWorld) -> None:
-    """[R-16] Landed, compacted, its manifest deleted: fewer rows than the file shows are not said to be landed."""
+def land_and_lose_a_manifest(world: SmallWorld) -> OffsetRange:
+    """Have the manifest of the first landed range deleted; return the range."""
     world.land()
-    offsets = world.coverage.log.links[0].offsets
+    offsets = first_of(world).offsets
     world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
     world.lake = world.open(Writer())
+    return offsets
+
+
+def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWorld) -> None:
+    """[R-16] Landed, compacted, its manifest deleted: fewer rows than the file shows are not said to be landed."""
+    land_and_lose_a_manifest(world)
     assert "its manifest is gone" in tiling_violations(world.coverage)[0]
     world.kafka.compact(100)
     (refused,) = world.land()
@@ -349,10 +470,7 @@ def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWor
 
 def test_a_file_without_a_manifest_is_kept_where_kafka_has_nothing_else(world: SmallWorld) -> None:
     """[R-16] Retention has taken the records, and their loss may be recorded: even a replace takes no row away."""
-    world.land()
-    offsets = world.coverage.log.links[0].offsets
-    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
-    world.lake = world.open(Writer())
+    offsets = land_and_lose_a_manifest(world)
     before = world.files()
     world.kafka.expire(0, 100)
     for mode in ("land", "replace"):
@@ -364,11 +482,8 @@ def test_a_file_without_a_manifest_is_kept_where_kafka_has_nothing_else(world: S
 
 def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: SmallWorld) -> None:
     """[R-16] The control: the file that stands is what Kafka has, so it is landed as it is."""
-    world.land()
+    land_and_lose_a_manifest(world)
     before = world.files()
-    offsets = world.coverage.log.links[0].offsets
-    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
-    world.lake = world.open(Writer())
     assert outcomes(world.land()) == [Outcome.LANDED]
     assert world.files() == before
     assert_all_is_shown_once(world)

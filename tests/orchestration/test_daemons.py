@@ -62,13 +62,22 @@ def has_heartbeat(instance: dg.DagsterInstance) -> bool:
 
 
 def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:
-    """After a power cut the heartbeat is as fresh as before, and `up` must start at once all the same."""
+    """After a power cut the heartbeat is as fresh as before, and `up` must start at once all the same.
+
+    It tells its own from one that was started beside it later.
+    """
     server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
     assert find_daemons(home) == [], "the control"
     with open_instance(home) as instance:
         instance.run_launcher  # noqa: B018 -- loaded, as by any command: that makes nobody a daemon
         assert find_daemons(home) == []
         with daemon(home) as process:
+            with daemon(home) as other:
+                leader = read_process(process.pid)
+                assert leader is not None
+                found = find_daemons(home)
+                assert {each.pid for each in found} == {process.pid, other.pid}
+                assert [each.pid for each in found if not each.is_in_group(leader.pid)] == [other.pid]
             wait_until(lambda: has_heartbeat(instance))
             with pytest.raises(Refused, match=f"runs already, process {process.pid} on .*nothing was started"), server:
                 pass
@@ -78,13 +87,3 @@ def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(h
         assert has_heartbeat(instance), "the fault: a heartbeat that looks alive"
     assert server.find_others() == []
     assert list((home / "daemon_locks").iterdir()) == []
-
-
-def test_a_daemon_is_known_for_one_of_a_group_or_for_another(home: Path) -> None:
-    """`up` tells its own from one that was started beside it later."""
-    with daemon(home) as own, daemon(home) as other:
-        leader = read_process(own.pid)
-        assert leader is not None
-        found = find_daemons(home)
-        assert {each.pid for each in found} == {own.pid, other.pid}
-        assert [each.pid for each in found if not each.is_in_group(leader.pid)] == [other.pid]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -35,6 +34,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.lab.drills.children import FORKS
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
@@ -45,7 +45,6 @@ from pipeline_defs.topics import Topic
 from tests.support.queued import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
-SPAWN = multiprocessing.get_context("spawn")
 STATUSES = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 LAUNCHED = {GRPC_INFO_TAG: "{}"}
 
@@ -93,8 +92,8 @@ def worker(
     instance: dg.DagsterInstance, run: DagsterRun, target: Callable[[str, str, Event], None] | None = None
 ) -> Iterator[int]:
     """Run a process that holds the run's lock while the context is open; after it, it has died by SIGKILL."""
-    holds = SPAWN.Event()
-    process = SPAWN.Process(target=target or _hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
+    holds = FORKS.Event()
+    process = FORKS.Process(target=target or _hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
     process.start()
     assert holds.wait(120) and process.pid is not None
     try:

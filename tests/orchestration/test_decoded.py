@@ -34,7 +34,8 @@ def decoded(world: World) -> World:
         world.send({"partition": partition, "value": b'{"id": %d}' % n} for n in range(199))
     world.send([{"partition": 0, "value": b"{}"}, {"partition": 1, "value": b"poison"}])
     world.plan()
-    world.launch()
+    world.land()
+    world.tick()
     return world
 
 
@@ -87,11 +88,22 @@ def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
-    """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
+    """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again.
+
+    A backfill of dead letters is then one of the decoded asset, of just these ranges, and of no raw one.
+    """
     decoded.decode()
     assert told(decoded) == set()
     assert tick(decoded) == DeriveTick((), 4)
     assert len(told(decoded)) == 4
+    (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
+    decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))
+    request = BackfillRequest([poisoned], redo=True, duty=decoded.topic.decoding)
+    backfill = decoded.instance.get_backfill(launch_backfill(decoded.topic, request, decoded.edges, decoded.instance))
+    assert backfill is not None
+    assert backfill.asset_selection == [decoded.topic.decoded_key]
+    assert backfill.tags["offsetlake/decodes"] == decoded.name
+    assert "offsetlake/topic" not in backfill.tags
 
 
 def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
@@ -191,20 +203,6 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
         assert run(*options).stdout == f"nothing of {decoded.name} is to be decoded\n", "what is due, where nothing is said"
     choice = Choice(dead=True, said_in="decode")
     assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
-
-
-def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) -> None:
-    """What is launched is a Dagster backfill of the decoded asset, of just these ranges, and of no raw one."""
-    decoded.decode()
-    (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
-    decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))
-    duty = decoded.topic.decoding
-    number = launch_backfill(decoded.topic, BackfillRequest([poisoned], redo=True, duty=duty), decoded.edges, decoded.instance)
-    backfill = decoded.instance.get_backfill(number)
-    assert backfill is not None
-    assert backfill.asset_selection == [decoded.topic.decoded_key]
-    assert backfill.tags["offsetlake/decodes"] == decoded.name
-    assert "offsetlake/topic" not in backfill.tags
 
 
 def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(decoded: World) -> None:

@@ -26,9 +26,7 @@ def run(*command: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_dg_checks_and_lists_the_definitions(tmp_path: Path) -> None:
-    checked = run("dg", "check", "defs", home=tmp_path)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+def test_dg_lists_the_definitions(tmp_path: Path) -> None:
     listed = run("dg", "list", "defs", "--json", home=tmp_path)
     assert listed.returncode == 0, listed.stderr
     found = json.loads(listed.stdout)

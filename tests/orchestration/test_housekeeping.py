@@ -10,7 +10,6 @@ import pytest
 from dagster_shared.error import DagsterError
 
 from pipeline_defs.core.errors import TopicsFailed, UnknownTopic
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep import housekeeping
@@ -23,9 +22,7 @@ from tests.support.world import World
 @pytest.fixture
 def other(world: World) -> World:
     """A second topic of the same lake and Dagster instance."""
-    other = World(world.settings, world.folder, f"{world.name}-other", Policy(records_per_range=100, max_age_seconds=0))
-    other._instance, other.edges = world.instance, world.edges
-    return other
+    return world.beside()
 
 
 def definitions_of(*worlds: World) -> dg.Definitions:

@@ -13,7 +13,6 @@ from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.dispatch import APART, lane_of
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG
@@ -28,8 +27,7 @@ def other(world: World) -> World:
     names = (f"{world.name}-{number}" for number in count())
     name = next(each for each in names if lane_of(each, 2, 0) != lane_of(world.name, 2, 0))
     world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=2)
-    other = World(world.settings, world.folder, name, Policy(records_per_range=100, max_age_seconds=0))
-    other._instance, other.edges = world.instance, world.edges
+    other = world.beside(name)
     for each in (world, other):
         each.create_topic()
         each.send_numbered(100)
@@ -70,17 +68,16 @@ def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World,
 def test_a_topic_that_fails_is_moved_out_of_the_way(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] By itself, to a run of its own, while all that is tried of it fails; once something lands it is back."""
     refuse_tools(monkeypatch, world.name)
-    clock = [world.edges.now_ms()]
-    world.edges.now_ms = lambda: clock[0]
+    world.later(0)
     for _ in range(2):
         assert lane(world) in asked_lanes(world, other)
         assert not run_lane(world, other, lane(world)).success, "the fault"
-        clock[0] += 120_000
+        world.later(120_000)
     assert asked_lanes(world, other) == sorted([APART, lane(other)])
     assert run_lane(world, other, lane(world)).success, "its lane has nothing to do with it any more"
     assert not run_lane(world, other, APART).success
     monkeypatch.undo()
-    clock[0] += 700_000
+    world.later(700_000)
     assert run_lane(world, other, APART).success
     world.assert_all_landed_once()
     world.send_numbered(100)
@@ -89,13 +86,12 @@ def test_a_topic_that_fails_is_moved_out_of_the_way(world: World, other: World, 
 
 def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] By the time that its job takes: for ten minutes, and it says so; what shared that job goes with it at first."""
-    clock = [world.edges.now_ms()]
-    world.edges.now_ms = lambda: clock[0]
+    world.later(0)
 
     real = Spark.stage
 
     def stage(self: Spark, scan: Any, *rest: Any) -> Any:
-        clock[0] += 90_000 if world.name in scan.topics else 0  # as long as its broker takes
+        world.later(90_000 if world.name in scan.topics else 0)  # as long as its broker takes
         return real(self, scan, *rest)
 
     monkeypatch.setattr(Spark, "stage", stage)
@@ -113,17 +109,17 @@ def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, other: World
 
     monkeypatch.undo()
     world.send_numbered(100)
-    clock[0] += 700_000
+    world.later(700_000)
     assert asked_lanes(world, other) == [lane(world)]
 
 
 def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] Else nobody could say which of them is the slow one; one that is not goes back at once."""
-    clock, real = [world.edges.now_ms()], Spark.stage
-    world.edges.now_ms = lambda: clock[0]
+    real = Spark.stage
+    world.later(0)
 
     def stage(self: Spark, *given: Any) -> Any:
-        clock[0] += 90_000
+        world.later(90_000)
         return real(self, *given)
 
     with monkeypatch.context() as slow:
@@ -145,11 +141,10 @@ def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkey
 def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, other: World) -> None:
     """[R-97] As a decoder may be slow that reads quickly."""
     world.topic = dataclasses.replace(world.topic, decode=Decode())
-    clock = [world.edges.now_ms()]
-    world.edges.now_ms = lambda: clock[0]
+    world.later(0)
 
     def watch(step: str, **_: Any) -> None:
-        clock[0] += 90_000 if step == "read_landed" else 0
+        world.later(90_000 if step == "read_landed" else 0)
 
     world.edges.watch_step = watch
     assert run_lane(world, other, lane(world)).success
@@ -164,8 +159,7 @@ def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
     """[R-97] By the run of whichever lane it is in; one lane is the control."""
     world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
     world.topic = dataclasses.replace(world.topic, decode=Decode())
-    clock = [world.edges.now_ms()]
-    world.edges.now_ms = lambda: clock[0]
+    world.later(0)
 
     def refuse(*_: object) -> object:
         raise LakeUnavailable("the fault")
@@ -180,5 +174,5 @@ def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
                 job = location_of(world, other.topic).resolve_job_def(LAND_PENDING)
                 job.execute_in_process(instance=world.instance, raise_on_error=False, tags=dict(request.tags))
         assert not world.pending
-        clock[0] += 700_000
+        world.later(700_000)
     assert (APART in lanes_of_runs) is (lanes > 1), "the fault moves it"

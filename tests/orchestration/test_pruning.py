@@ -14,7 +14,6 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import PruningFailed, ScanFailed
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, JOBS, PRUNE
 from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
 from pipeline_defs.orchestration.upkeep.retirement import retire_keys
@@ -31,11 +30,6 @@ def land(world: World, records: int = 100) -> str:
     result = run_pulse(world)
     assert result.success
     return result.run_id
-
-
-def later(world: World, days: int) -> None:
-    moment = world.edges.now_ms() + days * DAY_MS
-    world.edges.now_ms = lambda: moment
 
 
 def pruning_of(world: World, location: str | None = None) -> Pruning:
@@ -60,7 +54,7 @@ def test_an_old_run_goes_once_its_keys_are_retired(world: World) -> None:
     world.create_topic()
     first, second = land(world), land(world)
     assert old_runs(world) == []
-    later(world, 31)
+    world.later(31 * DAY_MS)
     assert old_runs(world) == [first, second]
     before = world.materialized()
     assert prune(world) == (0, 2) and world.materialized() == before and len(before) == 2
@@ -78,27 +72,12 @@ def test_an_old_run_goes_once_its_keys_are_retired(world: World) -> None:
     world.assert_all_landed_once()
 
 
-def test_a_database_that_is_lost_is_rebuilt_as_before(world: World) -> None:
-    """[R-99] Nothing that a rebuild needs is in a run."""
-    world.create_topic()
-    world.topic = dataclasses.replace(world.topic, max_keys=1)
-    land(world)
-    land(world)
-    retire_keys(world.topic, world.coverage, world.instance)
-    later(world, 31)
-    assert prune(world) == (1, 1)
-    shown = world.materialized() & {*world.instance.get_dynamic_partitions(f"{world.name}__ranges")}
-    world.lose_dagster()
-    rebuild_topic(world.topic, world.edges, world.instance)
-    assert world.materialized() & {*world.instance.get_dynamic_partitions(f"{world.name}__ranges")} == shown
-
-
 def test_a_run_whose_ranges_a_later_one_landed_again_goes(world: World) -> None:
     """[R-99]"""
     world.create_topic()
     first = land(world)
     (again,) = world.launch(list(world.coverage.log.ranges), redo=True)
-    later(world, 31)
+    world.later(31 * DAY_MS)
     assert prune(world) == (1, 1)
     assert world.instance.get_run_by_id(first) is None and world.instance.get_run_by_id(again.run_id) is not None
     assert len(world.materialized()) == 1
@@ -112,7 +91,7 @@ def test_the_run_of_the_newest_version_of_a_latest_table_stays(world: World) -> 
     newest = land(world)
     retire_keys(world.topic, world.coverage, world.instance)
     world.instance.delete_dynamic_partition(f"{world.name}__ranges", "0-100-200")
-    later(world, 31)
+    world.later(31 * DAY_MS)
     assert prune(world) == (1, 1)
     assert world.instance.get_run_by_id(newest) is not None
     told = world.instance.get_latest_materialization_event(world.topic.latest_key)
@@ -132,7 +111,7 @@ def test_runs_of_others_and_runs_that_have_not_ended_stay(world: World) -> None:
         )
     ]
     failed = create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
-    later(world, 31)
+    world.later(31 * DAY_MS)
     assert failed in old_runs(world) and not {*others} & {*old_runs(world)}
     prune(world)
     assert world.instance.get_run_by_id(failed) is None, "the control"
@@ -143,7 +122,7 @@ def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: 
     """[R-99] Events go first: without their run nobody would find them again."""
     failed = create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
     world.instance.report_engine_event("anything", run_id=failed, job_name=LAND_PENDING)
-    later(world, 31)
+    world.later(31 * DAY_MS)
 
     class Died(BaseException):
         pass
@@ -180,7 +159,7 @@ def test_runs_of_another_location_stay(world: World) -> None:
         run = world.instance.get_run_by_id(run_id)
         assert run is not None
         world.instance.report_run_canceled(run)
-    later(world, 31)
+    world.later(31 * DAY_MS)
     for location, found in (("offsetlake", {mine, others}), ("another", set()), (None, set())):
         pruning = pruning_of(world, location)
         assert {run.run_id for run in pruning.find_old(world.edges.now_ms(), 30)} == found, location
@@ -210,9 +189,8 @@ def test_a_range_that_is_shown_as_failed_stays_so(world: World, monkeypatch: pyt
         patch.setattr(Spark, "stage", lambda *_: (_ for _ in ()).throw(ScanFailed("the fault")))
         for _ in range(2):
             runs.append(run_pulse(world).run_id)
-            moment = world.edges.now_ms() + 3_600_000
-            world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
-    later(world, 31)
+            world.later(3_600_000)
+    world.later(31 * DAY_MS)
     assert prune(world) == (1, 1)
     assert world.instance.get_run_by_id(runs[0]) is None and world.instance.get_run_by_id(runs[1]) is not None
 
@@ -222,7 +200,7 @@ def test_a_run_that_cannot_be_deleted_keeps_no_other(world: World, monkeypatch: 
     failed = [
         create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id for _ in range(3)
     ]
-    later(world, 31)
+    world.later(31 * DAY_MS)
     storage = type(world.instance.run_storage)
     real = storage.delete_run
 
@@ -251,7 +229,7 @@ def test_the_job_prunes_by_the_setting(world: World, days: int | None) -> None:
             return bool(schedule.evaluate_tick(context).run_requests)
 
     assert not is_launched()
-    later(world, 31)
+    world.later(31 * DAY_MS)
     assert is_launched() is (days is not None)
     assert definitions.resolve_job_def(PRUNE).execute_in_process(instance=world.instance).success
     assert (world.instance.get_run_by_id(failed) is None) is (days is not None)

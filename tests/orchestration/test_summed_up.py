@@ -146,8 +146,7 @@ def test_what_is_landed_and_not_told_is_not_summed_up(world: World, monkeypatch:
             world.send_numbered(10)
             ask(world)
     for _ in range(4):
-        moment = world.edges.now_ms() + 60_000
-        world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
+        world.later(60_000)
         if LAND_PENDING in asked_jobs(world):
             assert run_pulse(world).success
     keys = {offsets.key for offsets in world.coverage.log.ranges}
@@ -205,6 +204,5 @@ def test_a_comparison_that_fails_is_made_again_soon(old: World) -> None:
     assert COMPARE not in asked_jobs(old), "it waits"
     old.instance.report_run_failed(run)
     assert COMPARE not in asked_jobs(old), "not at once: it may fail for good"
-    moment = old.edges.now_ms() + 601_000
-    old.edges.now_ms = lambda: moment
+    old.later(601_000)
     assert COMPARE in asked_jobs(old)

@@ -89,13 +89,6 @@ def test_a_new_topic_is_planned_from_its_first_offset_and_loaded(world: World, a
     assert len(asked) == 1
 
 
-def test_a_topic_without_records_is_an_asset_too(world: World, asked: list[object]) -> None:
-    create(world, world.name)
-    tick = sensor_of(world, files_of(world))
-    tick()
-    assert asked and world.edges.lake.planned_topics() == (world.name,)
-
-
 def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-98]"""
     bad = f"{world.name}-bad"
@@ -125,14 +118,6 @@ def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World)
     assert run_pulse(world).success
     with pytest.raises(TopicsFailed, match=r"127\.0\.0\.1:1 does not answer"):
         tick()
-
-
-def test_a_code_server_that_does_not_reload_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    create(world, world.name)
-    tick = sensor_of(world, files_of(world))
-    assert "is being reloaded" in (tick().skip_message or "")
-    monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
-    assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
 
 
 def test_two_code_servers_plan_a_topic_once(world: World) -> None:
@@ -167,11 +152,19 @@ def test_a_topic_that_disappears_is_told(world: World) -> None:
         sensor_of(world, files)()
 
 
-def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object]) -> None:
-    """A project with nothing but a pattern has a sensor, though it has no asset yet."""
+def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project with nothing but a pattern has a sensor, though it has no asset yet; a topic without records is one too.
+
+    A code server that does not reload is told.
+    """
     world.topic = dataclasses.replace(world.topic, policy=Policy(start="latest"))
-    assert sensor_of(world, files_of(world))().skip_message == "nothing waits"
-    assert not asked
+    tick = sensor_of(world, files_of(world))
+    assert tick().skip_message == "nothing waits" and not asked
+    create(world, world.name)
+    assert "is being reloaded" in (tick().skip_message or "")
+    assert asked and world.edges.lake.planned_topics() == (world.name,)
+    monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
+    assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
 
 
 @pytest.mark.timeout(300)

@@ -66,44 +66,7 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
     assert plan(tail, world.observe(tail), policy, world.now_ms) is not None
 
 
-def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None:
-    """[R-5] Records that come and expire before the next tick are lost in the log, not unheard of."""
-    world, policy = World(), Policy(max_age_seconds=0)
-    tail = open_log(world, policy)
-    world.grow(0, 5)
-    world.expire(0, 100)
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
-    assert [(link.kind, link.offsets) for link in step.links] == [(LinkKind.LOST, OffsetRange(0, 0, 0, 5))]
-
-
 # ---- 7: generations
-
-
-@pytest.mark.parametrize("count", [0, 4, 10, 25], ids=["none", "fewer", "as many", "more"])
-def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int) -> None:
-    """[R-9] Whether it has fewer, as many or more records; no old range is written again."""
-    world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
-    world.grow(0, 10)
-    tail = open_log(world, policy)
-    world.recreate(2, count)
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
-    assert (step.generation, step.topic_id) == (1, "id-1")
-    assert {o.generation for o in step.ranges} <= {1}
-    ranges = [(o.start, o.end) for o in step.ranges if o.partition == 1]
-    assert ranges == [(at, min(at + 10, count)) for at in range(0, count, 10)]
-    assert set(step.heads) == {0, 1}
-
-
-def test_a_truncated_topic_opens_a_generation_at_the_first_offset_of_its_log() -> None:
-    """[R-9] The same topic ends below the head; what had expired before was of the old generation, not lost."""
-    world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
-    world.grow(0, 30)
-    tail = open_log(world, policy)
-    state = TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(7, 25), None)})
-    step = decide(tail, state, policy, world.now_ms)
-    assert (step.generation, step.topic_id) == (1, "id-0")
-    assert [link.kind for link in step.links] == [LinkKind.RANGE] * 3
-    assert step.ranges == (OffsetRange(1, 0, 7, 10), OffsetRange(1, 0, 10, 20), OffsetRange(1, 0, 20, 25))
 
 
 @dataclass

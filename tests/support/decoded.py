@@ -90,15 +90,8 @@ class DecodedTopic:
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
-        return {
-            "topic": pa.string(),
-            "generation": pa.int32(),
-            "partition": pa.int32(),
-            "offset": pa.int64(),
-            "timestamp": pa.timestamp("us", "UTC"),
-            "key": self.key_type,
-            "value": self.value_type,
-        }
+        places = {each.name: each.type for each in [*parquet.RAW_SCHEMA][:5]}
+        return {**places, "key": self.key_type, "value": self.value_type}
 
     def recomputed(self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT") -> list[tuple[Any, ...]]:
         """Return the latest records by one SQL statement over the files of the decoded table.

@@ -57,40 +57,39 @@ class Task:
         os.environ.update(self.environment)
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
-            if self.action == "tick":
-                run_tick(self.topic, instance, edges)
-                watch("tick_requested")
-                return
-            if self.action in {"pulse", "rebuild"}:
-                self._pulse(instance, edges) if self.action == "pulse" else rebuild_topic(self.topic, edges, instance)
-                return
-            if self.action in {"decode", "decode_again"}:
-                self._decode(instance, edges)
-                return
-            if self.action == "compact":
-                tools = edges.tools(self.topic, edges.pyspark())
-                attempt = Attempt("killed", "no-run", "test")
-                list(compact(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
-                return
-            if self.action == "drop":
-                lake, name, now_ms = edges.lake, self.topic.name, edges.now_ms()
-                list(drop_range_files(name, lake, plan_dropping(name, lake, now_ms, 0), now_ms, watch))
-                return
-            if self.action == "vacuum":
-                vacuum(edges.lake, edges.now_ms(), ALL_SECONDS, watch)
-                return
-            if self.action == "update":
-                topics = build_topic_defs(self.topic)
-                assert InProcessRuns(self.topic, edges, instance, topics).update_latest(full=False).succeeded
-                return
-            if self.action.startswith("run "):
-                work_off(self.action.removeprefix("run "), self.topic, edges, instance)
-                return
-            coverage, replaces = edges.lake.coverage(self.topic.name), self.action == "replace"
-            ranges = sorted(coverage.manifests) if replaces else coverage.pending()
-            how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
-            defs = build_topic_defs(self.topic)
-            list(InProcessRuns(self.topic, edges, instance, defs).land(ranges, **how))
+            match self.action.split():
+                case ["tick"]:
+                    run_tick(self.topic, instance, edges)
+                    watch("tick_requested")
+                case ["pulse"]:
+                    self._pulse(instance, edges)
+                case ["rebuild"]:
+                    rebuild_topic(self.topic, edges, instance)
+                case ["decode" | "decode_again"]:
+                    self._decode(instance, edges)
+                case ["compact"]:
+                    tools, attempt = edges.tools(self.topic, edges.pyspark()), Attempt("killed", "no-run", "test")
+                    list(compact(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
+                case ["drop"]:
+                    lake, name, now_ms = edges.lake, self.topic.name, edges.now_ms()
+                    list(drop_range_files(name, lake, plan_dropping(name, lake, now_ms, 0), now_ms, watch))
+                case ["vacuum"]:
+                    vacuum(edges.lake, edges.now_ms(), ALL_SECONDS, watch)
+                case ["update"]:
+                    assert self._runs(instance, edges).update_latest(full=False).succeeded
+                case ["run", run_id]:
+                    work_off(run_id, self.topic, edges, instance)
+                case _:
+                    self._land(instance, edges)
+
+    def _runs(self, instance: dg.DagsterInstance, edges: Edges) -> InProcessRuns:
+        return InProcessRuns(self.topic, edges, instance, build_topic_defs(self.topic))
+
+    def _land(self, instance: dg.DagsterInstance, edges: Edges) -> None:
+        coverage, replaces = edges.lake.coverage(self.topic.name), self.action == "replace"
+        ranges = sorted(coverage.manifests) if replaces else coverage.pending()
+        how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
+        list(self._runs(instance, edges).land(ranges, **how))
 
     def _pulse(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         topics = [self.topic, *self.others]
@@ -102,8 +101,7 @@ class Task:
         coverage, decoded = edges.lake.coverage(self.topic.name), edges.decodings.read_ranges(self.topic.name)
         redo = self.action == "decode_again"
         ranges = sorted(decoded.known) if redo else decoded.find_due(coverage)
-        defs = build_topic_defs(self.topic)
-        list(InProcessRuns(self.topic, edges, instance, defs).decode(ranges, redo=redo))
+        list(self._runs(instance, edges).decode(ranges, redo=redo))
 
 
 def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:

@@ -60,11 +60,7 @@ class Power:
 
     def cut(self) -> set[int]:
         """Kill every process at once; return their ids when all of them are gone."""
-        return self._kill(lambda: True) or set()
-
-    def cut_while(self, condition: Callable[[], bool]) -> set[int] | None:
-        """Kill every process if the condition holds with all of them stopped; else let them go on and return none."""
-        return self._kill(condition)
+        return self.cut_while(lambda: True) or set()
 
     @property
     def daemon_pid(self) -> int:
@@ -96,7 +92,8 @@ class Power:
         except OSError:
             return False
 
-    def _kill(self, condition: Callable[[], bool]) -> set[int] | None:
+    def cut_while(self, condition: Callable[[], bool]) -> set[int] | None:
+        """Kill every process if the condition holds with all of them stopped; else let them go on and return none."""
         found = self._signal(signal.SIGSTOP)
         try:
             is_met = condition()

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.log.holes import Cause, Interval
@@ -35,19 +36,6 @@ from pipeline_defs.tables.decoding import decode
 from tests.support.decoded import shown_places, table_files
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
-RAW = pa.schema(
-    {
-        "topic": pa.string(),
-        "generation": pa.int32(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "timestamp_type": pa.int32(),
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-    }
-)
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
 Watch = Callable[..., None]
 
@@ -136,10 +124,9 @@ class LandedTopic:
             (TOPIC, offsets.generation, offsets.partition, offsets.start + n, at, 0, None, value, None)
             for n, value in enumerate(values)
         ]
-        columns = zip(*rows, strict=True) if rows else [()] * len(RAW)
-        pq.write_table(
-            pa.table([pa.array(column, each.type) for column, each in zip(columns, RAW, strict=True)], schema=RAW), path
-        )
+        columns = zip(*rows, strict=True) if rows else [()] * len(RAW_SCHEMA)
+        arrays = [pa.array(column, each) for column, each in zip(columns, RAW_SCHEMA.types, strict=True)]
+        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
         found = path.relative_to(self.root).as_posix()
         if values:
             part = parquet.read_part(path)

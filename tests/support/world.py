@@ -75,6 +75,7 @@ class World:
         self.topic = Topic(topic, policy or Policy(records_per_range=100, max_age_seconds=0))
         self.sent: dict[tuple[int, int], Row] = {}
         self._instance: dg.DagsterInstance | None = None
+        self._moment_ms = 0
 
     def keep_raw_table(self) -> None:
         """Have what is landed from now on appended to a raw table."""
@@ -208,6 +209,17 @@ class World:
         for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=0.3):
             with attempt:
                 assert condition()
+
+    def later(self, ms: int) -> None:
+        """Has the clock of this world's edges stand still, so much later than it was; also for a run that is under way."""
+        self._moment_ms = self.edges.now_ms() + ms
+        self.edges.now_ms = lambda: self._moment_ms
+
+    def beside(self, name: str = "") -> World:
+        """Give a second topic of the same lake and Dagster instance, of ranges of 100 records that are cut at once."""
+        other = World(self.settings, self.folder, name or f"{self.name}-other")
+        other._instance, other.edges = self.instance, self.edges
+        return other
 
     def lake_afresh(self) -> None:
         """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
