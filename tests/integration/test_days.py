@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.adapters.decoding.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.event_time import count_days
 from pipeline_defs.cli.launching import InProcessRuns
@@ -250,7 +250,7 @@ def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin
     rows = [("t", 0, 0, n, noon, 0, None, value, None) for n, value in enumerate(values)]
     landed = tmp_path / "landed.parquet"
     decoder = SparkDecoder(engine, Decode(Side(), Side(Format.JSON, schema), event_time=event_time))
-    raw = decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY"))
+    raw = decoding_session(engine).createDataFrame(rows, raw_ddl())
     pq.write_table(raw.toArrow(), landed)
     decoder.stage_decoded([landed], decoder.decide([landed]), str(tmp_path / "decoded"))
     (file,) = (tmp_path / "decoded").glob("*.parquet")

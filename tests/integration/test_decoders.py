@@ -20,7 +20,7 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
-from pipeline_defs.adapters.decoding.spark_decoding import RAW_SCHEMA, SparkDecoder
+from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.formats.decoded import Decoded
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
@@ -195,9 +195,7 @@ def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRe
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
     rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
-    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
-        str(tmp_path / "landed")
-    )
+    decoding_session(engine).createDataFrame(rows, raw_ddl()).coalesce(1).write.parquet(str(tmp_path / "landed"))
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from pipeline_defs.adapters.spark.spark import RAW_COLUMNS
 from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.orchestration.assets import catalog
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.settings import PROJECT
@@ -45,7 +45,7 @@ def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
 def test_the_raw_asset_says_its_columns_and_where_its_files_lie() -> None:
     raw = specs(Topic("orders", KafkaTopic(topic="orders").as_topic().policy), "/srv/lake")[dg.AssetKey(["raw", "orders"])]
     columns = {column.name: column.description for column in raw.metadata["dagster/column_schema"].columns}
-    assert columns == RAW_COLUMNS
+    assert columns == {column.name: column.text for column in RAW_COLUMNS}
     assert raw.metadata["dagster/uri"] == "/srv/lake/data/orders"
     assert raw.metadata["files"].value == "/srv/lake/data/orders/**/*.parquet"
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.login.client_properties import ANYBODY, RegistryLogin
+from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
 from ..formats.avro.spark_avro import decode_avro
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
@@ -31,10 +32,22 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.files.openCostInBytes": WHOLE_FILES,
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
-RAW_SCHEMA = (
-    "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key {key}, "
-    "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-)
+_DDL = {
+    RawType.STRING: "STRING",
+    RawType.INTEGER: "INT",
+    RawType.LONG: "BIGINT",
+    RawType.TIMESTAMP: "TIMESTAMP",
+    RawType.BINARY: "BINARY",
+    RawType.HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+
+
+def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
+    """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
+    types = {"key": key, "value": value}
+    return ", ".join(f"{column.name} {types.get(column.name, _DDL[column.type])}" for column in RAW_COLUMNS)
+
+
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
@@ -159,7 +172,7 @@ class SparkDecoder:
 
     def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
-        return session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
+        return session.read.schema(raw_ddl(**types)).parquet(*paths_of(files))
 
 
 def _dead_letters(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:

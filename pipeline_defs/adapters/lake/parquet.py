@@ -21,23 +21,20 @@ import pyarrow.parquet as pq
 from ...core.errors import DamagedFile, first_line
 from ...core.log.manifest import StagedFile
 from ...core.offsets import OffsetRange
+from ...core.raw_columns import RAW_COLUMNS, RawType
 from .disk import REFUSALS
 from .remote_file import File, source
 
+_ARROW_TYPES = {
+    RawType.STRING: pa.string(),
+    RawType.INTEGER: pa.int32(),
+    RawType.LONG: pa.int64(),
+    RawType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    RawType.BINARY: pa.binary(),
+    RawType.HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
 # what Spark writes of a raw record; a test holds the two together
-RAW_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("generation", pa.int32()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+RAW_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in RAW_COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)

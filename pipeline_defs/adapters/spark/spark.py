@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
 logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
 
-RAW_COLUMNS: Mapping[str, str] = {
-    "topic": "Kafka topic name",
-    "generation": "incarnation of the topic: 0, and one more for each time it was recreated",
-    "partition": "Kafka partition number",
-    "offset": "offset of the record in its Kafka partition; with generation and partition the identity of a row",
-    "timestamp": "record timestamp, UTC, to the millisecond as Kafka has it; null where it lies before 1900",
-    "timestamp_type": "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)",
-    "key": "key bytes as produced, null where there is none",
-    "value": "value bytes as produced, null for a tombstone",
-    "headers": "headers in order: list of (key, value), a value may be null; null where there is none",
-}
-
 TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01
 
 KAFKA_OPTIONS: Mapping[str, str] = {

@@ -19,6 +19,7 @@ from ...core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, V
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, find_losses
 from ...core.offsets import OffsetRange
+from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import DEAD
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.raw_table import is_compacted_name
@@ -70,12 +71,16 @@ _TABLES = """
 TABLES = ("ranges", "losses")
 _SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
-_EMPTY_TOPIC = """
-    SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
-           NULL::TIMESTAMPTZ AS "timestamp", NULL::INTEGER AS timestamp_type, NULL::BLOB AS "key", NULL::BLOB AS "value",
-           NULL::STRUCT("key" VARCHAR, "value" BLOB)[] AS headers
-    WHERE false
-"""
+_TYPES = {
+    RawType.STRING: "VARCHAR",
+    RawType.INTEGER: "INTEGER",
+    RawType.LONG: "BIGINT",
+    RawType.TIMESTAMP: "TIMESTAMPTZ",
+    RawType.BINARY: "BLOB",
+    RawType.HEADERS: 'STRUCT("key" VARCHAR, "value" BLOB)[]',
+}
+_NO_VALUES = ", ".join(f'NULL::{_TYPES[column.type]} AS "{column.name}"' for column in RAW_COLUMNS)
+_EMPTY_TOPIC = f"SELECT {_NO_VALUES} WHERE false"
 
 
 class Duck:

@@ -25,6 +25,7 @@ from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange, parse_key
+from ..raw_columns import RAW_COLUMNS, RawType
 from .delta import EMPTY, MEND, File, Snapshot
 
 
@@ -34,20 +35,12 @@ def _struct(columns: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
 
 
 SETTLED = "settled"
+_HEADERS = {"type": "array", "elementType": _struct([("key", "string"), ("value", "binary")]), "containsNull": True}
 # the columns of a landed file, as Delta writes them; a test holds the two together
-_HEADER = [("key", "string"), ("value", "binary")]
-_COLUMNS: list[tuple[str, Any]] = [
-    ("topic", "string"),
-    ("generation", "integer"),
-    ("partition", "integer"),
-    ("offset", "long"),
-    ("timestamp", "timestamp"),
-    ("timestamp_type", "integer"),
-    ("key", "binary"),
-    ("value", "binary"),
-    ("headers", {"type": "array", "elementType": _struct(_HEADER), "containsNull": True}),
-]
-SCHEMA = json.dumps(_struct(_COLUMNS), separators=(",", ":"))
+SCHEMA = json.dumps(
+    _struct([(column.name, _HEADERS if column.type is RawType.HEADERS else column.type) for column in RAW_COLUMNS]),
+    separators=(",", ":"),
+)
 _OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
 _COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
 KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file

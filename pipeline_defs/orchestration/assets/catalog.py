@@ -13,9 +13,9 @@ from typing import Any
 import dagster as dg
 
 from ...adapters.lake.stores import open_store
-from ...adapters.spark.spark import RAW_COLUMNS
 from ...core.command_lines import command
 from ...core.decode.decoders import Decode
+from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days
 from ...core.tables.latest import Latest
 from ...settings import DOCS
@@ -24,17 +24,7 @@ from ...topics import LAND_PENDING, TOPIC_TAG, Topic, op_name
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
-_COLUMN_TYPES = {
-    "topic": "string",
-    "generation": "int",
-    "partition": "int",
-    "offset": "long",
-    "timestamp": "timestamp",
-    "timestamp_type": "int",
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<key: string, value: binary>>",
-}
+_SHOWN_TYPES = {RawType.INTEGER: "int", RawType.HEADERS: "array<struct<key: string, value: binary>>"}  # others as they are
 _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
 
 
@@ -172,7 +162,8 @@ def latest_description(topic: Topic, config: Latest) -> str:
 
 def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
     """Return the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
-    columns = [dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
+    shown = [(each, _SHOWN_TYPES.get(each.type, each.type.value)) for each in RAW_COLUMNS]
+    columns = [dg.TableColumn(each.name, type=kind, description=each.text) for each, kind in shown]
     return {
         "dagster/column_schema": dg.TableSchema(columns=columns),
         **_files(topic, "data", "**/*.parquet", lake),
