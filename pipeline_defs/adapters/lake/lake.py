@@ -569,12 +569,11 @@ class Lake:
         An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
         `waiting`.
         """
-        if not self._frontiers.goes_on(coverage.log):
-            return False
         frontier = sum_up(coverage, now_ms, longest_ms, waiting)
-        if frontier is not None:
-            self._frontiers.put(frontier)
-        return frontier is not None
+        if frontier is None or not self._frontiers.goes_on(coverage.log):
+            return False
+        self._frontiers.put(frontier)
+        return True
 
     def coverage_of(self, topic: str, keys: Sequence[str]) -> Coverage:
         """Read a coverage of a topic that has the ranges of some keys: of what is not settled, where these are of that."""
