@@ -6,11 +6,10 @@ begun/<topic>/<seq20>.<digest16>     empty; put before anything of that step is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 from ...core.log.frontier import digest_of
 from ...core.log.plan_step import PlanStep
-from ...core.log.planlog import PlanLog
 from ...core.offsets import OFFSET_DIGITS
 from .store import Store
 
@@ -39,16 +38,9 @@ class BegunSteps:
         self._open_store().delete_folder(f"begun/{topic}/{begun[1]}")
 
 
-def find_elsewhere(begun: Iterable[Begun], log: PlanLog, summed_up: Mapping[int, PlanStep | None]) -> set[Begun]:
-    """Find what was begun of steps that are not in a log: later ones, or others of these numbers.
-
-    `summed_up` are steps of the log that it has only sums of, none where one is gone.
-    """
-    names = {seq: _name(step) if step else "" for seq, step in summed_up.items()} | {
-        step.seq: _name(step) for step in log.steps
-    }
-    last = log.steps[-1].seq if log.steps else -1
-    return {(seq, name) for seq, name in begun if seq > last or names.get(seq, name) != name}
+def is_of(begun: Begun, step: PlanStep | None) -> bool:
+    """Return whether a name is of a step, by its digest; it is of none where there is none."""
+    return step is not None and begun[1] == _name(step)
 
 
 def _name(step: PlanStep) -> str:

@@ -52,9 +52,8 @@ class Frontiers:
         """Delete the documents of a topic; those that somebody writes later count for nothing either, where it is for good."""
         if for_good:
             self._store.put_new(_none_of(topic), b"", "staging/frontier")
-        for path in self._store.list(f"frontier/{topic}"):
-            if path != _none_of(topic):
-                self._store.delete_folder(path)
+        for path in self._list(topic):
+            self._store.delete_folder(path)
 
     def put(self, frontier: Frontier) -> None:
         """Write a document, and delete those that nobody asks for any more.
@@ -65,9 +64,12 @@ class Frontiers:
         self._store.put_new(own, frontier.to_json(), "staging/frontier")
         old = (each for each in self.read(frontier.topic, frontier.made_at_ms - WINDOW_MS) if each.seq <= frontier.seq)
         first = next((_path(each) for each in old), "")
-        for path in self._store.versions(f"frontier/{frontier.topic}"):
-            if path != _none_of(frontier.topic) and (path < first or path > own):
+        for path in self._list(frontier.topic):
+            if path < first or path > own:
                 self._store.delete_folder(path)
+
+    def _list(self, topic: str) -> list[str]:
+        return [path for path in self._store.list(f"frontier/{topic}") if path != _none_of(topic)]
 
     def _read(self, path: str) -> Frontier | None:
         data = self._store.get(path)

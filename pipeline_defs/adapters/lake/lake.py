@@ -33,7 +33,7 @@ from ...core.log.plan_step import ALL_HEADS_EVERY, PlanStep, Tail
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
-from .begun import Begun, BegunSteps, find_elsewhere
+from .begun import Begun, BegunSteps, is_of
 from .frontiers import Frontiers
 from .kept import Kept
 from .lake_memory import LakeMemory
@@ -171,13 +171,17 @@ class Lake:
             if each[0] < newest.seq:
                 self._begun.delete(log.topic, each)
 
-    def _find_elsewhere(self, log: PlanLog, begun: Iterable[Begun]) -> set[Begun]:
-        """Find what was begun of steps that are not in a log; one that its base sums up is read for that."""
-        known = {step.seq: step for step in log.steps}
-        others = {seq for seq, _ in begun if log.base is not None and seq < log.base.seq and seq not in known}
-        paths = {seq: step_path(log.topic, seq) for seq in others}
-        summed_up = {seq: self._steps.get(path) if self.store.exists(path) else None for seq, path in paths.items()}
-        return find_elsewhere(begun, log, summed_up)
+    def _find_elsewhere(self, log: PlanLog, begun: Sequence[Begun]) -> set[Begun]:
+        """Find what was begun of steps that are not in a log: later ones, or others of these numbers.
+
+        One that its base sums up is read for that.
+        """
+        steps: dict[int, PlanStep | None] = {step.seq: step for step in log.steps}
+        for seq, _ in begun:
+            path = step_path(log.topic, seq)
+            if log.base is not None and log.base.sums_up(seq) and self.store.exists(path):
+                steps[seq] = self._steps.get(path)
+        return {each for each in begun if not is_of(each, steps.get(each[0]))}
 
     def _may_be_behind(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
         """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
@@ -475,7 +479,7 @@ class Lake:
         whole = bisect_left(range(0, base.seq, ALL_HEADS_EVERY), x=True, key=is_beyond) * ALL_HEADS_EVERY
         between = range(max(0, whole - ALL_HEADS_EVERY), min(whole + 1, base.seq))
         seq = next(filter(is_beyond, between), base.seq)
-        if seq == base.seq or seq in base.kept:
+        if not base.sums_up(seq):
             return recent
         kept = [step for step in recent.log.steps if step.seq < base.seq]
         kept = sorted([*kept, self._steps.get(step_path(topic, seq))], key=lambda step: step.seq)
@@ -625,7 +629,7 @@ def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 
 def _last_settled(frontier: Frontier) -> int:
     """Return the number of the last step that a document sums up, of which everything is landed; -1 where it sums up none."""
-    return next((seq for seq in reversed(range(frontier.seq)) if seq not in frontier.kept), -1)
+    return next((seq for seq in reversed(range(frontier.seq)) if frontier.sums_up(seq)), -1)
 
 
 def step_path(topic: str, seq: int) -> str:

@@ -41,11 +41,9 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
       offsetlake init my_lake --bootstrap-servers kafka-1:9092,kafka-2:9092
       offsetlake init my_lake --topic orders --topic payments
     """
-    settings = read_settings()
+    edges = Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
     if bootstrap_servers:
-        settings = replace(settings, bootstrap_servers=bootstrap_servers)
-    edges = Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS)
-    if bootstrap_servers:
+        edges.settings = replace(edges.settings, bootstrap_servers=bootstrap_servers)
         edges.servers_said_by = "--bootstrap-servers"
     where = edges.bootstrap_servers()
     with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):

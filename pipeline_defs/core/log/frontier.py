@@ -72,6 +72,10 @@ class Frontier:
     waits: Histogram
     looks: tuple[Look, ...]
 
+    def sums_up(self, seq: int) -> bool:
+        """Return whether a step is one of which the document has sums alone."""
+        return seq < self.seq and seq not in self.kept
+
     def to_json(self) -> bytes:
         """Encode the document; the same one gives the same bytes."""
         tail = self.tail

@@ -92,7 +92,7 @@ class PlanLog:
 
     def has(self, step: PlanStep) -> bool:
         """Return whether a step is in the log, or of a number that the base sums up."""
-        if self.base is not None and step.seq < self.base.seq and step.seq not in self.base.kept:
+        if self.base is not None and self.base.sums_up(step.seq):
             return True
         return step == next((each for each in reversed(self.steps) if each.seq <= step.seq), None)
 

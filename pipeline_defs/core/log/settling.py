@@ -89,7 +89,7 @@ def needs_whole(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     `steps` are those that it keeps, and those since. A skip was decided before its ranges were landed and summed up.
     """
     newer = [step for step in steps if step.seq >= frontier.seq]
-    if any(seq < frontier.seq and seq not in frontier.kept for step in newer for seq in step.reopened):
+    if any(frontier.sums_up(seq) for step in newer for seq in step.reopened):
         return True
     skips = [link.offsets for step in newer for link in step.skips]
     known = [offsets for step in steps for offsets in step.ranges] if skips else []

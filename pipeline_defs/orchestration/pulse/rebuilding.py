@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ...core.log.coverage import State
+from ...core.log.coverage import Coverage, State
 from ...core.offsets import OffsetRange
 from ...landing.mirror import mirror_frontier
 from ...resources import Edges
@@ -52,25 +52,27 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    if not _forget_hidden(topic, edges) and not held and edges.lake.recent(topic.name).pending() == coverage.pending():
+    is_whole = not _forget_hidden(topic, coverage, edges)
+    if is_whole and not held and edges.lake.recent(topic.name).pending() == coverage.pending():
         move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
 
 
-def _forget_hidden(topic: Topic, edges: Edges) -> bool:
+def _forget_hidden(topic: Topic, coverage: Coverage, edges: Edges) -> bool:
     """Delete documents that sum up what is not landed, so that the next tick finds that; return whether there was any.
 
     Somebody has deleted a manifest, say, or a replace that lasted for hours has died.
     """
 
-    def find() -> set[OffsetRange]:
-        coverage, recent = edges.lake.coverage(topic.name), edges.lake.recent(topic.name).log
+    def find(coverage: Coverage) -> set[OffsetRange]:
+        recent = edges.lake.recent(topic.name).log
         left_out = (offsets for offsets, state in coverage.states().items() if state is not State.LANDED)
         return {each for each in left_out if recent.base is not None and each not in recent.ranges}
 
-    hidden = find()
-    if not hidden or not hidden & find():  # a run may have landed it, and a tick summed it up, between the two looks
+    hidden = find(coverage)
+    # between the two looks a run may have landed it, and a tick summed it up
+    if not hidden or not hidden & find(edges.lake.coverage(topic.name)):
         return False
     edges.lake.forget_frontiers(topic.name)
     edges.watch_step("frontier_forgotten", topic=topic.name)
