@@ -140,6 +140,12 @@ class Settings:
     kafka_properties: Path | None = None  # the file, which has the secrets; `adapters/kafka/access.py` reads it
 
     @property
+    def tasks_at_once(self) -> int:
+        """How many tasks Spark works at side by side, at least: of a cluster nobody asks."""
+        told = re.fullmatch(r"local\[(\d+)\]", self.spark_master)
+        return int(told[1]) if told else os.cpu_count() or 1
+
+    @property
     def jars(self) -> Path:
         """The folder of the resolved jars."""
         return self.home / "jars"

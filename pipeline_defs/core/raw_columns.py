@@ -1,6 +1,6 @@
-"""The columns of a landed row, in their order: who reads or writes landed rows makes a schema of its own kind of these.
+"""The columns of a landed row, in their order. Every schema of landed rows is made of these; none is edited by hand.
 
-What a column is taken from is told in `adapters/spark/spark.py` (`raw_columns`).
+What a column is taken from is told in `adapters/spark/spark.py` (`select_raw`), in the same order.
 """
 
 from __future__ import annotations

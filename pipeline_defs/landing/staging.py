@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
-from ..adapters.lake.remote_file import File
+from ..adapters.store.remote_file import File
 from ..core.errors import DamagedFile, EngineUnavailable, StagedFileGone
 from ..core.landing.verdicts import verify_staged
 from ..core.log.coverage import Coverage

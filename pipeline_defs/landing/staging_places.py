@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ..adapters.lake import parquet
 from ..adapters.lake.footer import canonicalize
 from ..adapters.lake.lake import Lake
-from ..adapters.lake.remote_file import File, RemoteFile
 from ..adapters.spark.spark_files import Digest, read_digests
+from ..adapters.store.remote_file import File, RemoteFile
 from ..adapters.system.locks import scratch
 from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
 from ..core.log.manifest import Manifest, StagedFile

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
-from ..adapters.lake.remote_file import File
+from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import raw_table_log
 from ..core.errors import DamagedFile, TableFileGone
 from ..core.log.manifest import Manifest

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
-from ..adapters.lake.remote_file import File
+from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
 from ..core.command_lines import command
 from ..core.errors import DamagedFile, OffsetlakeError
@@ -91,7 +91,7 @@ class RawTable:
 
     def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows in offset order."""
-        tools.files.merge(group.offsets.text(self.topic), files, group.offsets.generation, folder)
+        tools.files.merge(group.offsets.text(self.topic), files, folder)
 
     def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files, one by one."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..adapters.lake import parquet
-from ..adapters.lake.remote_file import File
+from ..adapters.store.remote_file import File
 from ..adapters.tables.decodings import Decodings, decoded_table_log
 from ..adapters.tables.delta_log import DeltaLog
 from ..core.command_lines import command

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
-from ..adapters.lake.remote_file import File
+from ..adapters.store.remote_file import File
 from ..adapters.tables.columns_of_table import text_of
 from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.event_time import count_days

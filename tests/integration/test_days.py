@@ -34,6 +34,7 @@ from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from tests.support.outcomes import decoding_session
 from tests.support.queued import queue_run
+from tests.support.raw_rows import raw_row
 from tests.support.world import World
 
 START = "2013-01-01"
@@ -247,7 +248,7 @@ def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin
     """[R-89] A reader's filter passes over files by the log; none that has a row of the day: a moment is rounded away."""
     noon = datetime(2013, 1, 2, 12, tzinfo=UTC)
     values = [record(at, n)["value"] for n in range(3)] + [record(None, 3)["value"]] * (at is not None)
-    rows = [("t", 0, 0, n, noon, 0, None, value, None) for n, value in enumerate(values)]
+    rows = [raw_row(("t", 0, 0, n), noon, value) for n, value in enumerate(values)]
     landed = tmp_path / "landed.parquet"
     decoder = SparkDecoder(engine, Decode(Side(), Side(Format.JSON, schema), event_time=event_time))
     raw = decoding_session(engine).createDataFrame(rows, raw_ddl())

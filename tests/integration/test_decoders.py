@@ -35,6 +35,7 @@ from pipeline_defs.tables.decoding import decode as decode_ranges
 from tests.conftest import JARS
 from tests.support.fake_registry import fake_registry
 from tests.support.outcomes import RAW, decode, decode_rows, decoding_session
+from tests.support.raw_rows import raw_row
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
 from tests.support.world import World
@@ -194,7 +195,7 @@ def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRe
     first, second = (registry.register(f"{topic}-value", json.dumps(schema)) for schema in (old, new))
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
-    rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
+    rows = [raw_row((topic, 0, 0, at), now, value) for at, value in enumerate(records)]
     decoding_session(engine).createDataFrame(rows, raw_ddl()).coalesce(1).write.parquet(str(tmp_path / "landed"))
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))

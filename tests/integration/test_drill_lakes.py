@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.testbed.broker import Broker
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.delivery import Delivery

@@ -10,10 +10,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.lake import disk
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.manifest import Manifest

@@ -25,8 +25,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.object_store import RemoteStore
 from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
+from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.launching import InProcessRuns, Launched

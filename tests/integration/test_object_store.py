@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline_defs.adapters.lake.layout import published_path
-from pipeline_defs.adapters.lake.store import Answer
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.store import Answer
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.offsets import OffsetRange

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable

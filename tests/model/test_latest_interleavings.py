@@ -23,9 +23,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pipeline_defs.adapters.lake.disk import Disk
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.store.disk import Disk
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import LakeUnavailable
@@ -43,6 +43,7 @@ from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest
 from tests.support.fake_log import TOPIC, Record
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, strike, take_turns, watch_obstore
+from tests.support.raw_rows import TAKEN_OVER
 from tests.support.redecoding import ArrowDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 from tests.support.watched_delta import at_work, begin_work, watch_delta
@@ -113,7 +114,7 @@ class Reading(ArrowDecoder):
         for at, path in enumerate(files):
             raw = read(path)
             said = [self.understand(record) for record in records_of(raw)]
-            rows = raw.filter(pa.array([each is not None for each in said])).drop_columns(["timestamp_type", "key", "value"])
+            rows = raw.filter(pa.array([each is not None for each in said])).select(TAKEN_OVER)
             good = [each for each in said if each is not None]
             if good:
                 rows = rows.append_column("key", pa.array([each[4] for each in good], pa.binary()))

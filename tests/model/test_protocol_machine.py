@@ -27,9 +27,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import range_of
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict

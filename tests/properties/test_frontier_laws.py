@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import pytest
 
-from pipeline_defs.adapters.lake import disk
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import data_path
+from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.landing.retiring import retired
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations

@@ -14,7 +14,7 @@ from pipeline_defs.adapters.lake.parquet import conform
 class ArrowFiles:
     """Merges as `SparkFiles` does."""
 
-    def merge(self, what: str, sources: Sequence[Path], generation: int, folder: str) -> None:
+    def merge(self, what: str, sources: Sequence[Path], folder: str) -> None:
         Path(folder).mkdir(parents=True)
         rows = pa.concat_tables([pq.read_table(source) for source in sources]).sort_by("offset")
         pq.write_table(rows, Path(folder) / "part.parquet")

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_defs.adapters.lake import parquet
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.log.holes import Cause, Interval

@@ -30,6 +30,7 @@ from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.landing.attempt import Tools
 from pipeline_defs.landing.planner import Planner
+from tests.support.raw_rows import raw_row
 from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"
@@ -287,7 +288,7 @@ class FakeSpark:
                 if record.kind in SEEN[isolation_level]:
                     stamp = record.timestamp_ms * 1000
                     place = (topic, offsets.generation, offsets.partition, offset)
-                    row = (*place, stamp, 0, record.key, record.value, None)
+                    row = raw_row(place, stamp, record.value, record.key)
                     for name, value in zip(RAW_SCHEMA.names, row, strict=True):
                         columns[name].append(value)
             if columns:

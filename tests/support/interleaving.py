@@ -27,12 +27,12 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore, ObjectStore
 
-from pipeline_defs.adapters.lake import disk, object_store, store
-from pipeline_defs.adapters.lake.disk import Disk
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
-from pipeline_defs.adapters.lake.object_store import RemoteStore
+from pipeline_defs.adapters.store import disk, object_store, store
+from pipeline_defs.adapters.store.disk import Disk
+from pipeline_defs.adapters.store.disk_store import DiskStore
+from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable

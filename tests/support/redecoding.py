@@ -34,6 +34,7 @@ from pipeline_defs.settings import read_settings
 from pipeline_defs.tables.decoded_staging import DecodeTools
 from pipeline_defs.tables.decoding import decode
 from tests.support.decoded import shown_places, table_files
+from tests.support.raw_rows import TAKEN_OVER, raw_row
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
@@ -76,10 +77,9 @@ class ArrowDecoder:
             if is_good:
                 found = [{"id": each} | dict.fromkeys(dict(more), "x") for each in numbers if each is not None]
                 values = pa.array(found, pa.struct([("id", kind), *more]))
-                rows = rows.drop_columns(["timestamp_type", "value"]).append_column("value", values)
+                rows = rows.select([*TAKEN_OVER, "key"]).append_column("value", values)
             else:
-                rows = rows.drop_columns(["timestamp_type"])
-                rows = rows.rename_columns({"key": "raw_key", "value": "raw_value"})
+                rows = rows.select([*TAKEN_OVER, "key", "value"]).rename_columns({"key": "raw_key", "value": "raw_value"})
                 for name in ("side", "error_class", "error"):
                     rows = rows.append_column(name, pa.array(["json_mismatch"] * rows.num_rows))
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
@@ -121,7 +121,7 @@ class LandedTopic:
         path.parent.mkdir(parents=True, exist_ok=True)
         at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
         rows = [
-            (TOPIC, offsets.generation, offsets.partition, offsets.start + n, at, 0, None, value, None)
+            raw_row((TOPIC, offsets.generation, offsets.partition, offsets.start + n), at, value)
             for n, value in enumerate(values)
         ]
         columns = zip(*rows, strict=True) if rows else [()] * len(RAW_SCHEMA)

@@ -15,9 +15,9 @@ import deltalake
 import pytest
 from deltalake.table import TableMerger
 
-from pipeline_defs.adapters.lake.disk import Disk
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.store.disk import Disk
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from tests.support import interleaving
 from tests.support.interleaving import Dead, WatchedDisk, Writer
 

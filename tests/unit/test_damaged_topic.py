@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance

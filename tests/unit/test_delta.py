@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json

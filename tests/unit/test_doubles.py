@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.store.store import Store
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Delivery

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.adapters.lake import object_store
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
+from pipeline_defs.adapters.store import object_store
 from pipeline_defs.core.errors import (
     BrokenManifest,
     BrokerUnavailable,

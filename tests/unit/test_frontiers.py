@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.adapters.lake.lake import STEPS_AHEAD, Lake, step_path
-from pipeline_defs.adapters.lake.layout import data_path, manifest_path
-from pipeline_defs.adapters.lake.store import Store
+from pipeline_defs.adapters.lake.lake import STEPS_AHEAD, Lake
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path, step_path
+from pipeline_defs.adapters.store.store import Store
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import State

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import data_path, manifest_path
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.coverage import State

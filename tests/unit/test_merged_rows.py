@@ -46,6 +46,15 @@ def test_a_merged_file_has_the_rows_of_its_originals(merged: dict[str, list[Any]
     assert found is None if said is None else found is not None and found.startswith(said), found
 
 
+def test_what_may_be_null_is_no_difference_and_a_type_is(tmp_path: Path) -> None:
+    """Spark gives a file that it merges columns that may be null, whatever the originals' could be."""
+    rows, strict = pa.table({"offset": [0, 1]}), pa.schema([pa.field("offset", pa.int64(), nullable=False)])
+    for name, schema in {"a": rows.schema, "b": strict, "c": pa.schema([("offset", pa.int32())])}.items():
+        pq.write_table(rows.cast(schema), tmp_path / name)
+    assert differing_rows(tmp_path / "a", tmp_path / "b") is None
+    assert differing_rows(tmp_path / "a", tmp_path / "c") == "columns were offset: int64, are offset: int32"
+
+
 NAN = float("nan")
 FRACTION, STRUCT = pa.float64(), pa.struct([("x", pa.float32()), ("s", pa.string())])
 

@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline_defs.adapters.lake.disk_store import DiskStore
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.lake.disk import Disk
-from pipeline_defs.adapters.lake.store import Answer
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.disk import Disk
+from pipeline_defs.adapters.store.store import Answer
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from obstore.exceptions import GenericError
 
 from pipeline_defs.adapters.kafka.access import read_access
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.core.login.client_properties import parse_client_properties

@@ -13,10 +13,10 @@ import stamina
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 from obstore.store import MemoryStore
 
-from pipeline_defs.adapters.lake import disk
-from pipeline_defs.adapters.lake.object_store import RemoteStore
-from pipeline_defs.adapters.lake.store import Answer, Store
-from pipeline_defs.adapters.lake.stores import open_store
+from pipeline_defs.adapters.store import disk
+from pipeline_defs.adapters.store.object_store import RemoteStore
+from pipeline_defs.adapters.store.store import Answer, Store
+from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 

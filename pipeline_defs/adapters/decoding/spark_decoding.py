@@ -18,9 +18,9 @@ from ...core.tables.decoded_table import IDENTITY
 from ..formats.avro.spark_avro import decode_avro
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
 from ..formats.json.spark_json import decode_json
-from ..lake.remote_file import File
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
+from ..store.remote_file import File
 from .own_formats import decode_own
 from .spark_event_time import with_event_time
 from .spark_serialized import decode_serialized

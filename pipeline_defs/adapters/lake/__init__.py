@@ -1,1 +1,1 @@
-"""The lake: objects or files by name, put if absent, and the Parquet files in them."""
+"""The lake: its documents, its published files, and the Parquet in them."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ...core.log.frontier import digest_of
 from ...core.log.plan_step import PlanStep
 from ...core.offsets import OFFSET_DIGITS
-from .store import Store
+from ..store.store import Store
 
 Begun = tuple[int, str]  # a step's number, and the name that says so
 

@@ -12,8 +12,8 @@ from ...core.log.frontier import Frontier
 from ...core.log.latency import WINDOW_MS
 from ...core.log.planlog import PlanLog
 from ...core.offsets import OFFSET_DIGITS
+from ..store.store import Store
 from .kept import Kept
-from .store import Store
 
 
 class Frontiers:

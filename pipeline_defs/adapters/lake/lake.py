@@ -19,27 +19,23 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
-from ...core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
+from ...core.errors import BrokenPlanLog
 from ...core.log.coverage import Coverage, check_planned
 from ...core.log.delivery import Acceptance, Claim
 from ...core.log.frontier import Frontier, digest_of
-from ...core.log.manifest import Manifest, StagedFile
+from ...core.log.manifest import Manifest
 from ...core.log.plan_step import ALL_HEADS_EVERY, PlanStep, Tail
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
 from .begun import Begun, BegunSteps, is_of
+from .data_files import DataFiles
 from .frontiers import Frontiers
-from .kept import Kept
 from .lake_memory import LakeMemory
-from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, serial_of
-from .store import Answer
-from .stores import open_store
+from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, step_path
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SEEN_SECONDS = 60.0  # for which nobody restores a backup and lands on beside a process that reads
@@ -47,17 +43,12 @@ SHOWN = 3  # names in a message
 STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
 
 
-class Lake:
-    """Reads and writes one lake; holds no state but what it has read of immutable objects."""
+class Lake(DataFiles):
+    """One lake as a whole: its plan logs, and each topic's coverage of it."""
 
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
-        self.store = open_store(root)
-        self._memory = memory
-        self._steps = Kept(self._read_step)
+        super().__init__(root, memory)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
-        self._manifests = Kept(self._read_manifest)
-        self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
-        self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._frontiers = Frontiers(lambda: self.store)
         self._begun = BegunSteps(lambda: self.store)
@@ -77,10 +68,6 @@ class Lake:
         topics = self._memory.topics() if self._memory else ()
         if self._memory and topics and not self.planned_topics():
             self._memory.refuse_missing(asked if asked in topics else topics[0])
-
-    def _remember(self, topic: str) -> None:
-        if self._memory:
-            self._memory.remember(topic)
 
     # ---- the plan log
 
@@ -127,11 +114,10 @@ class Lake:
 
     def commit_step(self, step: PlanStep) -> bool:
         """Add a step to the log; false where another planner was there first: read the log and plan again."""
-        answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
-        self._remember(step.topic)
-        if answer is Answer.COMMITTED:
+        is_put = self.put_step(step)
+        if is_put:
             self._newest_steps[step.topic] = step, time.monotonic()
-        return answer is Answer.COMMITTED
+        return is_put
 
     def goes_on(self, log: PlanLog) -> bool:
         """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it.
@@ -206,190 +192,6 @@ class Lake:
                 if self.store.list(f"{folder}/{name}", after):
                     return True
         return False
-
-    def has_step(self, step: PlanStep) -> bool:
-        """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
-        path = step_path(step.topic, step.seq)
-        data = self.store.get(path)
-        return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
-
-    def _read_step(self, path: str) -> PlanStep:
-        return PlanStep.from_json(self._read(path), self.store.url(path))
-
-    def planned_topics(self) -> tuple[str, ...]:
-        """Return the topics that have a plan log, whether a defs.yaml names them or not."""
-        return self.store.folders("plan")
-
-    # ---- manifests
-
-    def read_topics(self) -> tuple[str, ...]:
-        """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
-        return self.store.folders("manifests")
-
-    def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
-        """Read the newest manifest of every range of a topic."""
-        paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
-        listed, reads, known = self._newest.get(topic, ({}, -1, {}))
-        if paths == listed and reads == self._manifests.reads:
-            return known  # of a topic that is idle only the list is read
-        for path in paths:
-            found = serial_of(topic, path)
-            if found is None:
-                raise BrokenManifest(f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it")
-            newest[found[0]] = max(found[1], newest.get(found[0], 0))
-        self._manifests.see(f"manifests/{topic}", paths)
-        known = {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
-        self._newest[topic] = paths, self._manifests.reads, known
-        return known
-
-    def newest(self, manifest: Manifest) -> Manifest:
-        """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
-        while following := self._following(manifest):
-            manifest = following
-        return manifest
-
-    def _following(self, manifest: Manifest) -> Manifest | None:
-        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial + 1)
-        return self._manifests.get(path) if self.store.exists(path) else None
-
-    def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
-        """Yield the manifests of a range before one, the last one first; one that somebody deleted is passed over."""
-        for serial in reversed(range(manifest.serial)):
-            path = manifest_path(manifest.topic, manifest.offsets, serial)
-            if self.store.exists(path):
-                yield self._manifests.get(path)
-
-    def commit_manifest(self, manifest: Manifest) -> Manifest:
-        """Decide that a range is landed, or dropped; return the manifest that stands, ours or the one that was there first."""
-        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial)
-        scratch = "drop" if manifest.is_dropped else f"{manifest.provenance.attempt}/{manifest.offsets.key}.json"
-        answer = self.store.put_new(path, manifest.to_json(), f"staging/{scratch}")
-        self._remember(manifest.topic)
-        return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
-
-    def _read_manifest(self, path: str) -> Manifest:
-        url = self.store.url(path)
-        manifest = Manifest.from_json(self._read(path), url)
-        if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
-            raise BrokenManifest(
-                f"manifest {url} says that it is of {manifest.offsets.text(manifest.topic)}, revision {manifest.revision}, "
-                "expected what its name says: somebody has copied or renamed it; nothing was read of it; restore it from a "
-                "backup of the lake"
-            )
-        return manifest
-
-    # ---- accepted losses
-
-    def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
-        """Read every acceptance of a topic, by the range or link that it is of."""
-        accepted = {}
-        for path in self.store.list(f"accepted/{topic}"):
-            acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
-            accepted[acceptance.offsets] = acceptance
-        return accepted
-
-    def commit_acceptance(self, acceptance: Acceptance) -> bool:
-        """Record that a loss is accepted; false where somebody did before."""
-        path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
-        return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
-
-    # ---- claims
-
-    def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
-        """Read every claim of a topic."""
-        listed = self.store.versions(f"claims/{topic}")
-        self._claims.see(f"claims/{topic}", listed)
-        return {claim.offsets: claim for claim in map(self._claims.get, listed)}
-
-    def commit_claim(self, claim: Claim) -> Claim:
-        """Claim a range for an attempt; return the claim that stands, ours or the one that was there first."""
-        path = f"{range_path('claims', claim.topic, claim.offsets)}.json"
-        scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
-        if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
-            return claim
-        return self._claims.read_anew(path)
-
-    def _read_claim(self, path: str) -> Claim:
-        return Claim.from_json(self._read(path), self.store.url(path))
-
-    # ---- data
-
-    def is_published(self, manifest: Manifest) -> bool:
-        """Return whether the file under the final name is the manifest's, as far as its size says, or was dropped from there.
-
-        The file of an earlier revision may have the same size; until it is exchanged the staged one is there.
-        """
-        if manifest.file is None:
-            return True
-        is_there = self.store.size(published_path(manifest)) == manifest.file.bytes
-        return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_dropped(manifest)
-
-    def is_dropped(self, manifest: Manifest) -> bool:
-        """Return whether the manifest's file was dropped, be it gone already or not."""
-        following = None if manifest.is_dropped else self._following(manifest)
-        return manifest.is_dropped or (following is not None and following.is_dropped)
-
-    def own_path(self, manifest: Manifest) -> str | None:
-        """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
-        path = published_path(manifest)
-        return path if self.store.exists(path) or not self.is_dropped(manifest) else None
-
-    def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
-        """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
-
-        That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
-        is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
-        put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
-        it, of another digest. What was dropped and has gone is not brought back.
-        """
-        self.delete_given_up(manifest)
-        if manifest.file is not None and not manifest.is_dropped:
-            self._show(manifest, manifest.file, staged or manifest.file.path, mend=mend)
-        newest = self.newest(manifest)
-        if newest != manifest:
-            self.delete_given_up(newest)  # what was published here may have been dropped meanwhile, or before
-        return newest if self.is_published(newest) else None
-
-    def _show(self, manifest: Manifest, file: StagedFile, staged: str, *, mend: bool) -> None:
-        """Give a staged file its final name, where that is free, or has not the manifest's file."""
-        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
-        is_first, is_due = manifest.revision == 0, partial(self._is_due, manifest)
-        with suppress(FileNotFoundError):  # another has published it, or it is gone: what stands there says which
-            if is_first and not mend:
-                answer = self.store.publish(staged, path, guard=guard, is_due=is_due)
-                if answer is Answer.COMMITTED or self.store.size(path) == file.bytes:
-                    return
-            self.store.exchange(staged, path, guard=guard, is_due=is_due)
-            if not is_first and staged != file.path and not self.is_replaced(manifest):
-                self.store.delete_folder(file.path)  # torn, or it would have been published: it is not owed any more
-
-    def delete_given_up(self, manifest: Manifest) -> None:
-        """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
-
-        Anybody may, at any time: no manifest publishes anything there again.
-        """
-        if manifest.is_dropped and manifest.file is not None:
-            self.store.delete_folder(manifest.file.path)
-        for path in given_up_paths(manifest):
-            self.store.delete_folder(path)
-
-    def is_replaced(self, manifest: Manifest) -> bool:
-        """Return whether there is a later revision of the manifest."""
-        return self.newest(manifest).revision != manifest.revision
-
-    def _is_due(self, manifest: Manifest) -> bool:
-        return self.own_path(manifest) is not None and not self.is_replaced(manifest)
-
-    def _read(self, path: str) -> bytes:
-        """Read an object that was there a moment ago."""
-        data = self.store.get(path)
-        if data is None:
-            raise LakeUnavailable(
-                f"cannot read {self.store.url(path)}: it was there a moment ago and is not now: somebody deletes objects of "
-                "the lake; nothing was written; the next run reads it again",
-                path=path,
-            )
-        return data
 
     def coverage(self, topic: str) -> Coverage:
         """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
@@ -616,10 +418,6 @@ class Lake:
         given_up = (path for each in manifests if each.drop for path in given_up_paths(each))
         return [path for path in given_up if path in files and not self.store.exists(path)]
 
-    def _is_staged(self, manifest: Manifest) -> bool:
-        # publishing leaves the staged file, an exchange takes it away
-        return manifest.file is not None and self.store.exists(manifest.file.path)
-
 
 def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     """Return whether a document was made of the log with these steps, and is still true of it."""
@@ -630,11 +428,6 @@ def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 def _last_settled(frontier: Frontier) -> int:
     """Return the number of the last step that a document sums up, of which everything is landed; -1 where it sums up none."""
     return next((seq for seq in reversed(range(frontier.seq)) if frontier.sums_up(seq)), -1)
-
-
-def step_path(topic: str, seq: int) -> str:
-    """Return where a step of a plan log lies, below the lake's root."""
-    return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
 
 
 def _seq_of(path: str) -> int:

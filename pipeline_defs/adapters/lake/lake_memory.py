@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from ...core.errors import LakeUnavailable
-from .disk import Disk
+from ..store.disk import Disk
 
 FOLDER = "known_topics"  # in Dagster's home: who deletes that has no history that a new lake would contradict
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 from ...core.log.manifest import Manifest
-from ...core.offsets import OffsetRange
+from ...core.offsets import OFFSET_DIGITS, OffsetRange
 
 _RANGE_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)(\.[\w-]+)?", re.ASCII)
+
+
+def step_path(topic: str, seq: int) -> str:
+    """Return where a step of a plan log lies, below the lake's root."""
+    return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
 
 
 def range_path(tree: str, topic: str, offsets: OffsetRange) -> str:

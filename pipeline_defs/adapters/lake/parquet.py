@@ -22,8 +22,8 @@ from ...core.errors import DamagedFile, first_line
 from ...core.log.manifest import StagedFile
 from ...core.offsets import OffsetRange
 from ...core.raw_columns import RAW_COLUMNS, RawType
-from .disk import REFUSALS
-from .remote_file import File, source
+from ..store.disk import REFUSALS
+from ..store.remote_file import File, source
 
 _ARROW_TYPES = {
     RawType.STRING: pa.string(),
@@ -251,8 +251,8 @@ def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 def rows_beyond(file: File, other: File) -> str | None:
     """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
     rows, others = _read_columns(file), _read_columns(other)
-    if rows.schema.remove_metadata() != others.schema.remove_metadata():
-        return f"columns are {rows.schema.names}, and {others.schema.names} there"
+    if _columns_of(rows) != _columns_of(others):
+        return f"columns are {_columns_of(rows)}, and {_columns_of(others)} there"
     at = pc.index_in(rows["offset"], others["offset"].combine_chunks())
     if at.null_count:
         alone = rows["offset"].filter(pc.is_null(at)).to_pylist()
@@ -261,9 +261,14 @@ def rows_beyond(file: File, other: File) -> str | None:
     return f"equal offsets, other values in {', '.join(changed)}" if changed else None
 
 
+def _columns_of(rows: pa.Table) -> str:
+    """Return names and types: not what may be null, which each column may be where Spark has read it from a file."""
+    return ", ".join(f"{field.name}: {field.type}" for field in rows.schema)
+
+
 def _differing(before: pa.Table, after: pa.Table) -> str | None:
-    if before.schema.remove_metadata() != after.schema.remove_metadata():
-        return f"columns were {before.schema.names}, are {after.schema.names}"
+    if _columns_of(before) != _columns_of(after):
+        return f"columns were {_columns_of(before)}, are {_columns_of(after)}"
     changed = _changed_columns(before, after)
     if not changed:
         return None

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
-from ..lake.disk import errno_in, mend
+from ..store.disk import errno_in, mend
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
 from .spark_session import cut, end, is_ended, is_known, make_active, open_session, set_up
 

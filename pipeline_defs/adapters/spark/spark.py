@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ...core.landing.scans import Read, Scan
 from ...core.log.delivery import Delivery
 from ..kafka.access import OPEN, Access
-from ..lake.remote_file import RemoteFile
+from ..store.remote_file import RemoteFile
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Spark:
 
         def rows_of(session: SparkSession, read: Read) -> DataFrame:
             options = kafka_options(self._bootstrap_servers, read, isolation_level, self._access, group=group)
-            return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
+            return select_raw(session.read.format("kafka").options(**options).load(), scan.generation)
 
         what = f"land {scan.text}"
         with self._engine.job(SCAN_CONF, what, self._consequence) as session:
@@ -202,7 +202,7 @@ def write_parquet(rows: DataFrame, engine: Engine, folder: str) -> None:
     rows.write.mode("error").options(**PARQUET_OPTIONS, **engine.write_options).parquet(folder)
 
 
-def raw_columns(source: DataFrame, generation: int) -> DataFrame:
+def select_raw(source: DataFrame, generation: int) -> DataFrame:
     """Select the raw columns, lossless and in their order, from Spark's Kafka source.
 
     The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: what lies

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ...core.tables.raw_table import SCHEMA
-from ..lake.remote_file import File
+from ..store.remote_file import File
 from ..tables.table_rows import TableRows
 from ..tables.topic_rows import Part, within
 from .engine import Engine
@@ -30,12 +30,12 @@ class SparkFiles:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def merge(self, what: str, sources: Sequence[File], generation: int, folder: str) -> None:
+    def merge(self, what: str, sources: Sequence[File], folder: str) -> None:
         """Write the rows of landed files of one Kafka partition to one file below `folder`, in offset order.
 
         Raise `ScanFailed`, then nothing counts.
         """
-        self._merge(what, sources, lambda session: _rows(session, sources, generation), ("offset",), folder)
+        self._merge(what, sources, lambda session: session.read.parquet(*paths_of(sources)), ("offset",), folder)
 
     def merge_as(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
         """Write the rows of decoded files to one file below `folder`, in columns that hold all of them, ordered by some.
@@ -83,14 +83,6 @@ def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> 
     if not files:
         return session.createDataFrame([], columns)
     return session.read.schema(columns).parquet(*paths_of(files))
-
-
-def _rows(session: SparkSession, sources: Sequence[File], generation: int) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    rows = session.read.parquet(*paths_of(sources))
-    # a column that is read counts as nullable: not so here
-    return rows.withColumn("generation", f.lit(generation))
 
 
 @dataclass(frozen=True, slots=True)

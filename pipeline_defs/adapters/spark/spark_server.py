@@ -24,7 +24,7 @@ from pathlib import Path
 from types import UnionType
 
 from ...core.errors import EngineUnavailable
-from ..lake.disk import errno_in, mend
+from ..store.disk import errno_in, mend
 from ..system.locks import hold_start
 from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
 from .spark_knock import LOOPBACK

@@ -34,7 +34,7 @@ from ...core.tables.delta import (
 )
 from ...core.tables.raw_table import SCHEMA
 from ..lake.parquet import read_rows
-from ..lake.store import Answer, Store
+from ..store.store import Answer, Store
 
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 CHECKPOINT_SECONDS = 60.0  # after which a process that writes one is ended: an object store may be silent

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ...core.tables.calendar import NO_DAY, SECONDS_A_DAY, day_of
 from ...core.tables.decoded_table import EVENT_TIME
-from ..lake.remote_file import File, source
+from ..store.remote_file import File, source
 
 _MICROS = 1_000_000
 

@@ -75,13 +75,13 @@ def choose_due(
 
 
 def take_turns(
-    waiting: Mapping[str, Sequence[OffsetRange]], most: int, most_offsets: float = inf
+    waiting: Mapping[str, Sequence[OffsetRange]], most: int, most_offsets: float = inf, tasks_at_once: int = 1
 ) -> dict[str, list[OffsetRange]]:
     """Choose at most so many ranges, of each topic in turn its next one: a backlog keeps no other topic waiting.
 
     `waiting` has the ranges of each topic in the order in which they are to be landed. Together they have no more than
-    `most_offsets`, but for the first one, which may be larger alone. A topic of which the next one does not fit waits with all
-    that come after it.
+    `most_offsets`, or than is read meanwhile where the first one is larger: as much as it by each of `tasks_at_once`. A topic
+    of which the next one does not fit waits with all that come after it.
     """
     turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
     chosen: dict[str, list[OffsetRange]] = defaultdict(list)
@@ -89,7 +89,9 @@ def take_turns(
     for topic, offsets in filter(None, chain.from_iterable(turns)):
         if count == most:
             break
-        if topic in full or (count and total + len(offsets) > most_offsets):
+        if not count:
+            most_offsets = max(most_offsets, len(offsets) * tasks_at_once)
+        if topic in full or total + len(offsets) > most_offsets:
             full.add(topic)
             continue
         chosen[topic].append(offsets)

@@ -1,6 +1,7 @@
-"""Where ranges end: what is not planned of a Kafka partition, cut at the multiples of a grid.
+"""Where ranges end, their boundaries: what is not planned of a Kafka partition, cut at the multiples of a grid.
 
-Invariant: the ranges tile from the head on, and none goes over a growth, so that its records are of one epoch.
+`planning.py` calls it, and says up to which end, by which grid, and whether a tail is cut. Invariant: the ranges tile from
+the head on, and none goes over a growth. A range may end inside a committed transaction: transactions are not known here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ def cut_ranges(tail: Tail, partition: int, end: int, grid: int, *, cut_tail: boo
 
     | a range ends at | |
     |---|---|
-    | the next multiple of `grid` | always |
-    | where the partition's log ended at a growth | where that comes first |
-    | `end` | where that comes first, and `cut_tail` says so: else the rest waits to be a whole range |
+    | the next multiple of `grid` | unless one of these comes first |
+    | where the partition's log ended at a growth | |
+    | `end` | where `cut_tail` says so: else the rest waits to be a whole range |
     """
     head = tail.heads[partition].offset
     growths = [growth[partition] for growth in tail.growths if partition in growth]

@@ -1,4 +1,4 @@
-"""The one planner: from the log's tail and what the broker shows to the next plan step, or none.
+"""The one planner: from the log's tail and what the broker shows to the next plan step, or none; `cutting.py` cuts.
 
 Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with what
 the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.

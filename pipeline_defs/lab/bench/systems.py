@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...adapters.spark.engine import OWN_DISK
-from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
+from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, select_raw
 from ...cli.launching import InProcessRuns
 from ...core.errors import RangesFailed
 from ...core.landing.scans import Read
@@ -261,4 +261,4 @@ def _our_read(place: Place) -> DataFrame:
     read = Read(ranges, load.records_per_range)
     options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
     session = place.edges.engine(place.pyspark).session(SCAN_CONF)
-    return raw_columns(session.read.format("kafka").options(**options).load(), 0)
+    return select_raw(session.read.format("kafka").options(**options).load(), 0)

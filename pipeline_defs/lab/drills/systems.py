@@ -19,8 +19,8 @@ from typing import ClassVar
 import pyarrow.parquet as pq
 
 from ...adapters.kafka.operations import Operations
-from ...adapters.lake.disk_store import DiskStore
 from ...adapters.lake.lake import Lake
+from ...adapters.store.disk_store import DiskStore
 from ...adapters.tables.duck import Duck
 from ...cli.launching import InProcessRuns
 from ...core.errors import Refused, ScanFailed

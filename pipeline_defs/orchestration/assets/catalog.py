@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from ...adapters.lake.stores import open_store
+from ...adapters.store.stores import open_store
 from ...core.command_lines import command
 from ...core.decode.decoders import Decode
 from ...core.raw_columns import RAW_COLUMNS, RawType

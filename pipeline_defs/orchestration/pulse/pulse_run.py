@@ -121,7 +121,7 @@ class _PulseRun:
         most = RANGES_AT_ONCE
         if self.lane == APART:  # of a job that they share nobody could say which of them is slow
             due, most = dict(islice(due.items(), 1)), RANGES_APART
-        batch = take_turns(due, min(self.left, most), self.most_offsets)
+        batch = take_turns(due, min(self.left, most), self.most_offsets, self.edges.settings.tasks_at_once)
         if not batch:
             return False
         began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
@@ -342,12 +342,12 @@ class _PulseRun:
         """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""
         if topic.name not in self.passed_over:
             self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
-        self.passed_over[topic.name] = f"topic {topic.name}: {error}"
+        self.passed_over[topic.name] = f"topic {topic.name}: {error.reason}"
 
     def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
         """Note that something that was taken is not done."""
         self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
-        self.failures.append(f"topic {topic.name}: {error}")
+        self.failures.append(f"topic {topic.name}: {error.reason}")
 
     @contextmanager
     def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[tuple[dict[Duty, set[str]], Future[None]]]:

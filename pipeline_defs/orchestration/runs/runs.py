@@ -1,4 +1,4 @@
-"""What a Dagster run says of the work in it: which keys it is asked for or selects, who asked, where its steps are logged."""
+"""What a Dagster run says of the work in it: which keys it is asked for or selects, who asked, and what fails it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,159 @@
+"""The documents of a lake that are read and committed one by one: plan steps, manifests, accepted losses, claims.
+
+Each is put if absent and is immutable, so what was read once is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...core.errors import BrokenManifest, LakeUnavailable
+from ...core.log.delivery import Acceptance, Claim
+from ...core.log.manifest import Manifest
+from ...core.log.plan_step import PlanStep
+from ...core.offsets import OffsetRange
+from ..store.store import Answer
+from ..store.stores import open_store
+from .kept import Kept
+from .lake_memory import LakeMemory
+from .layout import manifest_path, range_path, serial_of, step_path
+
+
+class Documents:
+    """Reads and commits the documents of one lake; holds no state but what it has read of immutable objects."""
+
+    def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
+        self.store = open_store(root)
+        self._memory = memory
+        self._steps = Kept(self._read_step)
+        self._manifests = Kept(self._read_manifest)
+        self._claims = Kept(self._read_claim)
+        self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
+
+    def _read(self, path: str) -> bytes:
+        """Read an object that was there a moment ago."""
+        data = self.store.get(path)
+        if data is None:
+            raise LakeUnavailable(
+                f"cannot read {self.store.url(path)}: it was there a moment ago and is not now: somebody deletes objects of "
+                "the lake; nothing was written; the next run reads it again",
+                path=path,
+            )
+        return data
+
+    def _remember(self, topic: str) -> None:
+        if self._memory:
+            self._memory.remember(topic)
+
+    # ---- plan steps
+
+    def planned_topics(self) -> tuple[str, ...]:
+        """Return the topics that have a plan log, whether a defs.yaml names them or not."""
+        return self.store.folders("plan")
+
+    def put_step(self, step: PlanStep) -> bool:
+        """Put a step, where there is none of its number yet; return whether it was put."""
+        answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
+        self._remember(step.topic)
+        return answer is Answer.COMMITTED
+
+    def has_step(self, step: PlanStep) -> bool:
+        """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
+        path = step_path(step.topic, step.seq)
+        data = self.store.get(path)
+        return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
+
+    def _read_step(self, path: str) -> PlanStep:
+        return PlanStep.from_json(self._read(path), self.store.url(path))
+
+    # ---- manifests
+
+    def read_topics(self) -> tuple[str, ...]:
+        """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
+        return self.store.folders("manifests")
+
+    def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
+        """Read the newest manifest of every range of a topic."""
+        paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
+        listed, reads, known = self._newest.get(topic, ({}, -1, {}))
+        if paths == listed and reads == self._manifests.reads:
+            return known  # of a topic that is idle only the list is read
+        for path in paths:
+            found = serial_of(topic, path)
+            if found is None:
+                raise BrokenManifest(f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it")
+            newest[found[0]] = max(found[1], newest.get(found[0], 0))
+        self._manifests.see(f"manifests/{topic}", paths)
+        known = {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+        self._newest[topic] = paths, self._manifests.reads, known
+        return known
+
+    def newest(self, manifest: Manifest) -> Manifest:
+        """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
+        while following := self._following(manifest):
+            manifest = following
+        return manifest
+
+    def _following(self, manifest: Manifest) -> Manifest | None:
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial + 1)
+        return self._manifests.get(path) if self.store.exists(path) else None
+
+    def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
+        """Yield the manifests of a range before one, the last one first; one that somebody deleted is passed over."""
+        for serial in reversed(range(manifest.serial)):
+            path = manifest_path(manifest.topic, manifest.offsets, serial)
+            if self.store.exists(path):
+                yield self._manifests.get(path)
+
+    def commit_manifest(self, manifest: Manifest) -> Manifest:
+        """Decide that a range is landed, or dropped; return the manifest that stands, ours or the one that was there first."""
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial)
+        scratch = "drop" if manifest.is_dropped else f"{manifest.provenance.attempt}/{manifest.offsets.key}.json"
+        answer = self.store.put_new(path, manifest.to_json(), f"staging/{scratch}")
+        self._remember(manifest.topic)
+        return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
+
+    def _read_manifest(self, path: str) -> Manifest:
+        url = self.store.url(path)
+        manifest = Manifest.from_json(self._read(path), url)
+        if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
+            raise BrokenManifest(
+                f"manifest {url} says that it is of {manifest.offsets.text(manifest.topic)}, revision {manifest.revision}, "
+                "expected what its name says: somebody has copied or renamed it; nothing was read of it; restore it from a "
+                "backup of the lake"
+            )
+        return manifest
+
+    # ---- accepted losses
+
+    def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
+        """Read every acceptance of a topic, by the range or link that it is of."""
+        accepted = {}
+        for path in self.store.list(f"accepted/{topic}"):
+            acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
+            accepted[acceptance.offsets] = acceptance
+        return accepted
+
+    def commit_acceptance(self, acceptance: Acceptance) -> bool:
+        """Record that a loss is accepted; false where somebody did before."""
+        path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
+        return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
+
+    # ---- claims
+
+    def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
+        """Read every claim of a topic."""
+        listed = self.store.versions(f"claims/{topic}")
+        self._claims.see(f"claims/{topic}", listed)
+        return {claim.offsets: claim for claim in map(self._claims.get, listed)}
+
+    def commit_claim(self, claim: Claim) -> Claim:
+        """Claim a range for an attempt; return the claim that stands, ours or the one that was there first."""
+        path = f"{range_path('claims', claim.topic, claim.offsets)}.json"
+        scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
+        if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
+            return claim
+        return self._claims.read_anew(path)
+
+    def _read_claim(self, path: str) -> Claim:
+        return Claim.from_json(self._read(path), self.store.url(path))
