@@ -30,11 +30,11 @@ from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
 from ..core.log.losses import Reading
 from ..core.offsets import OffsetRange, TopicRange
+from .appending import try_append
 from .attempt import Attempt, Run, Tools
 from .committing import decide, finish_known, without_doubles
 from .mirror import mirror_frontier
 from .planner import reopen
-from .raw_table import try_append
 from .reading import claim, split_planned, split_readable, why_unreadable
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
@@ -216,7 +216,7 @@ def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
     yield from refused
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
-        nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
+        nothing = Staged({}, (topic_id, topic_id), is_of_compacted_topic=False, seconds_per_offset=0.0)
         yield from (decide(run, reading, nothing) for reading in gone)
 
 

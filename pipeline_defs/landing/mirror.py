@@ -21,7 +21,7 @@ def mirror_frontier(topic: str, group: str, lake: Lake, kafka: Kafka) -> Mapping
     one of both had it.
     """
     moved: Mapping[int, int] = {}
-    refuse_recreated(topic, lake.recent(topic).log.tail, kafka.read_topic_id(topic))
+    refuse_recreated(topic, lake.recent(topic).log.state, kafka.read_topic_id(topic))
     while (frontier := _frontier(topic, lake)) != moved:
         kafka.move_group(topic, frontier, group)
         moved = frontier

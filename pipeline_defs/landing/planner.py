@@ -15,7 +15,7 @@ from ..adapters.kafka.kafka import Kafka
 from ..adapters.lake.lake import Lake
 from ..core.errors import BrokenPlanLog
 from ..core.log.coverage import Coverage
-from ..core.log.plan_step import PlanStep, Tail
+from ..core.log.plan_step import LogState, PlanStep
 from ..core.log.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, may_be_older, plan, plan_skip
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
@@ -51,12 +51,12 @@ class Planner:
         `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
         """
         coverage = known or self.lake.recent(self.topic)  # which refuses a log that has lost its newest step
-        tail, now_ms = coverage.log.tail, self.now_ms()
-        state = _read_settled(self.topic, tail, self.policy, self.kafka, now_ms)
+        log_state, now_ms = coverage.log.state, self.now_ms()
+        state = _read_settled(self.topic, log_state, self.policy, self.kafka, now_ms)
         if skip is not None:
             skip = replace(skip, pending=(*coverage.pending(),))
-            return plan_skip(tail, state, self.policy, now_ms, skip, planner=self.name)
-        return plan(tail, state, self.policy, now_ms, planner=self.name, through_end=through_end)
+            return plan_skip(log_state, state, self.policy, now_ms, skip, planner=self.name)
+        return plan(log_state, state, self.policy, now_ms, planner=self.name, through_end=through_end)
 
     def commit(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
@@ -78,16 +78,16 @@ class Planner:
             known = None  # another planner was there first, or what it was decided from is not there any more
 
 
-def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
+def _read_settled(topic: str, log_state: LogState, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
     """Read what planning needs; what may be the answer of a broker that lags is asked again, and believed after a while."""
     try:
         for attempt in stamina.retry_context(on=_Unproven, timeout=SETTLE_SECONDS, attempts=None, wait_max=2):
             with attempt:
-                state = kafka.read_topic_state(topic, tail, policy, now_ms)
-                if may_be_older(tail, state):  # the look that all topics share, or a broker's answer
+                state = kafka.read_topic_state(topic, log_state, policy, now_ms)
+                if may_be_older(log_state, state):  # the look that all topics share, or a broker's answer
                     kafka.look_again(topic)
-                    state = kafka.read_topic_state(topic, tail, policy, now_ms)
-                if not is_proven(tail, state, find_shrunk(tail, state)):
+                    state = kafka.read_topic_state(topic, log_state, policy, now_ms)
+                if not is_proven(log_state, state, find_shrunk(log_state, state)):
                     raise _Unproven(state)
                 return state
     except _Unproven as last:
@@ -108,18 +108,18 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
                 f"the plan log of topic {coverage.log.topic} is gone since its ranges were read; nothing was written: restore "
                 f"plan/{coverage.log.topic} from a backup of the lake"
             )
-        tail, last = log.tail, log.steps[-1]
-        former, growths = tail.former_ids, tail.growths
+        log_state, last = log.state, log.steps[-1]
+        former, growths = log_state.former_ids, log_state.growths
         step = PlanStep(
-            tail.seq,
+            log_state.seq,
             log.topic,
-            tail.generation,
-            tail.topic_id,
+            log_state.generation,
+            log_state.topic_id,
             now_ms,
             last.policy,
             {},
             (),
-            tail.moved_by(tail.generation, tail.heads),
+            log_state.moved_by(log_state.generation, log_state.heads),
             planner,
             former,
             growths,

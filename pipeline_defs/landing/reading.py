@@ -22,12 +22,12 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
     """Ask the broker what it still has of each range; what may not be read gets its verdict without being read."""
     if not ranges:
         return [], []
-    tools, tail = run.tools, run.coverage.log.tail
+    tools, log_state = run.tools, run.coverage.log.state
     seen = tools.kafka.observe(run.topic, tools.isolation_level)
     topic_id, watermarks = seen.topic_id, seen.watermarks
     verdicts, readings = [], []
     for offsets in ranges:
-        is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
+        is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
         reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
         manifest = run.coverage.manifests.get(offsets)
         if reading is not None:

@@ -43,7 +43,7 @@ class Staged:
 
     parts: Mapping[OffsetRange, parquet.PartFile | None]
     topic_ids: tuple[str | None, str | None]
-    is_compacted: bool
+    is_of_compacted_topic: bool
     seconds_per_offset: float
 
     def part_of(self, reading: Reading) -> parquet.PartFile | None:
@@ -139,10 +139,10 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
     file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
-    is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
+    is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
     spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
-    begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
+    begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_of_compacted_topic else None
     gaps = explain_holes(missing, evidence, rows, compacted_from=begins)
     gaps = gaps._replace(holes=(*reading.lost, *gaps.holes))
     before, after = staged.topic_ids

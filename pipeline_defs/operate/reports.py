@@ -25,7 +25,7 @@ _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
     """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
     coverage = edges.lake.around(topic.name, partition, offset, generation)
-    wanted = coverage.log.tail.generation if generation is None else generation
+    wanted = coverage.log.state.generation if generation is None else generation
     found = [
         (offsets, state)
         for offsets, state in coverage.states().items()
@@ -97,7 +97,7 @@ def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns:
 def check_broker(topic: Topic, edges: Edges) -> Finding:
     """Check what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
     coverage = edges.lake.coverage(topic.name)
-    tail = coverage.log.tail
+    log_state = coverage.log.state
     kafka = edges.kafka(topic)
     try:
         topic_id = kafka.read_topic_id(topic.name)
@@ -105,11 +105,11 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
         return Finding("broker", NOT_ASKED, (str(error),))
     marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
     violations = []
-    if tail.topic_id not in {None, topic_id}:
-        violations.append(f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated")
+    if log_state.topic_id not in {None, topic_id}:
+        violations.append(f"{topic.name} was planned with topic id {log_state.topic_id}, the broker has {topic_id}: recreated")
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
     for partition, mark in sorted(marks.items()):
-        head = tail.heads.get(partition)
+        head = log_state.heads.get(partition)
         planned_to = head.offset if head else mark.earliest
         if planned_to > mark.end:
             violations.append(f"{topic.name}/{partition} is planned to {planned_to}, the broker ends at {mark.end}")

@@ -146,7 +146,7 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
     head = {"topic": topic.name, "generation": coverage.log.generation}
     rows = [
         {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}
-        for partition, columns in _lake_columns(coverage, tried, edges.now_ms(), coverage.log.tail.heads).items()
+        for partition, columns in _lake_columns(coverage, tried, edges.now_ms(), coverage.log.state.heads).items()
     ]
     sums = ("landed_per_second", "landed_ranges", "pending_ranges", "failed_ranges")
     return {
@@ -171,7 +171,7 @@ def _lake_columns(
     coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
     """Return what the lake says of each of these Kafka partitions in the open generation, sorted."""
-    generation, heads = coverage.log.generation, coverage.log.tail.heads
+    generation, heads = coverage.log.generation, coverage.log.state.heads
     frontier = coverage.frontier(generation)
     counts: Counter[tuple[int, State]] = Counter()
     failed: Counter[int] = Counter()

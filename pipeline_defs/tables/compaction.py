@@ -30,8 +30,8 @@ from ..core.tables.compaction import (
 from ..core.tables.delta import Commit
 from ..core.tables.delta import File as TableFile
 from ..core.tables.raw_table import DIGEST
+from ..landing.appending import add_to_folder, append_landed, write_checkpoint_if_due
 from ..landing.attempt import Attempt, Tools
-from ..landing.raw_table import add_to_folder, append_landed, write_checkpoint_if_due
 from ..landing.staging_places import Staging
 
 COMPACTION_THREADS = 2  # files that are written at once; each is one Spark task

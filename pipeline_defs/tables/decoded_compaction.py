@@ -31,8 +31,8 @@ from ..core.tables.decoded_table import (
     path_of,
 )
 from ..core.tables.delta import File as TableFile
+from ..landing.appending import place_in_folder
 from ..landing.attempt import Tools
-from ..landing.raw_table import place_in_folder
 from ..landing.staging_places import LocalStaging, Staging
 from ..landing.standing import table_file
 

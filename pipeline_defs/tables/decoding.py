@@ -25,8 +25,8 @@ from ..core.offsets import OffsetRange, TopicRange
 from ..core.tables.decoded_ranges import DecodedRanges
 from ..core.tables.decoded_table import IDENTITY, TREE
 from ..core.tables.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
+from ..landing.appending import write_checkpoint_if_due
 from ..landing.attempt import Attempt
-from ..landing.raw_table import write_checkpoint_if_due
 from ..landing.staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from ..landing.staging_places import Landed
 from ..landing.standing import table_file

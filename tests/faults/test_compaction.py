@@ -29,9 +29,9 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.compaction import CompactionOutcome, CompactionVerdict
 from pipeline_defs.core.tables.raw_table import is_compacted, is_compacted_name
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_table, check_tiling
-from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
 from pipeline_defs.tables.compaction import compact

@@ -23,7 +23,7 @@ from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.landing.raw_table import append_landed
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.operate.reader import read
 from pipeline_defs.orchestration.assets.days import report_days
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_outside

@@ -558,7 +558,7 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed
     lake, policy = state.topic.lake, Policy(records_per_range=7, max_age_seconds=0, budget=2)
 
     def plan_once() -> bool:
-        step = plan(lake.read_plan_log(state.topic.name).tail, producer.observe(state.topic.name), policy, EPOCH_MS)
+        step = plan(lake.read_plan_log(state.topic.name).state, producer.observe(state.topic.name), policy, EPOCH_MS)
         return step is not None and lake.commit_step(step)
 
     producer.send(40)

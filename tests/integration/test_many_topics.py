@@ -186,8 +186,8 @@ def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, i
             ahead = plan(other)
             assert ahead is not None and kafka.observe(one.name, "read_committed").watermarks[0].end == 5, "the fault"
             assert plan(kafka) is None
-        assert world.edges.lake.recent(one.name).log.tail.seq == ahead.seq + 1
-        assert world.edges.lake.recent(one.name).log.tail.generation == is_recreated
+        assert world.edges.lake.recent(one.name).log.state.seq == ahead.seq + 1
+        assert world.edges.lake.recent(one.name).log.state.generation == is_recreated
 
 
 def test_what_somebody_wipes_in_dagster_is_told_again(world: World) -> None:

@@ -33,9 +33,9 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.tables.raw_table import KEY, REVISION, REVISIONS, SCHEMA, name_of, offsets_of, revision_in
-from pipeline_defs.landing import raw_table
+from pipeline_defs.landing import appending
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_table
-from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.conftest import JARS
 from tests.support.environment import plain_environment
@@ -338,7 +338,7 @@ def assert_as_named(world: SmallWorld) -> None:
 
 def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] Delta-rs writes it and deletes old commits; whoever reads then, or appends, goes on from there."""
-    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 3)
     world.kafka.compact(100)
     world.land("replace")
     for _ in range(3):
@@ -364,7 +364,7 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, 
 
 def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] It is told as any other reason, by its type."""
-    monkeypatch.setattr(raw_table, "find_due", Mock(side_effect=KeyError("a secret")))
+    monkeypatch.setattr(appending, "find_due", Mock(side_effect=KeyError("a secret")))
     said: list[str] = []
     grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "append_failed" else None)
     assert len(world.shown()) == 9 and len(said) == 1 and "KeyError" in said[0] and "secret" not in said[0]
@@ -375,7 +375,7 @@ def test_a_checkpoint_that_a_power_cut_tore_is_passed_over(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch, torn: str
 ) -> None:
     """[R-81] Delta-rs does not wait for the disk; the commits of a week are there as well."""
-    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     grow(world)
     log = raw_table_log(TOPIC, world.lake.store)
     whole = log.read()
@@ -550,7 +550,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-81] What is landed is appended all the same."""
-    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)
     said: list[str] = []
     grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "checkpoint_failed" else None)

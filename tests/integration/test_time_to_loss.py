@@ -94,9 +94,9 @@ def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
         world.send([{"partition": partition, "value": b"v", "timestamp_ms": now - hours * HOUR_MS}])
     kafka, lake = world.edges.kafka(world.topic), world.edges.lake
     world.with_policy(budget=1)
-    tail = lake.read_plan_log(world.name).tail
-    state = kafka.read_topic_state(world.name, tail, world.topic.policy, now)
+    log_state = lake.read_plan_log(world.name).state
+    state = kafka.read_topic_state(world.name, log_state, world.topic.policy, now)
     assert [round(part.seconds_to_loss or 0) for _, part in sorted(state.partitions.items())] == [28800, 10800, 21600]
-    step = plan(tail, state, world.topic.policy, now)
+    step = plan(log_state, state, world.topic.policy, now)
     assert step is not None
     assert [offsets.partition for offsets in step.ranges] == [1]

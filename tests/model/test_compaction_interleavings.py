@@ -17,8 +17,8 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table
-from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.tables import compaction
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.fake_log import TOPIC

@@ -15,8 +15,8 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
-from pipeline_defs.landing.raw_table import append_landed
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, watch_obstore
 from tests.support.redecoding import OffsetDecoder, decode_by

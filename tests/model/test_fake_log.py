@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.log.holes import SpanKind
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.landing import land
@@ -20,9 +20,9 @@ from tests.support.strategies import EPOCH_MS
 CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
 
 
-def plan_once(kafka: FakeKafka, tail: Tail, policy: Policy) -> Tail:
-    step = plan(tail, kafka.read_topic_state(TOPIC, tail, policy, EPOCH_MS), policy, EPOCH_MS, through_end=True)
-    return tail if step is None else step.after(tail)
+def plan_once(kafka: FakeKafka, log_state: LogState, policy: Policy) -> LogState:
+    step = plan(log_state, kafka.read_topic_state(TOPIC, log_state, policy, EPOCH_MS), policy, EPOCH_MS, through_end=True)
+    return log_state if step is None else step.after(log_state)
 
 
 @pytest.mark.parametrize("lag", [0, 2], ids=["the leader", "the leader before"])
@@ -31,19 +31,19 @@ def test_an_open_transaction_makes_no_log_of_the_fake_shorter(lag: int) -> None:
     kafka.begin_transaction(0)
     kafka.now.partitions[0].append([SpanKind.DATA] * 5, "v", EPOCH_MS)
     kafka.lag(lag)
-    tail = plan_once(kafka, Tail(), CUT_NOW)
-    assert tail.heads[0].offset == 10 - lag
+    log_state = plan_once(kafka, LogState(), CUT_NOW)
+    assert log_state.heads[0].offset == 10 - lag
     kafka.lag(lag)
-    assert plan_once(kafka, tail, replace(CUT_NOW, isolation_level=COMMITTED)).generation == 0  # type: ignore[arg-type]
+    assert plan_once(kafka, log_state, replace(CUT_NOW, isolation_level=COMMITTED)).generation == 0  # type: ignore[arg-type]
 
 
 def test_a_leader_of_the_fake_keeps_what_it_has_shown() -> None:
     kafka = kafka_with(10)
     kafka.lag(1)
-    tail = plan_once(kafka, Tail(), CUT_NOW)
-    assert (tail.heads[0].offset, tail.heads[0].leader_epoch) == (9, 0)
+    log_state = plan_once(kafka, LogState(), CUT_NOW)
+    assert (log_state.heads[0].offset, log_state.heads[0].leader_epoch) == (9, 0)
     kafka.lag(4)
-    assert plan_once(kafka, tail, CUT_NOW) == tail
+    assert plan_once(kafka, log_state, CUT_NOW) == log_state
 
 
 def test_a_task_of_the_fake_writes_though_its_folder_was_swept(tmp_path: Path) -> None:

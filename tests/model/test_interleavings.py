@@ -17,8 +17,8 @@ from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table
-from pipeline_defs.landing.raw_table import append_landed
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.strategies import EPOCH_MS

@@ -41,11 +41,11 @@ from pipeline_defs.core.log.losses import find_losses, unrecorded_losses
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.landing import landing
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
-from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
 from pipeline_defs.tables.compaction import compact
@@ -509,7 +509,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         """Whoever reads from one knows the same of what is to be done."""
         if not self.is_damaged:
             whole, recent = self.coverage(), Lake(str(self.folder)).recent(TOPIC)
-            assert recent.log.tail == whole.log.tail and recent.pending() == whole.pending()
+            assert recent.log.state == whole.log.state and recent.pending() == whole.pending()
             assert recent.frontier(whole.log.generation) == whole.frontier(whole.log.generation)
             assert recent.weight() == whole.weight() and find_losses(recent) == find_losses(whole)
 

@@ -89,20 +89,20 @@ class History:
         return Lake(self.lake.store.root).coverage(TOPIC)
 
     def plan(self) -> None:
-        tail = self.lake.recent(TOPIC).log.tail
-        step = plan(tail, self.world.observe(tail), self.policy, self.world.now_ms)
+        log_state = self.lake.recent(TOPIC).log.state
+        step = plan(log_state, self.world.observe(log_state), self.policy, self.world.now_ms)
         assert step is None or self.lake.commit_step(step)
 
     def skip(self) -> None:
         """Skip ahead; what was decided may be landed, and summed up, before it is said."""
         coverage = self.lake.recent(TOPIC)
-        tail = coverage.log.tail
-        state = self.world.observe(tail)
+        log_state = coverage.log.state
+        state = self.world.observe(log_state)
         marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-        skip = skip_of(marks, state.topic_id, tail.generation, self.draw.randrange(101), coverage.pending())
-        if state.topic_id != tail.topic_id:
+        skip = skip_of(marks, state.topic_id, log_state.generation, self.draw.randrange(101), coverage.pending())
+        if state.topic_id != log_state.topic_id:
             return
-        step = plan_skip(tail, state, self.policy, self.world.now_ms, skip, planner="test")
+        step = plan_skip(log_state, state, self.policy, self.world.now_ms, skip, planner="test")
         for offsets in coverage.pending():
             if self.draw.random() < 0.5:
                 self.land(offsets)
@@ -144,7 +144,7 @@ class History:
 
 def assert_says_the_same(recent: Coverage, whole: Coverage) -> None:
     """All that is asked of a coverage in a tick, a run and `status` has the same answer."""
-    assert recent.log.tail == whole.log.tail
+    assert recent.log.state == whole.log.state
     assert recent.pending() == whole.pending()
     assert recent.skipped() == whole.skipped()
     assert find_losses(recent) == find_losses(whole) and find_skips(recent) == find_skips(whole)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import Refused
-from pipeline_defs.core.log.plan_step import LinkKind, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import LinkKind, LogState, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
@@ -33,7 +33,7 @@ def test_start_applies_to_the_first_link_and_says_what_it_skips(
 ) -> None:
     """[R-8] As Kafka's `auto.offset.reset`, but written down."""
     state = TopicState(TOPIC, "id-0", {3: PartitionState(Watermarks(5, 12), None, start_offset)})
-    step = decide(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
+    step = decide(LogState(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
     found = [(link.offsets.start, link.offsets.end) for link in step.links if link.kind is LinkKind.SKIPPED]
     assert found == skipped
     assert [(o.start, o.end) for o in step.ranges] == ranges
@@ -45,11 +45,11 @@ def test_start_applies_once() -> None:
     """[R-8] A partition that appears later starts at its first offset, whatever `start` says."""
     world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
     world.grow(0, 10)
-    first = decide(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
+    first = decide(LogState(), world.observe(LogState(), {0: 10}), policy, world.now_ms)
     world.add_partition(8, expired=3)
     world.grow(0, 4)
-    tail = first.after(Tail())
-    second = decide(tail, world.observe(tail, {0: 14, 1: 8}), policy, world.now_ms)
+    log_state = first.after(LogState())
+    second = decide(log_state, world.observe(log_state, {0: 14, 1: 8}), policy, world.now_ms)
     assert set(second.ranges) == {OffsetRange(0, 1, 3, 8), OffsetRange(0, 0, 10, 14)}
     assert [link.offsets for link in second.links if link.kind is LinkKind.LOST] == [OffsetRange(0, 1, 0, 3)]
     PlanLog(TOPIC, (first, second))
@@ -60,10 +60,10 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
     world, policy = World(), Policy(start="none", max_age_seconds=0)
     world.grow(0, 3)
     with pytest.raises(Refused, match=f"topic {TOPIC} has no plan log and its policy says start: none"):
-        plan(Tail(), world.observe(Tail()), policy, world.now_ms)
-    tail = open_log(world, replace(policy, start="earliest"))
+        plan(LogState(), world.observe(LogState()), policy, world.now_ms)
+    log_state = open_log(world, replace(policy, start="earliest"))
     world.grow(0, 1)
-    assert plan(tail, world.observe(tail), policy, world.now_ms) is not None
+    assert plan(log_state, world.observe(log_state), policy, world.now_ms) is not None
 
 
 # ---- 7: generations
@@ -86,9 +86,9 @@ class Elected:
         self.epoch += 1
         del self.records[len(self.records) - lost :]
 
-    def observe(self, tail: Tail) -> TopicState:
+    def observe(self, log_state: LogState) -> TopicState:
         """Show what a broker does: KIP-320's end of an epoch is where the first record of a later one is, or the end."""
-        head = tail.heads.get(0)
+        head = log_state.heads.get(0)
         end = None
         if head is not None and head.leader_epoch is not None and head.leader_epoch < self.epoch:
             later = (at for at, (epoch, _) in enumerate(self.records) if epoch > head.leader_epoch)
@@ -111,7 +111,7 @@ class Elected:
 @example([("append", 9), ("tick", 0), ("elect", 1), ("append", 6), ("tick", 0)])
 def test_within_a_generation_a_planned_offset_never_means_another_record(events: list[tuple[str, int]]) -> None:
     """[R-9] Though a log that was cut off has grown beyond the head by the next tick; and nothing else opens a generation."""
-    log, tail, policy = Elected(), Tail(), Policy(records_per_range=4, max_age_seconds=0)
+    log, log_state, policy = Elected(), LogState(), Policy(records_per_range=4, max_age_seconds=0)
     planned: dict[tuple[int, int], tuple[int, int]] = {}
     cut_below_head = 0
     for event, number in [*events, ("tick", 0)]:
@@ -120,27 +120,29 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
         elif event == "elect":
             log.elect(min(number, len(log.records)))
         else:
-            changed = any(log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == tail.generation)
-            step = plan(tail, log.observe(tail), policy, EPOCH_MS, through_end=True)
+            changed = any(
+                log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == log_state.generation
+            )
+            step = plan(log_state, log.observe(log_state), policy, EPOCH_MS, through_end=True)
             assert step is not None or not changed
             if step is not None:
-                assert (step.generation > tail.generation) == changed
+                assert (step.generation > log_state.generation) == changed
                 cut_below_head += changed
-                tail = step.after(tail)
+                log_state = step.after(log_state)
                 for offsets in step.ranges:
                     planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
-    assert tail.generation == cut_below_head
+    assert log_state.generation == cut_below_head
 
 
 def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:
     """And only by that, which `doctor` says."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.recreate(1, 10)
-    assert plan(tail, world.observe(tail), policy, world.now_ms) is None
+    assert plan(log_state, world.observe(log_state), policy, world.now_ms) is None
     world.recreate(1, 9)
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
+    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
     assert step.ranges == (OffsetRange(1, 0, 0, 9),)
 
 
@@ -148,13 +150,13 @@ def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
     """[R-9] Else an upgraded broker's topic could be recreated unnoticed for ever."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.has_ids = True
-    adopted = decide(tail, world.observe(tail), policy, world.now_ms)
+    adopted = decide(log_state, world.observe(log_state), policy, world.now_ms)
     assert (adopted.generation, adopted.topic_id, adopted.links) == (0, "id-0", ())
-    assert plan(adopted.after(tail), world.observe(adopted.after(tail)), policy, world.now_ms) is None
+    assert plan(adopted.after(log_state), world.observe(adopted.after(log_state)), policy, world.now_ms) is None
     world.recreate(1, 10)
-    step = decide(adopted.after(tail), world.observe(adopted.after(tail)), policy, world.now_ms)
+    step = decide(adopted.after(log_state), world.observe(adopted.after(log_state)), policy, world.now_ms)
     assert step.generation == 1
 
 
@@ -162,9 +164,9 @@ def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
     """Control: an id that is not told is not another id."""
     world, policy = World(), Policy(max_age_seconds=0)
     world.grow(0, 3)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.has_ids = False
-    assert plan(tail, world.observe(tail), policy, world.now_ms) is None
+    assert plan(log_state, world.observe(log_state), policy, world.now_ms) is None
 
 
 @given(scripts())

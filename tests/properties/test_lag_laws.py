@@ -31,7 +31,7 @@ COUNTS = st.integers(0, 10**9)
 @given(logs(), st.integers(0, 1000))
 def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanLog, more: int) -> None:
     """Nothing landed: all from the first planned range on, and what no range has yet."""
-    heads = log.tail.heads
+    heads = log.state.heads
     marks = {p: Watermarks(0, head.offset + more) for p, head in heads.items()}
     pending = Coverage(log, {}, {}).pending()
     for each in find_lag(Coverage(log, {}, {}), marks):

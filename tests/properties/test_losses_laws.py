@@ -67,7 +67,7 @@ def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog
     coverage = landed(log, chance)
     marks = {
         partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
-        for partition, head in log.tail.heads.items()
+        for partition, head in log.state.heads.items()
     }
     waiting = unrecorded_losses(coverage, marks)
     assert {(o.partition, at) for loss in waiting for o in [loss.offsets] for at in range(o.start, o.end)} == {

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, logs
@@ -162,12 +162,12 @@ def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject)
 @given(logs())
 def test_a_step_carries_the_heads_that_it_moves_and_each_32nd_has_all(log: PlanLog) -> None:
     """[R-2] So does a generation's first."""
-    tail = Tail()
+    log_state = LogState()
     for step in log.steps:
-        after = step.after(tail)
-        is_whole = step.generation != tail.generation or step.seq % ALL_HEADS_EVERY == 0
-        assert step.heads == {p: h for p, h in after.heads.items() if is_whole or tail.heads.get(p) != h}
-        tail = after
+        after = step.after(log_state)
+        is_whole = step.generation != log_state.generation or step.seq % ALL_HEADS_EVERY == 0
+        assert step.heads == {p: h for p, h in after.heads.items() if is_whole or log_state.heads.get(p) != h}
+        log_state = after
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: Pl
     """[R-2] Control: the refusals above are for the corruption, not for the log."""
     for length in range(len(log.steps) + 1):
         part = PlanLog(TOPIC, log.steps[:length])
-        assert part.tail == reduce(lambda tail, step: step.after(tail), log.steps[:length], Tail())
+        assert part.state == reduce(lambda log_state, step: step.after(log_state), log.steps[:length], LogState())
     assert log.links == tuple(link for step in log.steps for link in step.links)
     assert list(log.ranges) == [link.offsets for link in log.links if link.kind is LinkKind.RANGE]
     assert all(offsets in step.ranges for offsets, step in log.ranges.items())

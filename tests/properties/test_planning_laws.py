@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.log.plan_step import Head, LinkKind, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, Kind, Script, World, decide, log_of, open_log, planned, scripts
@@ -32,18 +32,18 @@ def test_links_tile_through_growth_retention_new_partitions_recreation_and_trunc
             ends[place] = link.offsets.end
         for partition, head in tick.after.heads.items():
             assert head.offset == ends[tick.after.generation, partition]
-    assert log_of(ticks).tail == ticks[-1].after
+    assert log_of(ticks).state == ticks[-1].after
 
 
 @given(scripts())
 def test_steps_are_numbered_and_only_written_when_they_decide_something(script: Script) -> None:
-    tail = Tail()
+    log_state = LogState()
     for tick in script.play():
         if tick.step:
-            assert tick.step.seq == tail.seq
-            assert tick.step.links or tick.step.after(tail) != replace(tail, seq=tail.seq + 1)
-            tail = tick.step.after(tail)
-        assert tick.after == tail
+            assert tick.step.seq == log_state.seq
+            assert tick.step.links or tick.step.after(log_state) != replace(log_state, seq=log_state.seq + 1)
+            log_state = tick.step.after(log_state)
+        assert tick.after == log_state
 
 
 # ---- 2: inside the watermarks
@@ -85,16 +85,16 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
 def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
     """[R-4] What the other partition is given is what it would be given without the loss."""
-    tail = Tail(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
+    log_state = LogState(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
     states = [
         TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))})
         for e in (0, lost)
     ]
-    healthy, lossy = (plan(tail, state, Policy(records_per_range=7), EPOCH_MS) for state in states)
+    healthy, lossy = (plan(log_state, state, Policy(records_per_range=7), EPOCH_MS) for state in states)
     assert healthy is not None
     assert lossy is not None
     assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
-    assert lossy.after(tail).heads[1] == healthy.after(tail).heads[1]
+    assert lossy.after(log_state).heads[1] == healthy.after(log_state).heads[1]
     assert lossy.generation == healthy.generation
 
 
@@ -103,11 +103,11 @@ def test_records_behind_a_loss_keep_their_age() -> None:
     world, policy = World(), Policy(records_per_range=100, max_age_seconds=60)
     world.grow(0, 10)
     world.wait(60)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.grow(0, 50)
     world.wait(90)
     world.partitions[0].earliest = 30
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
+    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
     assert [(link.kind, link.offsets.start, link.offsets.end) for link in step.links] == [
         (LinkKind.LOST, 10, 30),
         (LinkKind.RANGE, 30, 60),
@@ -153,18 +153,18 @@ def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
 
 def test_loss_is_recorded_whatever_the_budget() -> None:
     """[R-4] A budget bounds the ranges of a step, not what must be said."""
-    tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
+    log_state = LogState(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
-    step = decide(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
+    step = decide(log_state, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
     assert [link.kind for link in step.links] == [LinkKind.LOST] * 5 + [LinkKind.RANGE]
 
 
 @given(st.permutations(range(5)))
 def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int]) -> None:
     """With a budget of one, the oldest record is the one that retention takes next."""
-    tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
+    log_state = LogState(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     marks = {p: PartitionState(Watermarks(0, 10), EPOCH_MS - 1000 * age) for p, age in enumerate(ages)}
-    step = decide(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
+    step = decide(log_state, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
     assert [o.partition for o in step.ranges] == [ages.index(4)]
 
 
@@ -175,24 +175,24 @@ def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: li
     world = World()
     for _ in kinds[1:]:
         world.add_partition(0)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     turns = dict.fromkeys(range(len(kinds)), 0)
     for _ in range(4 * len(kinds)):
         for partition, kind in enumerate(kinds):
             world.grow(partition, 1, kind)
         world.wait(5)
-        step = decide(tail, world.observe(tail), policy, world.now_ms)
+        step = decide(log_state, world.observe(log_state), policy, world.now_ms)
         turns[step.ranges[0].partition] += 1
-        tail = step.after(tail)
+        log_state = step.after(log_state)
     assert min(turns.values()) >= 1
 
 
 @pytest.mark.timeout(120)  # it takes a fraction of a second; cutting the whole backlog would take hours
 def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> None:
     """[R-7] Cuts are made lazily, so a step costs its budget, not the backlog."""
-    tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(100)})
+    log_state = LogState(1, 0, "id-0", {p: Head(0, 0) for p in range(100)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(0, 2**62)) for p in range(100)})
-    step = decide(tail, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
+    step = decide(log_state, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
     assert len(step.ranges) == 5_000
     assert {o.end for o in step.ranges if o.partition == 42} == set(range(1, 51))
 
@@ -201,8 +201,8 @@ def test_an_idle_topic_plans_nothing() -> None:
     """[R-7] After the step that opens the log, silence adds no step and so no key."""
     world, policy = World(), Policy(max_age_seconds=0)
     world.add_partition(3)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     for seconds in (0, 1, 60, 10**6):
         world.wait(seconds)
-        assert plan(tail, world.observe(tail), policy, world.now_ms) is None
-        assert plan(tail, world.observe(tail), policy, world.now_ms, through_end=True) is None
+        assert plan(log_state, world.observe(log_state), policy, world.now_ms) is None
+        assert plan(log_state, world.observe(log_state), policy, world.now_ms, through_end=True) is None

@@ -13,7 +13,7 @@ from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEM
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
@@ -41,7 +41,7 @@ def two_ranges() -> PlanLog:
     """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
     topic = World()
     topic.grow(0, 20)
-    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    step = decide(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
     return PlanLog(TOPIC, (step,))
 
 

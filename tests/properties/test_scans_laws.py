@@ -129,12 +129,12 @@ def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[Topic
 def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(grid: int, backlogs: list[tuple[int, int, int]]) -> None:
     """[R-12] Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
     ranges = []
-    for partition, (first, full, tail) in enumerate(backlogs):
+    for partition, (first, full, log_state) in enumerate(backlogs):
         starts = range(first * grid, (first + full) * grid, grid)
         ranges += [OffsetRange(0, partition, start, start + grid) for start in starts]
-        if tail % grid:
+        if log_state % grid:
             end = (first + full) * grid
-            ranges.append(OffsetRange(0, partition, end, end + tail % grid))
+            ranges.append(OffsetRange(0, partition, end, end + log_state % grid))
     assert len(group_scans(of_a(ranges))) <= 2
 
 

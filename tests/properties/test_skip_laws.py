@@ -14,7 +14,7 @@ from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.log.losses import find_losses, find_skips, unrecorded_losses
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import PlanStep, Tail
+from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, SkipAhead, TopicState, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
@@ -22,9 +22,9 @@ from tests.properties.test_coverage_laws import manifest_of
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, log_of, logs, scripts, skip_of
 
 
-def skip_to(state: TopicState, tail: Tail, percent: int, pending: Iterable[OffsetRange] = ()) -> SkipAhead:
+def skip_to(state: TopicState, log_state: LogState, percent: int, pending: Iterable[OffsetRange] = ()) -> SkipAhead:
     marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-    return skip_of(marks, state.topic_id, tail.generation, percent, pending)
+    return skip_of(marks, state.topic_id, log_state.generation, percent, pending)
 
 
 def landed(log: PlanLog, data: st.DataObject) -> dict[OffsetRange, Manifest]:
@@ -40,21 +40,21 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, p
     log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1
     before = Coverage(log, landed(log, data), {})
     policy = Policy(records_per_range=data.draw(st.integers(1, 12)))
-    skip = skip_to(state, log.tail, percent, before.pending())
-    step = plan_skip(log.tail, state, policy, now_ms, skip)
+    skip = skip_to(state, log.state, percent, before.pending())
+    step = plan_skip(log.state, state, policy, now_ms, skip)
     marks = {p: seen.watermarks for p, seen in state.partitions.items()}
     waiting = [o for o in before.pending() if o.generation == log.generation and o.start >= marks[o.partition].earliest]
     if step is None:
         assert not any(offsets.end <= skip.to[offsets.partition] for offsets in waiting)
-        assert all(log.tail.heads[p].offset >= at for p, at in skip.to.items())
+        assert all(log.state.heads[p].offset >= at for p, at in skip.to.items())
         return
     after = Coverage(PlanLog(TOPIC, (*log.steps, step)), before.manifests, {})
     for offsets, kept in before.states().items():
         is_before = kept is State.PENDING and offsets in waiting and offsets.end <= skip.to[offsets.partition]
         assert after.states()[offsets] is (State.SKIPPED if is_before else kept)
     assert all(after.states()[o] is State.SKIPPED and o.end <= skip.to[o.partition] for o in step.ranges)
-    assert {p: head.offset for p, head in step.after(log.tail).heads.items()} == {
-        p: max(head.offset, skip.to.get(p, 0)) for p, head in log.tail.heads.items()
+    assert {p: head.offset for p, head in step.after(log.state).heads.items()} == {
+        p: max(head.offset, skip.to.get(p, 0)) for p, head in log.state.heads.items()
     }
     assert {*tiling_violations(after)} <= {*tiling_violations(before)}, "a gap that is left out is none"
     assert find_losses(after) == find_losses(before)
@@ -63,7 +63,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, p
     skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
     assert sorted(listed) == sorted(skipped)
     again = replace(skip, pending=(*after.pending(),))
-    assert plan_skip(step.after(log.tail), state, policy, now_ms, again) is None, "nothing is decided twice"
+    assert plan_skip(step.after(log.state), state, policy, now_ms, again) is None, "nothing is decided twice"
 
 
 @given(logs(), st.data())
@@ -93,28 +93,30 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     world = World()
     world.grow(0, 10)
     policy = Policy(records_per_range=4)
-    tail = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS).after(Tail())
-    skip = skip_to(world.observe(tail), tail, 100)
+    log_state = decide(LogState(), world.observe(LogState()), policy, EPOCH_MS).after(LogState())
+    skip = skip_to(world.observe(log_state), log_state, 100)
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):
-        plan_skip(tail, world.observe(tail), policy, EPOCH_MS, skip)
+        plan_skip(log_state, world.observe(log_state), policy, EPOCH_MS, skip)
 
 
 def planned(world: World, count: int, policy: Policy) -> PlanStep:
     world.grow(0, count)
-    return decide(Tail(), world.observe(Tail()), policy, EPOCH_MS)
+    return decide(LogState(), world.observe(LogState()), policy, EPOCH_MS)
 
 
 def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
     world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
     step = planned(world, 4, policy)
-    state = world.observe(step.after(Tail()))
-    skipping = plan_skip(step.after(Tail()), state, policy, EPOCH_MS, skip_to(state, step.after(Tail()), 100, step.ranges))
+    state = world.observe(step.after(LogState()))
+    skipping = plan_skip(
+        step.after(LogState()), state, policy, EPOCH_MS, skip_to(state, step.after(LogState()), 100, step.ranges)
+    )
     assert skipping is not None
     log = PlanLog(TOPIC, (step, skipping))
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [True], "the control"
     world.recreate(1, 4)
-    following = decide(log.tail, world.observe(log.tail), policy, EPOCH_MS)
+    following = decide(log.state, world.observe(log.state), policy, EPOCH_MS)
     log = PlanLog(TOPIC, (step, skipping, following))
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.log.plan_step import Head, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, decide
@@ -28,8 +28,8 @@ def shown(
     return TopicState(TOPIC, topic_id, {0: partition})
 
 
-def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[str, ...] = (), generation: int = 0) -> Tail:
-    return Tail(1, generation, f"id-{generation}", {0: Head(offset, EPOCH_MS, epoch)}, former_ids)
+def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[str, ...] = (), generation: int = 0) -> LogState:
+    return LogState(1, generation, f"id-{generation}", {0: Head(offset, EPOCH_MS, epoch)}, former_ids)
 
 
 def test_an_open_transaction_behind_the_head_never_opens_a_generation() -> None:
@@ -37,10 +37,10 @@ def test_an_open_transaction_behind_the_head_never_opens_a_generation() -> None:
 
     The reader sees less of it until the transaction ends; nothing is planned twice, and nothing is lost.
     """
-    tail = planned_to(20)
+    log_state = planned_to(20)
     for end in range(21):
-        assert plan(tail, shown(end, high=20), CUT_NOW, EPOCH_MS, through_end=True) is None
-    more = decide(tail, shown(25, high=25), CUT_NOW, EPOCH_MS, through_end=True)
+        assert plan(log_state, shown(end, high=20), CUT_NOW, EPOCH_MS, through_end=True) is None
+    more = decide(log_state, shown(25, high=25), CUT_NOW, EPOCH_MS, through_end=True)
     assert (more.generation, [(o.start, o.end) for o in more.ranges]) == (0, [(20, 25)])
 
 
@@ -52,21 +52,21 @@ def test_a_log_that_is_shorter_than_what_was_planned_still_opens_a_generation() 
 
 def test_an_id_of_an_earlier_generation_is_refused() -> None:
     """[R-9] A topic id never comes back: the broker that shows it lags, and the answer changes nothing."""
-    tail = planned_to(5, former_ids=("id-0",), generation=1)
+    log_state = planned_to(5, former_ids=("id-0",), generation=1)
     with pytest.raises(StaleAnswer, match="id id-0, which is that of an earlier generation, expected id-1") as caught:
-        plan(tail, shown(50, topic_id="id-0"), CUT_NOW, EPOCH_MS)
+        plan(log_state, shown(50, topic_id="id-0"), CUT_NOW, EPOCH_MS)
     assert caught.value.retriable
-    new = decide(tail, shown(3, topic_id="id-2"), CUT_NOW, EPOCH_MS)
+    new = decide(log_state, shown(3, topic_id="id-2"), CUT_NOW, EPOCH_MS)
     assert (new.generation, new.former_ids) == (2, ("id-0", "id-1")), "the control: an id that nobody has seen"
 
 
 def test_an_answer_of_a_leader_that_was_replaced_is_refused() -> None:
     """[R-9] Its log may end before, or go on otherwise than, that of the leader of now."""
-    tail = planned_to(20, epoch=3)
+    log_state = planned_to(20, epoch=3)
     for end in (0, 19, 20, 30):
         with pytest.raises(StaleAnswer, match=f"no longer leads {TOPIC}/0 .* leader epoch is 2, expected 3 or later"):
-            plan(tail, shown(end, epoch=2), CUT_NOW, EPOCH_MS)
-    truncated = decide(tail, shown(19, epoch=4), CUT_NOW, EPOCH_MS)
+            plan(log_state, shown(end, epoch=2), CUT_NOW, EPOCH_MS)
+    truncated = decide(log_state, shown(19, epoch=4), CUT_NOW, EPOCH_MS)
     assert truncated.generation == 1, "the control: an unclean election did cut the log off"
 
 
@@ -77,10 +77,10 @@ def test_an_idle_partition_is_not_cut_off_by_a_leader_that_was_replaced(
     """[R-9] Nothing of it is planned but where it begins; that, too, was said by a leader, and an older one knows less."""
     policy = replace(CUT_NOW, start=start)
     partition = PartitionState(Watermarks(earliest, 20), None, offset, leader_epoch=5)
-    begun = decide(Tail(), TopicState(TOPIC, "id-0", {0: partition}), policy, EPOCH_MS)
+    begun = decide(LogState(), TopicState(TOPIC, "id-0", {0: partition}), policy, EPOCH_MS)
     with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
-        plan(begun.after(Tail()), shown(10, epoch=3), policy, EPOCH_MS)
-    truncated = decide(begun.after(Tail()), shown(10, epoch=6), policy, EPOCH_MS)
+        plan(begun.after(LogState()), shown(10, epoch=3), policy, EPOCH_MS)
+    truncated = decide(begun.after(LogState()), shown(10, epoch=6), policy, EPOCH_MS)
     assert truncated.generation == 1, "the control: an unclean election did cut the log off"
 
 
@@ -215,7 +215,7 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
     `before` happens to the topic before it is planned for the first time; nobody answers with an id of that time, which is not
     known to be old.
     """
-    cluster, tail, policy = Cluster(start), Tail(), replace(CUT_NOW, start=start)
+    cluster, log_state, policy = Cluster(start), LogState(), replace(CUT_NOW, start=start)
     history: list[TopicState] = []
     steps: list[PlanStep] = []
     for (name, *arguments), lags in [*((event, None) for event in before), *script]:
@@ -226,20 +226,20 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
         for lag in (*lags, None):
             answer = history[-1] if lag is None else lagging(history[len(before) :], lag[0], whole=lag[1])
             try:
-                step = plan(tail, answer, policy, EPOCH_MS, through_end=True)
+                step = plan(log_state, answer, policy, EPOCH_MS, through_end=True)
             except StaleAnswer:
                 assert answer != history[-1], "what is true now is never refused"
                 continue
             if step is not None:
                 steps.append(step)
-                tail = step.after(tail)
+                log_state = step.after(log_state)
     log = PlanLog(TOPIC, tuple(steps))
     ids = [log.steps[0].topic_id, *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation)]
     order = [int(str(each).removeprefix("id-")) for each in ids]
     assert order == sorted(order), "an id that was left does not come back"
     for topic_id, count in Counter(ids).items():
         assert count <= 1 + cluster.truncations[str(topic_id)]
-    assert tail.topic_id == cluster.state.topic_id
+    assert log_state.topic_id == cluster.state.topic_id
     known_lost = sum(len(link.offsets) for link in log.links if link.kind is LinkKind.LOST)
     assert known_lost == 0 or any(event[0] == "expire" for event in (*before, *(event for event, _ in script))), (
         "a loss that never happened"

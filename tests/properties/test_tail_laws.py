@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.log.plan_step import Head, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
 from pipeline_defs.core.log.planning import (
     AUTO_RECORDS_DEFAULT,
     AUTO_RECORDS_MAX,
@@ -96,19 +96,19 @@ def test_one_record_then_silence_is_planned_within_max_age(
     policy = Policy(records_per_range=1000, max_age_seconds=60)
     world = World()
     world.grow(0, 1)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     for _ in range(2):
         world.wait(idle_seconds)
-        step = plan(tail, world.observe(tail), policy, world.now_ms)
-        tail = step.after(tail) if step else tail
+        step = plan(log_state, world.observe(log_state), policy, world.now_ms)
+        log_state = step.after(log_state) if step else log_state
         world.wait(idle_seconds)
         arrived_ms = world.now_ms
         world.grow(0, 1, kind)
         world.wait(late_seconds)
-        while tail.heads[0].offset < len(world.partitions[0].records):
+        while log_state.heads[0].offset < len(world.partitions[0].records):
             assert world.now_ms - arrived_ms < (60 + late_seconds + tick_seconds) * 1000
-            step = plan(tail, world.observe(tail), policy, world.now_ms)
-            tail = step.after(tail) if step else tail
+            step = plan(log_state, world.observe(log_state), policy, world.now_ms)
+            log_state = step.after(log_state) if step else log_state
             world.wait(tick_seconds)
 
 
@@ -116,19 +116,19 @@ def test_one_record_then_silence_is_planned_within_max_age(
 def test_a_partition_noticed_late_is_planned_at_once(kind: Kind) -> None:
     """[R-8] Records that waited before their partition was noticed do not wait again."""
     world, policy = World(), Policy(records_per_range=1000, max_age_seconds=60)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.add_partition(0)
     world.grow(1, 7, kind)
     world.wait(60)
-    step = decide(tail, world.observe(tail), policy, world.now_ms)
+    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
     assert step.ranges == (OffsetRange(0, 1, 0, 7),)
 
 
 def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
     """A head moved in the year 2100 does not put a tail off until then."""
     marks = {0: PartitionState(Watermarks(0, 20), oldest_ms=EPOCH_MS - 3_600_000)}
-    tail = Tail(1, 0, "id-0", {0: Head(10, EPOCH_MS + 10**12)})
-    step = decide(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=1000), EPOCH_MS)
+    log_state = LogState(1, 0, "id-0", {0: Head(10, EPOCH_MS + 10**12)})
+    step = decide(log_state, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=1000), EPOCH_MS)
     assert step.ranges == (OffsetRange(0, 0, 10, 20),)
     assert step.heads == {0: Head(20, EPOCH_MS)}
 
@@ -136,11 +136,11 @@ def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
 def test_a_person_can_cut_the_tail_at_once() -> None:
     """[R-5] Control beside it: without that word the same tail waits."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=NEVER)
-    tail = open_log(world, policy)
+    log_state = open_log(world, policy)
     world.grow(0, 25)
-    state = world.observe(tail)
-    waits = plan(tail, state, policy, world.now_ms)
-    cut = plan(tail, state, policy, world.now_ms, through_end=True)
+    state = world.observe(log_state)
+    waits = plan(log_state, state, policy, world.now_ms)
+    cut = plan(log_state, state, policy, world.now_ms, through_end=True)
     assert waits is not None
     assert cut is not None
     assert [o.end for o in waits.ranges] == [10, 20]

@@ -19,7 +19,7 @@ from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Drop, Manifest
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
@@ -38,7 +38,7 @@ def planned(folder: Path) -> Lake:
     """Plans six ranges of a topic in a new lake."""
     lake, topic = Lake(str(folder)), World()
     topic.grow(0, 60)
-    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    step = plan(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and step.ranges == tuple(R)
     lake.commit_step(step)
     return lake

@@ -24,7 +24,7 @@ from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
-from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.plan_step import LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
@@ -185,18 +185,18 @@ class FakeKafka:
         """Nothing was seen at a glance; the same broker may lag again."""
         self._lag = self._lagged
 
-    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+    def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
         lag, self._lag, self._lagged = self._lag, 0, self._lag
-        former = next((topic_id for topic_id in tail.former_ids), None) if lag else None
+        former = next((topic_id for topic_id in log_state.former_ids), None) if lag else None
         topic_id = former or self.topic_id
         partitions = {}
         for p, log in enumerate(self.incarnations[topic_id].partitions):
             marks, high, epoch = log.marks_at(policy.isolation_level), len(log.appended), 1
             if lag and former is None:  # it has not heard that it was deposed
                 marks, high, epoch = log.marks_of_deposed(policy.isolation_level, lag), log.deposed_end, 0
-            head = tail.heads[p].offset if tail.topic_id == topic_id and p in tail.heads else marks.earliest
+            head = log_state.heads[p].offset if log_state.topic_id == topic_id and p in log_state.heads else marks.earliest
             oldest = next((record.timestamp_ms for _, record in log.left(head, marks.end)), None)
-            start = marks.end if tail.seq == 0 and policy.start == "latest" else None
+            start = marks.end if log_state.seq == 0 and policy.start == "latest" else None
             partitions[p] = PartitionState(marks, oldest, start, high_watermark=high, leader_epoch=epoch)
         return TopicState(topic, topic_id, partitions)
 

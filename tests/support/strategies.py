@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
-from pipeline_defs.core.log.plan_step import LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
@@ -181,12 +181,12 @@ class World:
     def wait(self, seconds: int) -> None:
         self.now_ms += seconds * 1000
 
-    def observe(self, tail: Tail, start_offsets: dict[int, int] | None = None) -> TopicState:
+    def observe(self, log_state: LogState, start_offsets: dict[int, int] | None = None) -> TopicState:
         """Shows what the edge reads: the oldest timestamp is that of the first record at or after the head."""
-        same = tail.topic_id in {None, self.topic_id}
+        same = log_state.topic_id in {None, self.topic_id}
         partitions = {}
         for partition, log in enumerate(self.partitions):
-            head = tail.heads[partition].offset if same and partition in tail.heads else log.earliest
+            head = log_state.heads[partition].offset if same and partition in log_state.heads else log.earliest
             waiting = log.records[max(head, log.earliest) :]
             oldest = waiting[0].timestamp_ms if waiting else None
             partitions[partition] = PartitionState(log.watermarks, oldest, (start_offsets or {}).get(partition))
@@ -197,14 +197,14 @@ class World:
 class Tick:
     """Is one planning: what the log and the broker said, and what was decided."""
 
-    before: Tail
+    before: LogState
     state: TopicState
     now_ms: int
     step: PlanStep | None
     first_waiting: dict[int, Record]  # of each Kafka partition, after the step: the record at the head
 
     @property
-    def after(self) -> Tail:
+    def after(self) -> LogState:
         return self.step.after(self.before) if self.step else self.before
 
 
@@ -220,20 +220,20 @@ class Script:
     actions: list[Action]
 
     def play(self) -> list[Tick]:
-        world, tail, ticks = World(self.has_ids), Tail(), list[Tick]()
+        world, log_state, ticks = World(self.has_ids), LogState(), list[Tick]()
         for name, arguments in [("wait", (0,)), *self.actions]:
-            before, state = tail, world.observe(tail)
+            before, state = log_state, world.observe(log_state)
             if name == "skip":
                 marks = {p: seen.watermarks for p, seen in state.partitions.items()}
                 planned = [offsets for tick in ticks if tick.step for offsets in tick.step.ranges]
-                skip = skip_of(marks, state.topic_id, tail.generation, *arguments, planned)
+                skip = skip_of(marks, state.topic_id, log_state.generation, *arguments, planned)
                 step = plan_skip(before, state, self.policy, world.now_ms, skip, planner="test")
             else:
                 getattr(world, name)(*arguments)
-                state = world.observe(tail)
+                state = world.observe(log_state)
                 step = plan(before, state, self.policy, world.now_ms, planner="test")
-            tail = step.after(before) if step else before
-            waiting = {p: log.records[tail.heads[p].offset :] for p, log in enumerate(world.partitions)}
+            log_state = step.after(before) if step else before
+            waiting = {p: log.records[log_state.heads[p].offset :] for p, log in enumerate(world.partitions)}
             first = {p: records[0] for p, records in waiting.items() if records}
             ticks.append(Tick(before, state, world.now_ms, step, first))
         return ticks
@@ -295,13 +295,13 @@ def planned(tick: Tick, kind: LinkKind = LinkKind.RANGE) -> list[OffsetRange]:
     return [link.offsets for link in tick.step.links if link.kind is kind] if tick.step else []
 
 
-def decide(tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False) -> PlanStep:
+def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False) -> PlanStep:
     """Plans where there is something to decide."""
-    step = plan(tail, state, policy, now_ms, through_end=through_end)
+    step = plan(log_state, state, policy, now_ms, through_end=through_end)
     assert step is not None
     return step
 
 
-def open_log(world: World, policy: Policy) -> Tail:
+def open_log(world: World, policy: Policy) -> LogState:
     """Plans a topic for the first time."""
-    return decide(Tail(), world.observe(Tail()), policy, world.now_ms).after(Tail())
+    return decide(LogState(), world.observe(LogState()), policy, world.now_ms).after(LogState())

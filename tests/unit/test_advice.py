@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
 from pipeline_defs.core.durability import Durability, read_durability
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.plan_step import Tail, Watermarks
+from pipeline_defs.core.log.plan_step import LogState, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
@@ -161,7 +161,7 @@ def endangered_offset(earliest: int) -> tuple[int, str]:
     """Return which offset of a planned topic of 20 is named, and what is said of it, where nothing is landed."""
     topic = World()
     topic.grow(0, 20)
-    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=20), EPOCH_MS)
+    step = decide(LogState(), topic.observe(LogState()), Policy(records_per_range=20), EPOCH_MS)
     kafka = SimpleNamespace(
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
         read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,

@@ -29,7 +29,7 @@ from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
@@ -53,7 +53,7 @@ def write_step(lake: Lake, topic: str) -> Path:
     """Plan two ranges of a topic, and return the file that says so."""
     log = World()
     log.grow(0, 20)
-    step = plan(Tail(), dataclasses.replace(log.observe(Tail()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
+    step = plan(LogState(), dataclasses.replace(log.observe(LogState()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and lake.commit_step(step)
     assert isinstance(lake.store, DiskStore)
     (file,) = (lake.store.folder / "plan" / topic).rglob("*.json")
@@ -224,8 +224,8 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges
     first = write_step(edges.lake, "held")
     log = World()
     log.grow(0, 40)
-    tail = edges.lake.read_plan_log("held").tail
-    step = plan(tail, dataclasses.replace(log.observe(tail), topic="held"), Policy(records_per_range=10), EPOCH_MS)
+    log_state = edges.lake.read_plan_log("held").state
+    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic="held"), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and edges.lake.commit_step(step)
     with pytest.raises(BrokerUnavailable):
         run_tick(Topic("held", Policy()), instance, edges)

@@ -14,7 +14,7 @@ import pytest
 from pipeline_defs.core import errors
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import PlanStep, Tail
+from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
@@ -77,7 +77,7 @@ def test_a_violation_names_all_at_once() -> None:
 
 def broken_log() -> None:
     offsets = OffsetRange(0, 0, 5, 7)
-    step = plan(Tail(), TopicState(TOPIC, None, {}), Policy(), EPOCH_MS)
+    step = plan(LogState(), TopicState(TOPIC, None, {}), Policy(), EPOCH_MS)
     assert step is None
     PlanLog(TOPIC, (PlanStep(3, TOPIC, 0, None, EPOCH_MS, {}, {}, (), {}, offsets.key),))
 
@@ -92,7 +92,7 @@ RAISED: list[tuple[Callable[[], object], str]] = [
     ),
     (broken_log, "the plan log of topic orders does not tile; "),
     (
-        lambda: plan(Tail(), TopicState(TOPIC, None, {}), Policy(start="none"), EPOCH_MS),
+        lambda: plan(LogState(), TopicState(TOPIC, None, {}), Policy(start="none"), EPOCH_MS),
         "topic orders has no plan log and its policy says start: none; nothing was planned; restore the lake, or",
     ),
 ]

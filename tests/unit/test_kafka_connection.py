@@ -33,7 +33,7 @@ from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Gl
 from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BrokerUnavailable, Refused, StaleAnswer
-from pipeline_defs.core.log.plan_step import Head, Tail, Watermarks
+from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.landing import planner
@@ -132,7 +132,7 @@ def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pyt
     monkeypatch.setattr(kafka, "_describe", lambda _: Description("id", {0: 2}, 3))
     monkeypatch.setattr(kafka, "read_config", lambda _: {})
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.read_epoch_ends", read_ends)
-    state = kafka.read_topic_state("t", Tail(3, 0, "id", {0: Head(100, 0, 4)}), Policy(records_per_range=1), 0)
+    state = kafka.read_topic_state("t", LogState(3, 0, "id", {0: Head(100, 0, 4)}), Policy(records_per_range=1), 0)
     assert (asked, state.partitions[0].epoch_end) == ([5, 6], 100)
 
 
@@ -222,7 +222,7 @@ class OldBrokers:
     def __init__(self, ends: list[int]) -> None:
         self.ends = ends
 
-    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+    def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
         end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
         return TopicState(topic, None, {0: PartitionState(Watermarks(0, end))})
 
@@ -241,7 +241,7 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     times = iter((1, 2))
     for _ in range(2):
         Planner("orders", policy, lake, kafka, lambda: next(times, 2), "test").commit(through_end=True)
-    assert lake.read_plan_log("orders").tail.generation == generation
+    assert lake.read_plan_log("orders").state.generation == generation
 
 
 READS: dict[str, Callable[[Kafka], object]] = {

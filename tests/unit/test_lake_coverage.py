@@ -15,7 +15,7 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Lake:
     """Is a lake with two planned ranges."""
     lake, topic = Lake(str(tmp_path)), World()
     topic.grow(0, 20)
-    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    step = plan(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and step.ranges == (FIRST, SECOND)
     lake.commit_step(step)
     return lake

@@ -41,7 +41,7 @@ from pipeline_defs.core.errors import (
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
-from pipeline_defs.core.log.plan_step import Tail
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import no_step
@@ -49,8 +49,8 @@ from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, 
 from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
 from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
 from pipeline_defs.landing import staging_places
+from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
-from pipeline_defs.landing.raw_table import append_landed
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
 from pipeline_defs.tables.compaction import RawTable
@@ -308,11 +308,11 @@ def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
 
 def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
     """[R-65] One more than a thousand. Fewer wait until they weigh enough; and so does a large one with few behind it."""
-    lake, topic, tail = Lake(str(tmp_path)), World(), Tail()
+    lake, topic, log_state = Lake(str(tmp_path)), World(), LogState()
     topic.grow(0, MANY_FILES + 2)
-    while step := plan(tail, topic.observe(tail), Policy(records_per_range=1), EPOCH_MS):
+    while step := plan(log_state, topic.observe(log_state), Policy(records_per_range=1), EPOCH_MS):
         lake.commit_step(step)
-        tail = step.after(tail)
+        log_state = step.after(log_state)
     log = lake.read_plan_log(TOPIC)
 
     def groups(files: int, first_bytes: int) -> list[RawGroup]:
@@ -358,7 +358,7 @@ def test_a_view_takes_no_column_from_the_folder_of_the_lake(tmp_path: Path) -> N
     """A lake below `env=prod` has the columns that any other has."""
     lake, topic = Lake(str(tmp_path / "env=prod")), World()
     topic.grow(0, 10)
-    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    step = decide(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
     lake.commit_step(step)
     land(lake, R[0])
     assert "env" not in Duck(lake, [TOPIC]).query(f'SELECT * FROM "{TOPIC}"')[0]

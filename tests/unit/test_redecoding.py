@@ -260,7 +260,7 @@ def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, ou
 
 def test_a_long_history_is_read_from_a_checkpoint(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """By who begins now as by who has read it all along; what became of each range is in it, and so are the columns."""
-    monkeypatch.setattr("pipeline_defs.landing.raw_table.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("pipeline_defs.landing.appending.CHECKPOINT_EVERY", 3)
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
     known = Decodings(topic.lake)

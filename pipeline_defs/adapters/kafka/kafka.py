@@ -21,7 +21,7 @@ from ...core.durability import Durability, read_durability
 from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused, StaleAnswer
 from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
-from ...core.log.plan_step import Tail, Watermarks
+from ...core.log.plan_step import LogState, Watermarks
 from ...core.log.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
 from .kafka_glance import (
@@ -134,24 +134,26 @@ class Kafka(Connection):
         ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
         return {p: end.offset for p, end in ends.items()}
 
-    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+    def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
         """Read all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
         seen = self.observe(topic, policy.isolation_level)
         try:
-            epoch_ends = self._read_epoch_ends(topic, tail, seen)
+            epoch_ends = self._read_epoch_ends(topic, log_state, seen)
         except StaleAnswer:  # another leads since the look that all topics share
             self.look_again(topic)
             seen = self.observe(topic, policy.isolation_level)
-            epoch_ends = self._read_epoch_ends(topic, tail, seen)
+            epoch_ends = self._read_epoch_ends(topic, log_state, seen)
         topic_id, watermarks = seen.topic_id, seen.watermarks
-        same = tail.topic_id in {None, topic_id}
-        below = [p for p, marks in watermarks.items() if same and p in tail.heads and marks.end < tail.heads[p].offset]
+        same = log_state.topic_id in {None, topic_id}
+        below = [
+            p for p, marks in watermarks.items() if same and p in log_state.heads and marks.end < log_state.heads[p].offset
+        ]
         highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
-        starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
+        starts = self._start_offsets(topic, watermarks, policy) if log_state.seq == 0 else {}
         retention = read_retention(self.read_config(topic))
         partitions = {}
         for partition, marks in watermarks.items():
-            head = tail.heads[partition].offset if same and partition in tail.heads else marks.earliest
+            head = log_state.heads[partition].offset if same and partition in log_state.heads else marks.earliest
             waiting = max(head, marks.earliest) < marks.end
             at = max(head, marks.earliest)
             oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
@@ -168,27 +170,27 @@ class Kafka(Connection):
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size)
 
-    def _read_epoch_ends(self, topic: str, tail: Tail, seen: Observation) -> dict[int, int]:
+    def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
         """Read where the records end that the leaders knew of who moved the heads, of Kafka partitions that others lead now.
 
         That never changes while a leader leads, so it is asked once.
         """
-        if tail.topic_id is None or tail.topic_id != seen.topic_id:
+        if log_state.topic_id is None or log_state.topic_id != seen.topic_id:
             return {}
         epochs = {
             p: (head.leader_epoch, now)
-            for p, head in tail.heads.items()
+            for p, head in log_state.heads.items()
             if (now := seen.leader_epochs.get(p)) is not None and head.leader_epoch is not None and head.leader_epoch < now
         }
         known = self._epoch_ends.get(topic, {})
-        ends = {p: known[p][1] for p, each in epochs.items() if p in known and known[p][0] == (tail.topic_id, *each)}
+        ends = {p: known[p][1] for p, each in epochs.items() if p in known and known[p][0] == (log_state.topic_id, *each)}
         if unknown := {p: each for p, each in epochs.items() if p not in ends}:
 
             def question(admin: KafkaAdminClient) -> dict[int, int]:
                 return read_epoch_ends(admin, topic, self._describe(topic).leaders, unknown)
 
             ends |= self._ask(topic, question, attempts=1)
-            self._epoch_ends[topic] = {p: ((tail.topic_id, *epochs[p]), end) for p, end in ends.items()}
+            self._epoch_ends[topic] = {p: ((log_state.topic_id, *epochs[p]), end) for p, end in ends.items()}
         return ends
 
     def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:

@@ -27,7 +27,7 @@ from ...core.log.coverage import Coverage, check_planned
 from ...core.log.delivery import Acceptance, Claim
 from ...core.log.frontier import Frontier, digest_of
 from ...core.log.manifest import Manifest
-from ...core.log.plan_step import ALL_HEADS_EVERY, PlanStep, Tail
+from ...core.log.plan_step import ALL_HEADS_EVERY, LogState, PlanStep
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
@@ -178,16 +178,18 @@ class Lake(DataFiles):
         if log.base is None:
             return False
         is_told = _last_settled(log.base) <= max(begun, default=(-1,))[0]
-        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.tail)
+        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.state)
 
-    def _is_behind(self, topic: str, tail: Tail) -> bool:
-        """Return whether the lake has anything of ranges behind the tail of a log."""
+    def _is_behind(self, topic: str, log_state: LogState) -> bool:
+        """Return whether the lake has anything of ranges behind the heads of a log."""
         for tree in ("manifests", "claims", "data", "accepted"):
-            if any(int(name[1:]) > tail.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()):
+            if any(
+                int(name[1:]) > log_state.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()
+            ):
                 return True
-            folder = f"{tree}/{topic}/g{tail.generation}"
+            folder = f"{tree}/{topic}/g{log_state.generation}"
             for name in self.store.folders(folder):
-                head = tail.heads.get(int(name[1:])) if name[1:].isdecimal() else None
+                head = log_state.heads.get(int(name[1:])) if name[1:].isdecimal() else None
                 after = f"{folder}/{name}/{head.offset if head else 0:0{OFFSET_DIGITS}d}"
                 if self.store.list(f"{folder}/{name}", after):
                     return True

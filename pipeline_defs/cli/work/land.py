@@ -58,8 +58,8 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     with progress(f"planning ranges of {topic}") as shown:
         configured, edges = find_topic(topic), open_edges()
         kafka = edges.kafka(configured)
-        tail = edges.lake.read_plan_log(topic).tail  # of a log that is refused nothing is planned
-        state = kafka.read_topic_state(topic, tail, configured.policy, edges.now_ms())
+        log_state = edges.lake.read_plan_log(topic).state  # of a log that is refused nothing is planned
+        state = kafka.read_topic_state(topic, log_state, configured.policy, edges.now_ms())
         size = kafka.read_bytes_per_record(topic)
         for step in _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end):
             steps.append(step)
@@ -67,7 +67,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         now_ms = edges.now_ms()
         transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
     ranges = [offsets for step in steps for offsets in step.ranges]
-    waiting = find_waiting_tail(tail, reduce(lambda before, step: step.after(before), steps, tail), state, now_ms)
+    waiting = find_waiting_tail(log_state, reduce(lambda before, step: step.after(before), steps, log_state), state, now_ms)
     estimate = None if size is None else round(size * sum(len(offsets) for offsets in ranges))
     if as_json:
         print_json(
@@ -108,10 +108,10 @@ def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
 
 
 def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    tail, now_ms = edges.lake.recent(topic.name).log.tail, edges.now_ms()
-    while step := decide(tail, state, topic.policy, now_ms, through_end=through_end):
+    log_state, now_ms = edges.lake.recent(topic.name).log.state, edges.now_ms()
+    while step := decide(log_state, state, topic.policy, now_ms, through_end=through_end):
         yield step
-        tail = step.after(tail)
+        log_state = step.after(log_state)
 
 
 def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]:

@@ -42,7 +42,7 @@ class Told:
 
 def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[PartitionLag]:
     """Find the lag of each Kafka partition the broker has now, in the open generation, sorted."""
-    frontier, heads = coverage.frontier(coverage.log.generation), coverage.log.tail.heads
+    frontier, heads = coverage.frontier(coverage.log.generation), coverage.log.state.heads
     found = []
     for partition, mark in sorted(marks.items()):
         first = heads[partition].offset if partition in heads else mark.earliest

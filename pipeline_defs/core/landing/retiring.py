@@ -17,5 +17,5 @@ def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
 
     It only ever grows while the log does, but for skipped ranges that are landed all the same: no key comes and goes.
     """
-    ranges = coverage.log.count_before()[coverage.log.tail.seq]
+    ranges = coverage.log.count_before()[coverage.log.state.seq]
     return coverage.landed_among_first(max(0, ranges - max_keys)) | coverage.skipped()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..offsets import OffsetRange
-from .plan_step import Tail
+from .plan_step import LogState
 
 
-def cut_ranges(tail: Tail, partition: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:
+def cut_ranges(log_state: LogState, partition: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:
     """Yield the ranges of a Kafka partition from its head up to an end.
 
     | a range ends at | |
@@ -21,14 +21,14 @@ def cut_ranges(tail: Tail, partition: int, end: int, grid: int, *, cut_tail: boo
     | where the partition's log ended at a growth | |
     | `end` | where `cut_tail` says so: else the rest waits to be a whole range |
     """
-    head = tail.heads[partition].offset
-    growths = [growth[partition] for growth in tail.growths if partition in growth]
+    head = log_state.heads[partition].offset
+    growths = [growth[partition] for growth in log_state.growths if partition in growth]
     while head < end:
         cut = min([(head // grid + 1) * grid, *(growth for growth in growths if growth > head)])
         if cut > end and not cut_tail:
             return
         cut = min(cut, end)
-        yield OffsetRange(tail.generation, partition, head, cut)
+        yield OffsetRange(log_state.generation, partition, head, cut)
         head = cut
 
 

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from ..offsets import OffsetRange
 from .latency import Histogram
-from .plan_step import Growth, Head, Look, PlanStep, Tail, Watermarks, whole
+from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, whole
 
 FORMAT = 1
 Place = tuple[int, int]
@@ -62,7 +62,7 @@ class Frontier:
     seq: int
     steps_sha256: str
     made_at_ms: int
-    tail: Tail
+    state: LogState
     ranges: int
     kept: Mapping[int, int]
     ends: Mapping[Place, int]
@@ -78,17 +78,17 @@ class Frontier:
 
     def to_json(self) -> bytes:
         """Encode the document; the same one gives the same bytes."""
-        tail = self.tail
+        log_state = self.state
         document = {
             "format": FORMAT,
             "topic": self.topic,
             "seq": self.seq,
             "steps_sha256": self.steps_sha256,
             "made_at_ms": self.made_at_ms,
-            "generation": tail.generation,
-            "topic_id": tail.topic_id,
-            "former_topic_ids": list(tail.former_ids),
-            "heads": {str(p): head.to_list() for p, head in sorted(tail.heads.items())},
+            "generation": log_state.generation,
+            "topic_id": log_state.topic_id,
+            "former_topic_ids": list(log_state.former_ids),
+            "heads": {str(p): head.to_list() for p, head in sorted(log_state.heads.items())},
             "ranges": self.ranges,
             "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
             "ends": {place_text(place): end for place, end in sorted(self.ends.items())},
@@ -128,7 +128,7 @@ class Frontier:
                 seq=seq,
                 steps_sha256=document["steps_sha256"],
                 made_at_ms=whole(document["made_at_ms"]),
-                tail=Tail(seq, generation, document["topic_id"], heads, former, growths[generation]),
+                state=LogState(seq, generation, document["topic_id"], heads, former, growths[generation]),
                 ranges=whole(document["ranges"]),
                 kept={int(seq): whole(before) for seq, before in document["kept"].items()},
                 ends={place_of(text): whole(end) for text, end in document["ends"].items()},

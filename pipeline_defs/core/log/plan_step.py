@@ -89,7 +89,7 @@ Growth = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogState:
     """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
 
     `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
@@ -142,10 +142,10 @@ class PlanStep:
         """The ranges that this step plans, in log order."""
         return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
 
-    def after(self, tail: Tail) -> Tail:
-        """Return the tail of a log that ended with `tail`, and goes on with this step."""
-        heads = {**tail.heads, **self.heads} if self.generation == tail.generation else self.heads
-        return Tail(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths)
+    def after(self, log_state: LogState) -> LogState:
+        """Return the state of a log that was in `log_state`, and goes on with this step."""
+        heads = {**log_state.heads, **self.heads} if self.generation == log_state.generation else self.heads
+        return LogState(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths)
 
     def to_json(self) -> bytes:
         """Encode the step; the same step gives the same bytes."""

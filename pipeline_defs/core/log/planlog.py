@@ -1,7 +1,7 @@
 """The plan log: the append-only sequence that fixes every boundary, and the laws that it keeps.
 
 Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
-cannot be built into a `PlanLog`. Its tail, the heads after the last step above all, is enough to plan.
+cannot be built into a `PlanLog`. Its state, the heads after the last step above all, is enough to plan.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange
 from .frontier import Frontier, Place, Sums
-from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, Look, PlanStep, Tail
+from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, PlanStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PlanLog:
     steps: tuple[PlanStep, ...] = ()
     base: Frontier | None = None
     # what planning goes on from
-    tail: Tail = field(init=False, repr=False, compare=False)
+    state: LogState = field(init=False, repr=False, compare=False)
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
@@ -62,12 +62,12 @@ class PlanLog:
                 "steps named here from a backup of the lake",
                 violations,
             )
-        tail = Tail() if self.base is None else self.base.tail
+        log_state = LogState() if self.base is None else self.base.state
         growths, opened = ({}, {}) if self.base is None else (dict(self.base.growths), dict(self.base.opened))
         for step in self.newer:
-            tail = step.after(tail)
+            log_state = step.after(log_state)
             opened.setdefault(step.generation, step.planned_at_ms)
-        object.__setattr__(self, "tail", tail)
+        object.__setattr__(self, "state", log_state)
         object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
         object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.steps})
         object.__setattr__(self, "opened", opened)
@@ -102,7 +102,7 @@ class PlanLog:
         for step in self.newer:
             found[step.seq] = count
             count += len(step.ranges)
-        return found | {self.tail.seq: count}
+        return found | {self.state.seq: count}
 
     def among_first(self, count: int) -> Iterator[OffsetRange]:
         """Yield those of the first `count` ranges of the log that are in it."""
@@ -121,26 +121,26 @@ class PlanLog:
     @property
     def generation(self) -> int:
         """The open generation; those before it are closed."""
-        return self.tail.generation
+        return self.state.generation
 
 
 def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
     """Name every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
-    tail = Tail() if base is None else base.tail
+    log_state = LogState() if base is None else base.state
     # where the links of a (generation, Kafka partition) end so far
-    at: dict[tuple[int, int], int] = {(tail.generation, p): head.offset for p, head in tail.heads.items()}
+    at: dict[tuple[int, int], int] = {(log_state.generation, p): head.offset for p, head in log_state.heads.items()}
     for step in steps:
-        yield from _sequence_violations(topic, tail, step)
+        yield from _sequence_violations(topic, log_state, step)
         for partition in step.heads:
             seen = step.watermarks.get(partition)
-            if tail.seq or seen is not None:
-                is_known_log = tail.seq == 0 or _continues(tail, step)
+            if log_state.seq or seen is not None:
+                is_known_log = log_state.seq == 0 or _continues(log_state, step)
                 at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)
-        yield from _head_violations(topic, tail, step, at)
-        after = replace(step.after(tail), seq=tail.seq + 1)
-        yield from _growth_violations(topic, tail, step, after)
-        tail = after
+        yield from _head_violations(topic, log_state, step, at)
+        after = replace(step.after(log_state), seq=log_state.seq + 1)
+        yield from _growth_violations(topic, log_state, step, after)
+        log_state = after
 
 
 def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:
@@ -168,12 +168,12 @@ def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRan
     return skipped, broken
 
 
-def _continues(before: Tail, step: PlanStep) -> bool:
+def _continues(before: LogState, step: PlanStep) -> bool:
     """Return whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
     return step.generation > before.generation and step.topic_id == before.topic_id
 
 
-def _sequence_violations(topic: str, before: Tail, step: PlanStep) -> Iterator[str]:
+def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterator[str]:
     if step.seq != before.seq:
         yield f"expected plan step {before.seq}, found {step.seq}"
     if step.topic != topic:
@@ -203,7 +203,7 @@ def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int])
         at[place] = offsets.end
 
 
-def _head_violations(topic: str, before: Tail, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
+def _head_violations(topic: str, before: LogState, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
     """Name the heads that are not where the links end, or are not there: planning would begin there again."""
     known = before.heads if before.generation == step.generation else {}
     expected = {link.offsets.partition for link in step.links} | (step.watermarks.keys() - known.keys())
@@ -217,7 +217,7 @@ def _head_violations(topic: str, before: Tail, step: PlanStep, at: Mapping[tuple
             yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"
 
 
-def _growth_violations(topic: str, before: Tail, step: PlanStep, after: Tail) -> Iterator[str]:
+def _growth_violations(topic: str, before: LogState, step: PlanStep, after: LogState) -> Iterator[str]:
     """Name growths that are forgotten, made up or not whole, and ranges whose records would be of two epochs."""
     is_same = before.seq > 0 and before.generation == step.generation
     known = before.growths if is_same else ()

@@ -1,4 +1,4 @@
-"""The one planner: from the log's tail and what the broker shows to the next plan step, or none; `cutting.py` cuts.
+"""The one planner: from the log's state and what the broker shows to the next plan step, or none; `cutting.py` cuts.
 
 Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with what
 the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.
@@ -16,7 +16,7 @@ from ..command_lines import command
 from ..errors import Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_intervals
 from .cutting import cut_ranges, in_turns
-from .plan_step import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
@@ -106,18 +106,18 @@ class SkipAhead:
 
 
 def plan(
-    tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
+    log_state: LogState, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
 ) -> PlanStep | None:
     """Decide the next plan step, or none where there is nothing to decide.
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
-    step = _plan(tail, state, policy, now_ms, through_end=through_end)
+    step = _plan(log_state, state, policy, now_ms, through_end=through_end)
     return None if step is None else replace(step, planner=planner)
 
 
 def plan_skip(
-    tail: Tail, state: TopicState, policy: Policy, now_ms: int, skip: SkipAhead, *, planner: str = ""
+    log_state: LogState, state: TopicState, policy: Policy, now_ms: int, skip: SkipAhead, *, planner: str = ""
 ) -> PlanStep | None:
     """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
 
@@ -125,15 +125,21 @@ def plan_skip(
     range like any other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the
     broker has deleted something stays pending: that is a loss, which a person's word is needed for.
     """
-    step = _plan(tail, state, policy, now_ms, skip=skip)
+    step = _plan(log_state, state, policy, now_ms, skip=skip)
     return replace(step, planner=planner) if step is not None and step.skips else None
 
 
 def _plan(
-    tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False, skip: SkipAhead | None = None
+    log_state: LogState,
+    state: TopicState,
+    policy: Policy,
+    now_ms: int,
+    *,
+    through_end: bool = False,
+    skip: SkipAhead | None = None,
 ) -> PlanStep | None:
-    refuse_stale(tail, state)
-    opened, opening_links = _open(tail, state, policy)
+    refuse_stale(log_state, state)
+    opened, opening_links = _open(log_state, state, policy)
     grid = records_per_range(policy, state.bytes_per_record)
     links = list(opening_links)
     heads = dict(opened.heads)
@@ -152,12 +158,12 @@ def _plan(
     whole = [each for each in skip.pending if _is_whole(each, state)] if skip is not None else []
     skips = () if skip is None else tuple(_skips(skip, [*whole, *planned]))
 
-    if not links and not skips and opened == tail:
+    if not links and not skips and opened == log_state:
         return None
     return PlanStep(
         former_ids=opened.former_ids,
         growths=opened.growths,
-        seq=tail.seq,
+        seq=log_state.seq,
         topic=state.topic,
         generation=opened.generation,
         topic_id=opened.topic_id,
@@ -165,12 +171,12 @@ def _plan(
         policy={**asdict(policy), "grid": grid},
         watermarks={p: partition.watermarks for p, partition in state.partitions.items()},
         links=tuple(links),
-        heads=tail.moved_by(opened.generation, heads),
+        heads=log_state.moved_by(opened.generation, heads),
         skips=skips,
     )
 
 
-def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Iterator[OffsetRange]:
+def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) -> Iterator[OffsetRange]:
     """Yield the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there."""
     if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
         raise Refused(
@@ -221,7 +227,7 @@ class WaitingTail:
     age_seconds: float | None
 
 
-def find_waiting_tail(before: Tail, after: Tail, state: TopicState, now_ms: int) -> WaitingTail | None:
+def find_waiting_tail(before: LogState, after: LogState, state: TopicState, now_ms: int) -> WaitingTail | None:
     """Find what no range has, once all is planned that can be: none where nothing waits.
 
     The broker was asked for the oldest record behind `before`; where ranges were planned since, nobody knows that of `after`.
@@ -230,8 +236,8 @@ def find_waiting_tail(before: Tail, after: Tail, state: TopicState, now_ms: int)
     for partition, seen in state.partitions.items():
         marks = seen.watermarks
         asked, at = (
-            max(tail.heads[partition].offset if partition in tail.heads else marks.earliest, marks.earliest)
-            for tail in (before, after)
+            max(log_state.heads[partition].offset if partition in log_state.heads else marks.earliest, marks.earliest)
+            for log_state in (before, after)
         )
         if at < marks.end:
             offsets += marks.end - at
@@ -241,106 +247,106 @@ def find_waiting_tail(before: Tail, after: Tail, state: TopicState, now_ms: int)
     return WaitingTail(offsets, max(0.0, (now_ms - min(oldest)) / 1000) if oldest else None)
 
 
-def refuse_stale(tail: Tail, state: TopicState) -> None:
+def refuse_stale(log_state: LogState, state: TopicState) -> None:
     """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
 
     A topic id never comes back, and within one topic the epoch of a partition's leader only grows. Without this, an
     answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
     """
-    if state.topic_id is not None and state.topic_id in tail.former_ids:
+    if state.topic_id is not None and state.topic_id in log_state.former_ids:
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
-            f"generation, expected {tail.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
+            f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
             "and where it stays so, look which broker is cut off from the others",
             topic=state.topic,
         )
-    for partition in _deposed(tail, state):
+    for partition in _deposed(log_state, state):
         raise StaleAnswer(
             f"a Kafka broker that no longer leads {state.topic}/{partition} has answered for it: its leader epoch is "
-            f"{state.partitions[partition].leader_epoch}, expected {tail.heads[partition].leader_epoch} or later; nothing "
+            f"{state.partitions[partition].leader_epoch}, expected {log_state.heads[partition].leader_epoch} or later; nothing "
             "was planned and nothing is lost; the next tick asks again, and where it stays so, look which broker is cut off "
             "from the others",
             topic=state.topic,
         )
 
 
-def _deposed(tail: Tail, state: TopicState) -> Iterator[int]:
-    if state.topic_id is None or state.topic_id != tail.topic_id:
+def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
+    if state.topic_id is None or state.topic_id != log_state.topic_id:
         return  # epochs of another topic, or of one that may be another, say nothing
     for partition, seen in sorted(state.partitions.items()):
-        known = tail.heads[partition].leader_epoch if partition in tail.heads else None
+        known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
             yield partition
 
 
-def is_another(tail: Tail, topic_id: str | None) -> bool:
+def is_another(log_state: LogState, topic_id: str | None) -> bool:
     """Return whether an id is that of another topic than was planned; brokers too old to give one say nothing."""
-    return None not in (tail.topic_id, topic_id) and tail.topic_id != topic_id
+    return None not in (log_state.topic_id, topic_id) and log_state.topic_id != topic_id
 
 
-def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
+def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None) -> None:
     """Raise `TopicRecreated` where the broker has another topic of this name than the one that was planned."""
-    if is_another(tail, topic_id):
+    if is_another(log_state, topic_id):
         raise TopicRecreated(
-            f"topic {topic} was deleted and created again: it was planned with id {tail.topic_id}, the broker has {topic_id}; "
-            "of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans it as "
-            f"the next generation, or `{command('plan', topic, '--apply')}`"
+            f"topic {topic} was deleted and created again: it was planned with id {log_state.topic_id}, the broker has "
+            f"{topic_id}; of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans "
+            f"it as the next generation, or `{command('plan', topic, '--apply')}`"
         )
 
 
-def may_be_older(tail: Tail, state: TopicState) -> bool:
+def may_be_older(log_state: LogState, state: TopicState) -> bool:
     """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
-    is_short = bool(find_shrunk(tail, state)) or any(True for _ in _deposed(tail, state))
-    return is_short or is_another(tail, state.topic_id)
+    is_short = bool(find_shrunk(log_state, state)) or any(True for _ in _deposed(log_state, state))
+    return is_short or is_another(log_state, state.topic_id)
 
 
-def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
+def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
     """Return the Kafka partitions of the open generation whose log was cut off below what was planned of it.
 
     It ends there now; or it has grown since, with records of another leader from below the head on.
     """
-    if is_another(tail, state.topic_id):
+    if is_another(log_state, state.topic_id):
         return []
     ends = {
         p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end) for p, seen in state.partitions.items()
     }
-    return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
+    return [p for p, head in sorted(log_state.heads.items()) if p in ends and ends[p] < head.offset]
 
 
-def is_proven(tail: Tail, state: TopicState, shrunk: Iterable[int]) -> bool:
+def is_proven(log_state: LogState, state: TopicState, shrunk: Iterable[int]) -> bool:
     """Return whether ids and leader epochs prove that it is this topic's leader of now who shows a shorter log.
 
     Brokers too old to tell them may show the end of a moment ago instead: whoever asks them asks again for some time.
     """
     return all(
-        None not in (tail.topic_id, state.topic_id, tail.heads[p].leader_epoch, state.partitions[p].leader_epoch)
+        None not in (log_state.topic_id, state.topic_id, log_state.heads[p].leader_epoch, state.partitions[p].leader_epoch)
         for p in shrunk
     )
 
 
-def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
-    """Open the log, a new generation, or new partitions; return the tail to plan from and the links that takes."""
-    if tail.seq == 0:
-        return _open_log(tail, state, policy)
-    generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
-    former_ids = tail.former_ids
-    if tail.topic_id is not None and is_another(tail, state.topic_id):
+def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogState, list[Link]]:
+    """Open the log, a new generation, or new partitions; return the state to plan from and the links that takes."""
+    if log_state.seq == 0:
+        return _open_log(log_state, state, policy)
+    generation, topic_id, heads = log_state.generation, log_state.topic_id or state.topic_id, dict(log_state.heads)
+    former_ids = log_state.former_ids
+    if log_state.topic_id is not None and is_another(log_state, state.topic_id):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-        former_ids = (*former_ids, tail.topic_id)
-    elif find_shrunk(tail, state):
+        former_ids = (*former_ids, log_state.topic_id)
+    elif find_shrunk(log_state, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
         firsts = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in state.partitions.items()}
         generation, heads = generation + 1, firsts
-    elif topic_id != tail.topic_id:
+    elif topic_id != log_state.topic_id:
         # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
         heads |= {p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions}
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
     appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
-    growths = tail.growths if generation == tail.generation else ()
-    if appeared and generation == tail.generation:
+    growths = log_state.growths if generation == log_state.generation else ()
+    if appeared and generation == log_state.generation:
         growths = (*growths, _measure_growth(heads, state))
-    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths), []
+    return LogState(log_state.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths), []
 
 
 def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
@@ -351,7 +357,7 @@ def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
     return {p: head.offset for p, head in heads.items()} | {p: seen.log_end for p, seen in state.partitions.items()}
 
 
-def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
+def _open_log(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogState, list[Link]]:
     if policy.start == "none":
         raise Refused(
             f"topic {state.topic} has no plan log and its policy says start: none; nothing was planned; restore the "
@@ -364,18 +370,18 @@ def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list
         first = seen.watermarks.earliest
         start = first if seen.start_offset is None else min(max(first, seen.start_offset), seen.watermarks.end)
         if start > first:
-            offsets = OffsetRange(tail.generation, partition, first, start)
+            offsets = OffsetRange(log_state.generation, partition, first, start)
             links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
         heads[partition] = Head(start, 0, seen.leader_epoch)
     # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
-    return Tail(tail.seq, tail.generation, state.topic_id, heads), links
+    return LogState(log_state.seq, log_state.generation, state.topic_id, heads), links
 
 
-def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
+def _lost(log_state: LogState, state: TopicState) -> Iterator[Link]:
     for partition, seen in sorted(state.partitions.items()):
-        head = tail.heads.get(partition)
+        head = log_state.heads.get(partition)
         if head is not None and seen.watermarks.earliest > head.offset:
-            offsets = OffsetRange(tail.generation, partition, head.offset, seen.watermarks.earliest)
+            offsets = OffsetRange(log_state.generation, partition, head.offset, seen.watermarks.earliest)
             yield Link(LinkKind.LOST, offsets, "deleted by the broker before it was planned")
 
 
@@ -386,16 +392,18 @@ def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_m
     heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
 
 
-def _cuts_by_partition(tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int) -> list[Iterator[OffsetRange]]:
+def _cuts_by_partition(
+    log_state: LogState, state: TopicState, grid: int, max_age_ms: float, now_ms: int
+) -> list[Iterator[OffsetRange]]:
     """Return one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
-    since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
+    since = {p: _waiting_since(log_state.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
 
     def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
         partition, seen = item
         return (inf if seen.seconds_to_loss is None else seen.seconds_to_loss, since[partition], partition)
 
     return [
-        cut_ranges(tail, partition, seen.watermarks.end, grid, cut_tail=now_ms - since[partition] >= max_age_ms)
+        cut_ranges(log_state, partition, seen.watermarks.end, grid, cut_tail=now_ms - since[partition] >= max_age_ms)
         for partition, seen in sorted(state.partitions.items(), key=urgency)
     ]
 

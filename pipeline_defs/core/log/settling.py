@@ -34,11 +34,11 @@ def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection
     part = replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in settled})
     return Frontier(
         topic=log.topic,
-        seq=log.tail.seq,
+        seq=log.state.seq,
         steps_sha256=digest_of(step for step in log.steps if step.seq in kept),
         made_at_ms=now_ms,
-        tail=log.tail,
-        ranges=before[log.tail.seq],
+        state=log.state,
+        ranges=before[log.state.seq],
         kept={seq: before[seq] for seq in sorted(kept)},
         ends=coverage.ends(),
         growths=log.growths,

@@ -117,11 +117,11 @@ class Arena:
 
     def is_begun(self) -> bool:
         """Return whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
-        return Lake(self.settings.lake).read_plan_log(self.topic.name).tail.seq > 0
+        return Lake(self.settings.lake).read_plan_log(self.topic.name).state.seq > 0
 
     def is_planned(self) -> bool:
         """Return whether every record produced so far has a place in the plan log: else recreation takes it untold."""
-        heads = Lake(self.settings.lake).read_plan_log(self.topic.name).tail.heads
+        heads = Lake(self.settings.lake).read_plan_log(self.topic.name).state.heads
         return all(p in heads and heads[p].offset >= self.watermarks(p).end for p in range(self.partitions))
 
     def produce_aborted(self, count: int, transactional_id: str) -> None:

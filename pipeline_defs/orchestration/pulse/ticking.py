@@ -23,8 +23,8 @@ from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoding import Decided, Decoding
 from ...core.tables.latest import Latest
+from ...landing.appending import try_append
 from ...landing.mirror import mirror_frontier
-from ...landing.raw_table import try_append
 from ...landing.sweeping import SWEEP_AFTER_SECONDS
 from ...resources import Edges
 from ...tables.latest import Updated, find_due
@@ -130,7 +130,7 @@ def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Colle
     try:
         is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
         if is_fenced and coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
-            edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.tail.seq)
+            edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.state.seq)
     except LakeUnavailable as error:
         edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
 

@@ -89,7 +89,7 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
 
 
 def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:
-    head = coverage.log.tail.heads.get(partition)
+    head = coverage.log.state.heads.get(partition)
     return head.offset if head else marks.earliest
 
 

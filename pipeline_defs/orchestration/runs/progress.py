@@ -80,7 +80,7 @@ def read_situation(
     known = known or read_known(instance, [topic], edges.now_ms())
     tries = known.tries[topic.landing]
     seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
-    refuse_recreated(topic.name, coverage.log.tail, seen.topic_id)
+    refuse_recreated(topic.name, coverage.log.state, seen.topic_id)
     marks = seen.watermarks
     return Situation(
         coverage,

@@ -30,13 +30,13 @@ from ....adapters.lake.parquet import RAW_SCHEMA
 from ....adapters.tables.delta_log import raw_table_log
 from ....core.log.latency import WINDOW_MS
 from ....core.log.manifest import Manifest, Provenance, StagedFile
-from ....core.log.plan_step import PlanStep, Tail
+from ....core.log.plan_step import LogState, PlanStep
 from ....core.log.planning import Policy, plan
 from ....core.offsets import OffsetRange
 from ....core.steps import no_step
 from ....core.tables.delta import Commit
 from ....core.tables.raw_table import SETTLED, compacted_file, compacted_name
-from ....landing.raw_table import append_landed, write_checkpoint_if_due
+from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
 from .. import peak as peak_module
 from ..data import produce
@@ -86,9 +86,9 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
 def write_history(bench: Bench, ranges: int) -> None:
     """Write a plan log and as many landed ranges as it plans."""
     root = Path(bench.edges.settings.lake)
-    now_ms, tail, planned = bench.edges.now_ms() - 2 * WINDOW_MS, Tail(), 0
+    now_ms, log_state, planned = bench.edges.now_ms() - 2 * WINDOW_MS, LogState(), 0
     lake = bench.edges.lake
-    state = bench.edges.kafka().read_topic_state(TOPIC, tail, POLICY, now_ms)
+    state = bench.edges.kafka().read_topic_state(TOPIC, log_state, POLICY, now_ms)
     content = _file_of([OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
     source = root / "staging" / "history"
     source.mkdir(parents=True)
@@ -96,7 +96,7 @@ def write_history(bench: Bench, ranges: int) -> None:
     uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
-        step = plan(tail, state, policy, now_ms, planner="bench")
+        step = plan(log_state, state, policy, now_ms, planner="bench")
         assert step is not None
         _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json(), folders)
         for number, offsets in enumerate(step.ranges, start=planned):
@@ -107,7 +107,7 @@ def write_history(bench: Bench, ranges: int) -> None:
             _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json(), folders)
             _make_folder(path.parent, folders)
             os.link(file, path)
-        tail, planned, uncompacted = step.after(tail), planned + len(step.ranges), [*uncompacted, *step.ranges]
+        log_state, planned, uncompacted = step.after(log_state), planned + len(step.ranges), [*uncompacted, *step.ranges]
         if len(uncompacted) >= COMPACTED_AT:
             _add_compacted(uncompacted, lake, now_ms)
             uncompacted = []
