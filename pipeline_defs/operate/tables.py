@@ -1,4 +1,4 @@
-"""Where a topic's derived tables stand: versions, what waits and since when, dead letters, days; as plain documents.
+"""Where a topic's tables stand: versions, what waits and since when, dead letters, days; as plain documents.
 
 Reads only. What is broken of one is its own `error`, and says nothing of the others.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from ..adapters.tables.delta_log import raw_table_log
 from ..adapters.tables.latest_table import LatestTable
 from ..core.advice import counted
 from ..core.errors import OffsetlakeError
@@ -18,6 +19,8 @@ from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
 from ..core.tables.days import GONE, Days
 from ..core.tables.decoded_sums import first_decoded
 from ..core.tables.latest import Latest
+from ..core.tables.raw_table import find_due as find_due_for_raw
+from ..core.tables.raw_table import find_due_by_files
 from ..orchestration.assets.days import find_untold
 from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.projection import read_data_versions
@@ -28,12 +31,14 @@ from ..topics import Topic
 
 
 def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
-    """Read a document of each derived table that the topic's defs.yaml names, and of its days; times are ms since 1970.
+    """Read a document of the raw table, of each that the topic's defs.yaml names, and of its days; times are ms since 1970.
 
     Latencies are of the records that came into a table within the last hour, as far as they came for the first time.
     """
     found = []
     since_ms = edges.now_ms() - WINDOW_MS
+    if edges.settings.has_raw_table:
+        found.append(_read("raw", lambda: _raw(topic.name, coverage, edges)))
     if topic.decode is not None:
         fingerprint = topic.decode.fingerprint
         found.append(_read("decoded", lambda: _decoded(topic.name, coverage, edges, fingerprint, since_ms)))
@@ -51,6 +56,14 @@ def _read(table: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"table": table, **describe()}
     except OffsetlakeError as error:
         return {"table": table, "error": str(error), "kind": error.kind}
+
+
+def _raw(topic: str, coverage: Coverage, edges: Edges) -> dict[str, Any]:
+    log = raw_table_log(topic, edges.lake.store)
+    head = log.read_head()
+    due = find_due_for_raw(coverage, head) or find_due_by_files(coverage, log.read())
+    landed = [manifest.provenance.landed_at_ms for manifest in due.adds]
+    return {"version": head.version, "waiting_ranges": len(landed), "waiting_since_ms": min(landed, default=None)}
 
 
 def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, since_ms: int) -> dict[str, Any]:

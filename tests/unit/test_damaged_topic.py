@@ -168,12 +168,16 @@ def test_status_says_once_what_all_tables_of_a_topic_share(
     edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
     topic = dataclasses.replace(GOOD, decode=Decode(), latest=Latest())
     ((document, _),) = read_statuses([topic], edges, instance)
-    torn = document["tables"][0]
-    assert re.search(MEND, torn["error"]) and document["tables"][1]["error"] == torn["error"], "the fault"
+    raw, torn, latest = document["tables"]
+    assert re.search(MEND, torn["error"]) and latest["error"] == torn["error"], "the fault"
+    assert raw == {"table": "raw", "version": -1, "waiting_ranges": 0, "waiting_since_ms": None}, "the control"
     for changed, tables in (({}, ["latest"]), ({"error": torn["error"], "kind": torn["kind"]}, ["decoded", "latest"])):
         text = shown([document | changed], monkeypatch)
         assert text.count(torn["error"]) == 1
         assert re.findall(r"  (\w+): see the error \(broken_table\)", text) == tables
+    edges.lake.store.put_new(f"tables/raw/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
+    ((document, _),) = read_statuses([topic], edges, instance)
+    assert "tables/raw/orders" in document["tables"][0]["error"] and document["tables"][0]["kind"] == "broken_table"
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,13 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
                 "what is not so; the next run or tick moves it",
                 soft_wrap=True,
             )
-        if latency := latency_text(each):
-            OUT.print(f"  raw: {latency}", soft_wrap=True)
         said = {each.get("error")}
+        if not any(table["table"] == "raw" for table in each["tables"]) and (latency := latency_text(each)):
+            OUT.print(f"  raw: {latency}", soft_wrap=True)
         for table in each["tables"]:
             error, short = table.get("error"), f"{table['table']}: see the error ({table.get('kind')})"
-            told = [short if error and error in said else table_text(table, now_ms), latency_text(table)]
+            latency = latency_text(each if table["table"] == "raw" else table)
+            told = [short if error and error in said else table_text(table, now_ms), latency]
             OUT.print(f"  {', '.join(filter(None, told))}", soft_wrap=True)
             said.add(error)
     for kind, error in dict.fromkeys((each["kind"], each["error"]) for each in documents if "error" in each):
