@@ -70,7 +70,7 @@ class Edges:
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     pools: dict[str, DagsterInstance] = field(default_factory=dict, init=False)  # that this process has made known
-    mirrored: dict[str, Coverage] = field(default_factory=dict, init=False)  # by topic: what its group was moved by
+    mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)

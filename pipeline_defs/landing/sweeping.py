@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..adapters.lake.begun import LONGEST_RUN_SECONDS
 from ..adapters.lake.lake import Lake
 
-SWEEP_AFTER_SECONDS = 3 * 3600.0  # longer than the longest run that dagster.yaml allows (max_runtime_seconds)
+SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from pipeline_defs.core.log.losses import find_losses, find_skips
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY
 from pipeline_defs.core.log.planning import Policy, plan, plan_skip
+from pipeline_defs.core.log.settling import is_true_of
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.raw_table import find_due, find_due_by_files
@@ -151,6 +152,7 @@ def assert_says_the_same(recent: Coverage, whole: Coverage) -> None:
     for generation in range(whole.log.generation + 1):
         assert recent.frontier(generation) == whole.frontier(generation)
     assert recent.ends() == whole.ends()
+    assert recent.log.growths == whole.log.growths
     assert recent.weight() == whole.weight() and recent.last_landed() == whole.last_landed()
     assert recent.sums() == whole.sums()
     assert recent.waits().counts == whole.waits().counts
@@ -179,11 +181,32 @@ def test_whoever_reads_from_a_frontier_document_finds_what_the_whole_says(seed: 
             recent = fresh.recent(TOPIC, since_ms)
             assert_says_the_same(recent, whole)
             shorter += len(recent.log.ranges) < len(whole.log.ranges)
+            assert recent.log.base is None or is_true_of(recent.log.base, whole)
             for table in tables:
                 due = find_due(recent, table)
                 assert due is None or due in (find_due(whole, table), find_due_by_files(whole, table))
             tables = [Snapshot(), Snapshot(version=0, transactions=find_due_by_files(whole, Snapshot()).transactions)]
         assert history.documents > 2 and shorter > 2, "the documents were of use"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_document_of_which_anything_has_become_untrue_is_told(seed: int) -> None:
+    """[R-96] Whatever it is: a manifest that is gone, or another one, or a sum that never was right."""
+    with lakes() as lake:
+        history = History(seed, lake)
+        while (base := lake.recent(TOPIC).log.base) is None or not any(sums.rows for sums in base.sums.values()):
+            history.happen()
+        whole = history.whole()
+        settled = [offsets for offsets in whole.manifests if offsets not in lake.recent(TOPIC).log.ranges]
+        offsets = history.draw.choice(settled)
+        assert is_true_of(base, whole), "the control"
+        without = {each: manifest for each, manifest in whole.manifests.items() if each != offsets}
+        other = {**whole.manifests, offsets: replace(whole.manifests[offsets], revision=7)}
+        assert not is_true_of(base, replace(whole, manifests=without))
+        assert not is_true_of(base, replace(whole, manifests=other))
+        place, sums = next((place, sums) for place, sums in base.sums.items() if sums.rows)
+        assert not is_true_of(replace(base, sums={**base.sums, place: replace(sums, rows=sums.rows + 1)}), whole)
+        assert not is_true_of(replace(base, growths={**base.growths, 0: ({0: 1},)}), whole)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -143,6 +143,57 @@ def test_few_objects_are_read_however_long_the_history_is(
     assert read == [step_path(TOPIC, STEPS)]
 
 
+FAILING = 60
+
+
+@pytest.fixture
+def failing(tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A topic of which one Kafka partition is landed and the other never, step by step, and summed up."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
+    lake = again(tmp_path, bucket)
+    for seq in range(FAILING):
+        step(lake, seq)
+        land(lake, ranges_of(seq)[0])
+        lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
+    return lake
+
+
+def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(
+    failing: Lake, tmp_path: Path, bucket: MemoryStore | None
+) -> None:
+    """[R-96] Of each step the ranges that wait are kept alone; once they are landed, they are summed up too."""
+    waiting = [ranges_of(seq)[1] for seq in range(FAILING)]
+    for lake in (failing, again(tmp_path, bucket)):
+        found = lake.recent(TOPIC)
+        assert found.pending() == waiting
+        assert len(found.log.ranges) <= FAILING + 5, "of those that are landed the newest few"
+        old = ranges_of(2)[0]
+        assert old not in found.log.ranges and lake.around(TOPIC, 0, old.start).states()[old] is State.LANDED
+    for offsets in waiting:
+        land(failing, offsets)
+    assert failing.move_frontier(failing.recent(TOPIC), EPOCH_MS + FAILING, LONG_MS)
+    assert again(tmp_path, bucket).recent(TOPIC).log.base == failing.recent(TOPIC).log.base
+    assert len(failing.recent(TOPIC).log.ranges) <= 4 and failing.recent(TOPIC).pending() == []
+
+
+def test_what_waits_in_a_row_is_listed_and_not_looked_up_one_by_one(
+    failing: Lake, tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-96] In an object store that is one request for up to a thousand names."""
+    asked: dict[str, int] = {"find": 0, "find_in_row": 0}
+    fresh = again(tmp_path, bucket)
+    for name in asked:
+        real = getattr(type(fresh.store), name)
+
+        def count(store: Store, paths: list[str], name: str = name, real: Any = real) -> Any:
+            asked[name] += len(paths)
+            return real(store, paths)
+
+        monkeypatch.setattr(type(fresh.store), name, count)
+    assert len(fresh.recent(TOPIC).pending()) == FAILING
+    assert asked["find"] < 20 and asked["find_in_row"] > 4 * FAILING
+
+
 def test_an_old_offset_is_found_without_its_history(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
     """[R-96] Any offset, of any step; one that is in no range is in none."""
     for seq in range(STEPS):

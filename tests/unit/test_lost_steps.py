@@ -12,6 +12,7 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
+from pipeline_defs.adapters.lake import begun
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
@@ -425,6 +426,27 @@ def test_a_name_that_is_nobodys_hides_no_step_that_is_lost_later(settled: SmallW
     settled.append(1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
         plan_from_document(settled, sensor)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
+    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """[R-96] Else each run would read all of the history for good, and each planner delete the documents."""
+    sensor = settled.open(Writer())
+    settled.append(2)
+    plan_from_document(settled, sensor)
+    log = sensor.recent(TOPIC).log
+    sensor.begin(log, log.steps[-1:])
+    lost = sensor.store.list(f"begun/{TOPIC}")
+    lose_steps(settled, 1)
+    monkeypatch.setattr(begun, "LONGEST_RUN_SECONDS", -3600.0 if is_old else 3600.0)
+    settled.append(1)  # of which another step comes in its place
+    for _ in range(2):
+        plan_and_land(settled, settled.open(Writer()))
+    left = settled.lake.store.list(f"begun/{TOPIC}")
+    assert set(lost) <= set(left) if not is_old else not set(lost) & set(left)
+    assert len(left) == (1 if is_old else 2) and set(settled.shown().values()) == {1}
 
 
 def test_a_name_that_somebody_deleted_is_put_back_for_all_that_is_landed(settled: SmallWorld) -> None:

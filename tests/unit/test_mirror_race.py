@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,9 @@ from pipeline_defs.core.steps import no_step
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.mirror import mirror_frontier
+from pipeline_defs.orchestration.pulse import ticking
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.strategies import EPOCH_MS
 
 
 class Slow:
@@ -53,3 +56,24 @@ def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(tmp_path: P
     mirror_frontier(TOPIC, "group", lake, cast("Any", slow))
     assert slow.group == ({0: 8} if is_late else {0: 4})
     assert slow.moves == (3 if is_late else 1)
+
+
+def test_a_group_that_a_dying_run_has_moved_back_is_repaired_within_a_minute_though_nothing_arrives(tmp_path: Path) -> None:
+    """[R-36] By the tick of a process that has moved it before; until then it is not moved at each tick, the control."""
+    lake, kafka, now = Lake(str(tmp_path)), kafka_with(8), [EPOCH_MS]
+    plan_all(lake, kafka, Policy(records_per_range=4))
+    list(land(TOPIC, ["0-0-4"], Attempt("one", "run", "test"), fake_tools(lake, kafka, FakeSpark(kafka, no_step))))
+    slow = Slow(None, is_late=False)
+    edges = SimpleNamespace(mirrored={}, lake=lake, kafka=lambda topic: slow, now_ms=lambda: now[0])
+    topic = SimpleNamespace(name=TOPIC, group="group")
+
+    def tick() -> None:
+        assert ticking._mirror(cast("Any", topic), lake.recent(TOPIC), cast("Any", edges)) is None
+
+    tick()
+    slow.group = {0: 0}
+    tick()
+    assert slow.group == {0: 0} and slow.moves == 1, "the fault"
+    now[0] += 61_000
+    tick()
+    assert slow.group == {0: 4}

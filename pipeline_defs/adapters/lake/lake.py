@@ -19,8 +19,9 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ...core.errors import BrokenPlanLog
 from ...core.log.coverage import Coverage, check_planned
@@ -41,6 +42,10 @@ STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SEEN_SECONDS = 60.0  # for which nobody restores a backup and lands on beside a process that reads
 SHOWN = 3  # names in a message
 STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
+ROW = 8  # names in a row, from which on a listing costs less than as many lookups
+T = TypeVar("T")
+_Groups = Sequence[tuple[Callable[[Sequence[str]], dict[str, str]], Sequence[OffsetRange]]]
+"""Ranges, each few by how their names are looked up."""
 
 
 class Lake(DataFiles):
@@ -88,7 +93,7 @@ class Lake(DataFiles):
     def _see(self, log: PlanLog) -> None:
         """Note the newest step of a log; judge it anew where the one noted before is gone, by a backup say, or was long ago."""
         known, at = self._newest_steps.get(log.topic, (None, 0.0))
-        now = time.monotonic()
+        now = _uptime()
         if now - at > SEEN_SECONDS or (known is not None and not log.has(known)):
             self._looked_at.discard(log.topic)
             self._judged.pop(log.topic, None)
@@ -116,7 +121,7 @@ class Lake(DataFiles):
         """Add a step to the log; false where another planner was there first: read the log and plan again."""
         is_put = self.put_step(step)
         if is_put:
-            self._newest_steps[step.topic] = step, time.monotonic()
+            self._newest_steps[step.topic] = step, _uptime()
         return is_put
 
     def goes_on(self, log: PlanLog) -> bool:
@@ -137,6 +142,7 @@ class Lake(DataFiles):
             if elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
                 self.forget_frontiers(log.topic)
                 judged |= elsewhere
+                self._begun.delete_old(log.topic, elsewhere)
         if log.base is not None and _last_settled(log.base) > max(begun, default=(-1,))[0]:
             self._begun.put(log.steps[-1])  # somebody has deleted it, and nothing is behind the log
         self._looked_at.add(log.topic)
@@ -283,11 +289,13 @@ class Lake(DataFiles):
         whole = bisect_left(range(0, base.seq, ALL_HEADS_EVERY), x=True, key=is_beyond) * ALL_HEADS_EVERY
         between = range(max(0, whole - ALL_HEADS_EVERY), min(whole + 1, base.seq))
         seq = next(filter(is_beyond, between), base.seq)
-        if not base.sums_up(seq):
+        if not base.sums_up_any_of(seq):
             return recent
-        kept = [step for step in recent.log.steps if step.seq < base.seq]
-        kept = sorted([*kept, self._steps.get(step_path(topic, seq))], key=lambda step: step.seq)
-        found = self._read_from(topic, replace(base, kept={**base.kept, seq: 0}, steps_sha256=digest_of(kept)))
+        steps = {step.seq: step for step in recent.log.steps if step.seq < base.seq}
+        steps[seq] = self._steps.get(step_path(topic, seq))
+        left = {of: numbers for of, numbers in base.open.items() if of != seq}
+        digest = digest_of(steps[of] for of in sorted(steps))
+        found = self._read_from(topic, replace(base, kept={seq: 0, **base.kept}, open=left, steps_sha256=digest))
         return found if found is not None else self.coverage(topic)
 
     def _read_from(self, topic: str, frontier: Frontier) -> Coverage | None:
@@ -304,12 +312,14 @@ class Lake(DataFiles):
         self._see(log)
         newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
         kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
-        sizes = self._find(topic, "data", newer, kept)
-        manifests, accepted = self._read_manifests_of(topic, newer, kept), self.read_accepted(topic)
+        rows, others = split_rows(sorted(kept), lambda one, other: (one.place, one.end) == (other.place, other.start))
+        groups = [*((self.store.find_in_row, each) for each in (newer, *rows)), (self.store.find, others)]
+        sizes = self._find(topic, "data", groups)
+        manifests, accepted = self._read_manifests_of(topic, groups), self.read_accepted(topic)
         names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
         sizes |= self.store.find(names)  # which a range alone does not tell
         files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
-        claims = self._read_claims_of(topic, *([o for o in each if o not in manifests] for each in (newer, kept)))
+        claims = self._read_claims_of(topic, [(find, [o for o in of if o not in manifests]) for find, of in groups])
         found = sizes, manifests, accepted, claims
         if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
             return coverage
@@ -321,8 +331,10 @@ class Lake(DataFiles):
 
     def _read_newer(self, topic: str, frontier: Frontier) -> tuple[PlanStep, ...] | None:
         """Read the steps that a frontier document keeps, and those from it on; none where it does not go with this log."""
-        kept = [step_path(topic, seq) for seq in frontier.kept]
-        seen = self.store.find(kept)
+        rows, others = split_rows(sorted(frontier.kept), lambda one, other: one + 1 == other)
+        seen = self.store.find([step_path(topic, seq) for seq in others])
+        for row in rows:
+            seen |= self.store.find_in_row([step_path(topic, seq) for seq in row])
         seq, ahead = frontier.seq, STEPS_AHEAD
         while found := self.store.find_in_row([step_path(topic, each) for each in range(seq, seq + ahead)]):
             seen |= found
@@ -335,20 +347,19 @@ class Lake(DataFiles):
         fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
         return steps if is_whole and (fits or _goes_with(frontier, steps)) else None
 
-    def _find(self, topic: str, tree: str, newer: Iterable[OffsetRange], kept: Iterable[OffsetRange]) -> dict[str, str]:
+    def _find(self, topic: str, tree: str, groups: _Groups) -> dict[str, str]:
         """Find the published files, or the claims, of ranges by their names."""
-        ending = "parquet" if tree == "data" else "json"
-        found = self.store.find_in_row([f"{range_path(tree, topic, each)}.{ending}" for each in newer])
-        return found | self.store.find([f"{range_path(tree, topic, each)}.{ending}" for each in kept])
+        ending, found = "parquet" if tree == "data" else "json", dict[str, str]()
+        for find, ranges in groups:
+            found |= find([f"{range_path(tree, topic, each)}.{ending}" for each in ranges])
+        return found
 
-    def _read_manifests_of(
-        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
-    ) -> dict[OffsetRange, Manifest]:
+    def _read_manifests_of(self, topic: str, groups: _Groups) -> dict[OffsetRange, Manifest]:
         """Read the newest manifest of each of these ranges that has one, by the names that it may have."""
         serials = self._serials.get(topic, {})
         seen: dict[str, str] = {}
         newest: dict[OffsetRange, int] = {}
-        for find, ranges in ((self.store.find_in_row, newer), (self.store.find, kept)):
+        for find, ranges in groups:
             asked = {each: serials.get(each, 0) for each in ranges}
             while asked:
                 paths = {manifest_path(topic, each, serial): each for each, serial in asked.items()}
@@ -359,15 +370,13 @@ class Lake(DataFiles):
         gone = [each for each, serial in serials.items() if serial and each not in newest]
         if gone:  # somebody has deleted the newest one
             self._serials[topic] = {}
-            return self._read_manifests_of(topic, newer, kept)
+            return self._read_manifests_of(topic, groups)
         self._serials[topic] = newest
         self._manifests.see(f"manifests/{topic}", seen)
         return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
 
-    def _read_claims_of(
-        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
-    ) -> dict[OffsetRange, Claim]:
-        seen = self._find(topic, "claims", newer, kept)
+    def _read_claims_of(self, topic: str, groups: _Groups) -> dict[OffsetRange, Claim]:
+        seen = self._find(topic, "claims", groups)
         self._claims.see(f"claims/{topic}", seen)
         return {claim.offsets: claim for claim in map(self._claims.get, seen)}
 
@@ -421,6 +430,22 @@ class Lake(DataFiles):
         return [path for path in given_up if path in files and not self.store.exists(path)]
 
 
+def _uptime() -> float:
+    """Return seconds of a clock that nobody sets and that goes on while the machine sleeps, where it has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def split_rows(items: Iterable[T], follows: Callable[[T, T], bool]) -> tuple[list[list[T]], list[T]]:
+    """Return of sorted items those that lie in rows of `ROW` at least, by row, and the others."""
+    found: list[list[T]] = []
+    for each in items:
+        if found and follows(found[-1][-1], each):
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return [row for row in found if len(row) >= ROW], [each for row in found if len(row) < ROW for each in row]
+
+
 def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     """Return whether a document was made of the log with these steps, and is still true of it."""
     kept = (step for step in steps if step.seq < frontier.seq)
@@ -428,8 +453,8 @@ def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 
 
 def _last_settled(frontier: Frontier) -> int:
-    """Return the number of the last step that a document sums up, of which everything is landed; -1 where it sums up none."""
-    return next((seq for seq in reversed(range(frontier.seq)) if frontier.sums_up(seq)), -1)
+    """Return the number of the last step of which a document sums up ranges, so that they are landed; -1 where of none."""
+    return next((seq for seq in reversed(range(frontier.seq)) if frontier.sums_up_any_of(seq)), -1)
 
 
 def _seq_of(path: str) -> int:

@@ -1,7 +1,7 @@
 """The frontier document: what the steps of a plan log before one come to, so that who opens a topic reads only what is newer.
 
-A step of which anything may yet change, or has to be named, is kept: it is read like those that come after, and summed up in
-no document. Invariant: a document may be missing, old or deleted at any time, and nothing is ever decided by it alone; what
+A range that may yet change, or has to be named, is kept, with its step: it is read like those that come after, and summed up
+in no document. Invariant: a document may be missing, old or deleted at any time, and nothing is ever decided by it alone; what
 it is not true of any more it is not used for.
 """
 
@@ -50,9 +50,10 @@ def content_of(offsets: OffsetRange, digest: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What all steps before step `seq` come to, but for those that are `kept`.
+    """What all steps before step `seq` come to, but for what of them is kept.
 
-    `kept` gives by step how many ranges the log has before it; `ranges` how many there are before `seq`. `ends` says where the
+    `kept` gives by step how many ranges the log has before it, and `open` by step which of its ranges are kept (counted from
+    0), where those are not all; `ranges` is how many there are before `seq`. `ends` says where the
     links of each place end, `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are
     at the broker, oldest first, within the last hour before the document was made. `steps_sha256` is of the steps that are
     kept, of which the last one before `seq` always is one.
@@ -71,10 +72,21 @@ class Frontier:
     sums: Mapping[Place, Sums]
     waits: Histogram
     looks: tuple[Look, ...]
+    open: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def sums_up(self, seq: int) -> bool:
         """Return whether a step is one of which the document has sums alone."""
         return seq < self.seq and seq not in self.kept
+
+    def sums_up_any_of(self, seq: int) -> bool:
+        """Return whether a step is one of which ranges are summed up."""
+        return self.sums_up(seq) or seq in self.open
+
+    def kept_ranges(self, step: PlanStep) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a step that are not summed up."""
+        if self.sums_up(step.seq):
+            return ()
+        return tuple(step.ranges[number] for number in self.open.get(step.seq, range(len(step.ranges))))
 
     def to_json(self) -> bytes:
         """Encode the document; the same one gives the same bytes."""
@@ -91,6 +103,7 @@ class Frontier:
             "heads": {str(p): head.to_list() for p, head in sorted(log_state.heads.items())},
             "ranges": self.ranges,
             "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
+            "open": {str(seq): list(numbers) for seq, numbers in sorted(self.open.items())},
             "ends": {place_text(place): end for place, end in sorted(self.ends.items())},
             "growths": {
                 str(generation): [{str(p): end for p, end in sorted(growth.items())} for growth in growths]
@@ -137,6 +150,7 @@ class Frontier:
                 sums={place_of(text): _sums(each) for text, each in document["landed"].items()},
                 waits=Histogram.from_document(document["latency"]),
                 looks=tuple(_look(each) for each in document["looks"]),
+                open={int(seq): tuple(map(whole, numbers)) for seq, numbers in document["open"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None

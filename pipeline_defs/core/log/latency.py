@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf, isfinite
 from typing import Any
 
@@ -115,21 +116,17 @@ def find_quantile(waits: Sequence[Wait], share: float) -> float | None:
 def count_waits(waits: Iterable[Wait]) -> Histogram:
     """Count records by how long they waited."""
     bounds = (*BOUNDS_SECONDS, inf)
-    rows, seconds = [0.0] * len(bounds), 0.0
+    rows, seconds = [0] * len(bounds), 0.0
     for wait in waits:
         seconds += wait.rows * (wait.least_seconds + wait.most_seconds) / 2
-        before = 0.0
+        before = 0
         for at in range(bisect_left(bounds, wait.least_seconds), len(bounds)):
-            within = wait.rows_within(bounds[at])
+            within = round(wait.rows_within(bounds[at]))  # of each by itself: a sum of parts is that of all
             rows[at] += within - before
             before = within
             if within == wait.rows:
                 break
-    counts, total = [], 0.0
-    for count in rows:
-        total += count
-        counts.append(round(total))
-    return Histogram.of_counts(counts, seconds)
+    return Histogram.of_counts([*accumulate(rows)], seconds)
 
 
 def pack(waits: Iterable[Wait]) -> list[list[float]]:

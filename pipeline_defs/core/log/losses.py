@@ -73,7 +73,10 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     """
     closed_at_ms = {generation - 1: at_ms for generation, at_ms in coverage.log.opened.items()}
     return [
-        loss for step in coverage.log.steps for link in step.links for loss in _losses_of(link, step, coverage, closed_at_ms)
+        loss
+        for step in coverage.log.steps
+        for link in coverage.log.links_of(step)
+        for loss in _losses_of(link, step, coverage, closed_at_ms)
     ]
 
 

@@ -21,8 +21,8 @@ from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, 
 class PlanLog:
     """A plan log, checked: building one from steps that do not tile is refused.
 
-    With a `base` it has only the steps that this keeps and those from `base.seq` on: ranges of others are not in it, and were
-    all landed.
+    With a `base` it has only the steps that this keeps and those from `base.seq` on, and of the former the ranges that this
+    keeps: all others were landed.
 
     | law | refused as |
     |---|---|
@@ -68,11 +68,22 @@ class PlanLog:
             log_state = step.after(log_state)
             opened.setdefault(step.generation, step.planned_at_ms)
         object.__setattr__(self, "state", log_state)
-        object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
-        object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.steps})
+        object.__setattr__(self, "links", tuple(link for step in self.steps for link in self.links_of(step)))
+        object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.newer})
         object.__setattr__(self, "opened", opened)
-        object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
+        object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in self.ranges_of(step)})
         object.__setattr__(self, "skipped", skipped)
+
+    def ranges_of(self, step: PlanStep) -> tuple[OffsetRange, ...]:
+        """Return those of a step's ranges that are in the log."""
+        return step.ranges if self.base is None else self.base.kept_ranges(step)
+
+    def links_of(self, step: PlanStep) -> Iterable[Link]:
+        """Return those of a step's links that are in the log."""
+        if self.base is None or step.seq not in self.base.open:
+            return step.links
+        kept = {*self.ranges_of(step)}
+        return (link for link in step.links if link.kind is not LinkKind.RANGE or link.offsets in kept)
 
     @property
     def newer(self) -> tuple[PlanStep, ...]:
@@ -108,7 +119,7 @@ class PlanLog:
         """Yield those of the first `count` ranges of the log that are in it."""
         before = self.count_before()
         for step in self.steps:
-            yield from step.ranges[: max(0, count - before[step.seq])]
+            yield from (each for each in step.ranges[: max(0, count - before[step.seq])] if each in self.ranges)
 
     def epoch_of(self, offsets: OffsetRange) -> int:
         """Return how many times partitions had been added before a range: all of its records are of that epoch.

@@ -1,11 +1,11 @@
-"""Settling: which steps of a plan log nothing changes any more, and the frontier document that sums them up.
+"""Settling: which ranges of a plan log nothing changes any more, and the frontier document that sums them up.
 
-Invariant: what a step may yet come to be asked for, by a tick, a run or the ledger, keeps it out of every document.
+Invariant: what a range may yet come to be asked for, by a tick, a run or the ledger, keeps it out of every document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
 from ..offsets import OffsetRange
@@ -14,7 +14,7 @@ from .delivery import Delivery
 from .expiry import RATE_WINDOW_MS
 from .frontier import Frontier, digest_of
 from .holes import Cause
-from .plan_step import LinkKind, Look, PlanStep
+from .plan_step import Look, PlanStep
 
 FRONTIER_EVERY = 200  # ranges that no document sums up yet, before the next one does
 LOOKS = 12  # at the broker, that a document has of the last hour
@@ -27,19 +27,21 @@ def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection
     be at it for so long. Nor are ranges summed up that are `waiting`, to be decoded say.
     """
     log, before = coverage.log, coverage.log.count_before()
-    kept = set(_find_kept(coverage, now_ms, longest_ms, waiting))
-    settled = {offsets for step in log.steps if step.seq not in kept for offsets in step.ranges}
+    settled = _find_settled(coverage, now_ms, longest_ms, waiting)
     if len(settled) < FRONTIER_EVERY or _has_files_without_names(coverage):
         return None
-    part = replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in settled})
+    left = {step.seq: [o for o in log.ranges_of(step) if o not in settled] for step in log.steps}
+    kept = {step.seq: step for step in log.steps if left[step.seq] or not _is_plain(step) or step is log.steps[-1]}
+    part = _only(coverage, settled)
     return Frontier(
         topic=log.topic,
         seq=log.state.seq,
-        steps_sha256=digest_of(step for step in log.steps if step.seq in kept),
+        steps_sha256=digest_of(kept.values()),
         made_at_ms=now_ms,
         state=log.state,
         ranges=before[log.state.seq],
-        kept={seq: before[seq] for seq in sorted(kept)},
+        kept={seq: before[seq] for seq in kept},
+        open={seq: _numbers_of(left[seq], step) for seq, step in kept.items() if len(left[seq]) < len(step.ranges)},
         ends=coverage.ends(),
         growths=log.growths,
         opened=log.opened,
@@ -55,23 +57,56 @@ def _has_files_without_names(coverage: Coverage) -> bool:
     return bool(coverage.doubles) or not is_fenced
 
 
-def _find_kept(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange]) -> Iterator[int]:
-    """Yield the steps that are not summed up: the last one too, by which the log is known."""
+def _only(coverage: Coverage, ranges: Container[OffsetRange]) -> Coverage:
+    """Return the same with the manifests of some ranges alone, whose sums a document has."""
+    return replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in ranges})
+
+
+def _numbers_of(ranges: Sequence[OffsetRange], step: PlanStep) -> tuple[int, ...]:
+    """Return which ranges of a step these are, counted from 0."""
+    return tuple(number for number, offsets in enumerate(step.ranges) if offsets in ranges)
+
+
+def _is_plain(step: PlanStep) -> bool:
+    """Return whether a step has nothing but ranges."""
+    return not step.skips and len(step.ranges) == len(step.links)
+
+
+def _find_settled(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange]) -> set[OffsetRange]:
+    """Find the ranges that can be summed up; none of the last step, by which the log is known."""
     log = coverage.log
     reopened = [step for step in log.steps if step.reopened and now_ms - step.planned_at_ms < longest_ms]
-    held = {seq for step in reopened for seq in (step.seq, *step.reopened)}
-    for step in log.steps:
-        is_plain = not step.skips and all(_is_settled(link.kind, link.offsets, coverage) for link in step.links)
-        is_waiting = any(offsets in waiting for offsets in step.ranges)
-        if step is log.steps[-1] or step.seq in held or is_waiting or not is_plain:
-            yield step.seq
+    held = {seq for step in reopened for seq in (step.seq, *step.reopened)} | {step.seq for step in log.steps[-1:]}
+    return {
+        offsets
+        for step in log.steps
+        if step.seq not in held
+        for offsets in log.ranges_of(step)
+        if offsets not in waiting and _is_settled(offsets, coverage)
+    }
 
 
-def _is_settled(kind: LinkKind, offsets: OffsetRange, coverage: Coverage) -> bool:
-    """Return whether a link is a landed range with no loss in it, and nobody ever skipped it."""
-    if kind is not LinkKind.RANGE or offsets in coverage.log.skipped or coverage.states()[offsets] is not State.LANDED:
+def _is_settled(offsets: OffsetRange, coverage: Coverage) -> bool:
+    """Return whether a range is landed with no loss in it, and nobody ever skipped it."""
+    if offsets in coverage.log.skipped or coverage.states()[offsets] is not State.LANDED:
         return False
     return all(hole.cause is not Cause.LOST for hole in coverage.manifests[offsets].holes)
+
+
+def is_true_of(frontier: Frontier, coverage: Coverage) -> bool:
+    """Return whether a document says of its ranges what a later coverage of all history says, or is not used any more."""
+    log = coverage.log
+    if needs_whole(frontier, log.steps):
+        return True
+    kept = {offsets for step in log.steps for offsets in frontier.kept_ranges(step)}
+    settled = {offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq and offsets not in kept}
+    part = _only(coverage, settled)
+    return (
+        all(coverage.states()[offsets] is State.LANDED for offsets in settled)
+        and part.sums() == frontier.sums
+        and part.waits().counts == frontier.waits.counts
+        and all(log.growths.get(of, ())[: len(growths)] == growths for of, growths in frontier.growths.items())
+    )
 
 
 def _thinned(looks: Sequence[Look]) -> tuple[Look, ...]:
@@ -89,10 +124,10 @@ def needs_whole(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     `steps` are those that it keeps, and those since. A skip was decided before its ranges were landed and summed up.
     """
     newer = [step for step in steps if step.seq >= frontier.seq]
-    if any(frontier.sums_up(seq) for step in newer for seq in step.reopened):
+    if any(frontier.sums_up_any_of(seq) for step in newer for seq in step.reopened):
         return True
     skips = [link.offsets for step in newer for link in step.skips]
-    known = [offsets for step in steps for offsets in step.ranges] if skips else []
+    known = [offsets for step in steps for offsets in frontier.kept_ranges(step)] if skips else []
     return any(sum(len(each) for each in known if _is_within(each, skip)) != len(skip) for skip in skips)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ...core.log.coverage import Coverage, State
+from ...core.log.settling import is_true_of
 from ...core.offsets import OffsetRange
 from ...landing.mirror import mirror_frontier
 from ...resources import Edges
@@ -52,27 +52,20 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    is_whole = not _forget_hidden(topic, coverage, edges)
+    is_whole = not _forget_untrue(topic, edges)
     if is_whole and not held and edges.lake.recent(topic.name).pending() == coverage.pending():
         move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
 
 
-def _forget_hidden(topic: Topic, coverage: Coverage, edges: Edges) -> bool:
-    """Delete documents that sum up what is not landed, so that the next tick finds that; return whether there was any.
+def _forget_untrue(topic: Topic, edges: Edges) -> bool:
+    """Delete the documents of a topic where what they say is not so, so that the next tick reads all; return whether it was.
 
-    Somebody has deleted a manifest, say, or a replace that lasted for hours has died.
+    Somebody has deleted a manifest, say, or a replace that lasted for hours has ended.
     """
-
-    def find(coverage: Coverage) -> set[OffsetRange]:
-        recent = edges.lake.recent(topic.name).log
-        left_out = (offsets for offsets, state in coverage.states().items() if state is not State.LANDED)
-        return {each for each in left_out if recent.base is not None and each not in recent.ranges}
-
-    hidden = find(coverage)
-    # between the two looks a run may have landed it, and a tick summed it up
-    if not hidden or not hidden & find(edges.lake.coverage(topic.name)):
+    base = edges.lake.recent(topic.name).log.base
+    if base is None or is_true_of(base, edges.lake.coverage(topic.name)):
         return False
     edges.lake.forget_frontiers(topic.name)
     edges.watch_step("frontier_forgotten", topic=topic.name)

@@ -53,6 +53,7 @@ from ..runs.waiting import UPDATING, backing_off_text, pending_text
 EVENTS_PER_TICK = 200
 COMPARE_EVERY_MS = 3_600_000  # what nothing says has changed
 BACKLOG_SECONDS = 120
+MIRROR_SECONDS = 60  # after which the group of an idle topic is moved again
 BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
 
@@ -159,15 +160,19 @@ def _tell_landed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance,
 
 
 def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
-    """Have Kafka's lag tools show what is landed, where that is not what they were told last; return why it failed."""
-    if edges.mirrored.get(topic.name) is coverage:
+    """Have Kafka's lag tools show what is landed, where that is news, or a minute is over; return why it failed.
+
+    A run that dies while it moves the group may leave it where it was before.
+    """
+    told, told_ms = edges.mirrored.get(topic.name, (None, 0))
+    if told is coverage and abs(edges.now_ms() - told_ms) < MIRROR_SECONDS * 1000:
         return None
     try:
         mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     except OffsetlakeError as error:
         edges.watch_step("mirror_failed", topic=topic.name, reason=str(error))
         return str(error)
-    edges.mirrored[topic.name] = coverage
+    edges.mirrored[topic.name] = coverage, edges.now_ms()
     return None
 
 
