@@ -20,7 +20,7 @@ from ..adapters.spark.spark_server import LOG
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
-from ..orchestration.topic_set import Broken, TopicFiles
+from ..orchestration.topic_set import Broken, TopicFiles, file_of
 from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import load_topics
@@ -82,6 +82,8 @@ def find_topic(name: str) -> Topic:
     raise UnknownTopic(
         f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
+        + (f", unless it is in one that cannot be used: {', '.join(str(file_of(each.folder)) for each in found.broken)}")
+        * bool(found.broken)
     )
 
 

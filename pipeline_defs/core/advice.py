@@ -18,9 +18,10 @@ class Standing:
     """What the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
 
     `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
-    of open transactions, in words. `held` of the pending ranges an active run has, and `waiting` says what waits, for what and
-    since when, `undecoded` the same of what is landed and not decoded; `is_landing` holds where a run is at work and has
-    landed something. `is_ticking` says whether anything would plan and land without a person.
+    of open transactions, in words; `why_failed` is why a range failed last. `held` of the pending ranges an active run has, and
+    `waiting` says what waits, for what and since when, `undecoded` the same of what is landed and not decoded; `is_landing`
+    holds where a run is at work and has landed something. `is_ticking` says whether anything would plan and land without a
+    person.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class Standing:
     held_back: tuple[str, ...] = ()
     waiting: str = ""
     undecoded: str = ""
+    why_failed: str = ""
     is_landing: bool = False
     is_ticking: bool = True
 
@@ -58,21 +60,23 @@ def next_action(now: Standing) -> str:
 
 def _sentences(now: Standing) -> Iterator[str]:
     if now.late:
-        yield _first(now.late)
+        yield _first(now.late, now)
     if now.not_accepted:
         yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
     if now.stuck:
-        yield _first(now.stuck)
+        yield _first(now.stuck, now)
     if (now.lag or now.pending) and not now.held and not now.is_ticking:
-        yield f"{_by_hand(now)}, or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
+        failed = f"; {counted(now.failed, 'range')} failed, {now.why_failed}" if now.failed else ""
+        by_itself = "or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
+        yield f"{_by_hand(now)}, {by_itself}{failed}"
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
-        yield f"{counted(now.failed, 'range')} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
+        yield f"{counted(now.failed, 'range')} failed and {_is(now.failed)} tried again, {now.why_failed}{waiting}"
     yield from _waits(now)
     if now.held and now.is_landing:
         yield f"{NOTHING}: a run is landing {now.held:,} of {counted(now.pending, 'range')}"
     if now.held_back:
-        yield f"{NOTHING} yet: {_first(now.held_back)}"
+        yield f"{NOTHING} yet: {_first(now.held_back, now)}"
     if now.lag:
         yield f"{NOTHING}: {now.waiting or f'{now.lag:,} records wait for a full range'}"
     yield f"{NOTHING}: everything is landed"
@@ -87,8 +91,8 @@ def _waits(now: Standing) -> Iterator[str]:
         yield f"`{command('decode', now.topic, '--due')}`, or start Dagster (`offsetlake up`): {now.undecoded}"
 
 
-def _first(texts: tuple[str, ...]) -> str:
-    return texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1:,} more: `offsetlake audit`)"
+def _first(texts: tuple[str, ...], now: Standing) -> str:
+    return texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1:,} more: `{command('audit', now.topic)}`)"
 
 
 def _by_hand(now: Standing) -> str:

@@ -29,7 +29,15 @@ from ..orchestration.home.run_locks import is_code_server_gone
 from ..orchestration.runs.exposure import check_expiry
 from ..orchestration.runs.known import read_known
 from ..orchestration.runs.ledger import check_losses
-from ..orchestration.runs.progress import Situation, check_progress, held_back, holding_row, read_situation, waiting_text
+from ..orchestration.runs.progress import (
+    Situation,
+    check_progress,
+    held_back,
+    holding_row,
+    read_situation,
+    waiting_text,
+    why_failed,
+)
 from ..orchestration.runs.tries import read_tries
 from ..orchestration.runs.undecoded import undecoded_text
 from ..orchestration.topic_set import Broken
@@ -123,6 +131,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
         undecoded=undecoded_text(topic, found.coverage, edges, instance, known),
+        why_failed=why_failed(topic, found, instance) if totals["failed_ranges"] else "",
         is_landing=bool(pending & found.held.keys()) and found.block is None,
         is_ticking=is_ticking(instance, now_ms),
     )
@@ -207,10 +216,15 @@ def _lake_columns(
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
     known = _lake_columns(found.coverage, found.tried, now_ms, found.marks)
     endangered = {each.partition: each for each in found.endangered}
+    planned: dict[int, int] = {}  # when the first range that waits was planned: a record may say that it is of the future
+    for offsets in found.coverage.pending():
+        planned.setdefault(offsets.partition, found.coverage.log.ranges[offsets].planned_at_ms)
     rows = []
     for behind in find_lag(found.coverage, found.marks):
         partition, lag = behind.partition, behind.offsets
         oldest = endangered[partition].timestamp_ms if partition in endangered else None
+        if partition in endangered and partition in planned:
+            oldest = min(planned[partition], planned[partition] if oldest is None else oldest)
         rows.append(
             {
                 "topic": topic.name,

@@ -124,6 +124,13 @@ def test_a_folder_that_has_anything_in_it_is_left_alone(tmp_path: Path) -> None:
     assert plan_project(tmp_path / "empty", ["orders"], None), "the control"
 
 
+def test_a_way_through_a_folder_that_is_not_there_leads_to_one_that_is(init: Init, topics: list[str], tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("mine")
+    refused = init(str(tmp_path / "new" / ".."), "--topic", topics[0])
+    assert refused.returncode == 2 and "not an empty folder; nothing was written" in refused.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_commands_find_the_project_that_they_are_called_in(tmp_path: Path) -> None:
     """Relative paths are the project's, wherever in it one stands; elsewhere they are the checkout's."""
     project = tmp_path / "my_lake"

@@ -100,3 +100,14 @@ def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
     step = plan(log_state, state, world.topic.policy, now)
     assert step is not None
     assert [offsets.partition for offsets in step.ranges] == [1]
+
+
+def test_a_record_of_the_future_hides_nobodys_waiting(world: World) -> None:
+    """[R-55] It is told since when its range is planned: a lag of 0 would have an alert sleep; an honest one says it itself."""
+    now = world.edges.now_ms()
+    world.create_topic(2)
+    world.send([{"partition": p, "value": b"v", "timestamp_ms": now + ahead} for p, ahead in ((0, 1_800_000), (1, 0))])
+    world.plan()
+    world.later(60_000)
+    status = world.status()
+    assert [60 <= row["lag_seconds"] < 100 for row in status["partitions"]] == [True, True], status["partitions"]

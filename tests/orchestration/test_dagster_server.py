@@ -83,3 +83,21 @@ def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: py
         with pytest.raises(PortTaken, match=f"another program took http://127.0.0.1:{port}"), server:
             pass
     assert not server.is_running()
+
+
+def test_a_log_that_has_become_long_is_begun_anew_and_what_is_written_meanwhile_is_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
+    server.trim_log()
+    server.log.parent.mkdir(exist_ok=True)
+    monkeypatch.setattr(dagster_server, "LOG_BYTES", 10)
+    with server.log.open("ab", buffering=0) as log:  # as Dagster's processes have it
+        log.write(b"short")
+        server.trim_log()
+        assert server.log.read_bytes() == b"short", "the control"
+        log.write(b" and now long")
+        server.trim_log()
+        log.write(b"new")
+    assert server.log.read_bytes() == b"new"
+    assert server.log.with_name("dagster.log.1").read_bytes() == b"short and now long"

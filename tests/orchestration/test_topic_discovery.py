@@ -106,6 +106,19 @@ def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, mon
     assert world.edges.lake.planned_topics() == (world.name,)
 
 
+def test_a_new_topic_that_two_patterns_match_is_named_with_both_files(world: World) -> None:
+    """[R-98] By `status`, `metrics` and `doctor` too: nothing else there knows it; one of a single pattern is fine."""
+    files, both = files_of(world), f"{world.name}-both"
+    other = dataclasses.replace(files.patterns[0], folder=Path("other"), pattern=TopicPattern(rf"{world.name}-b.*"))
+    files = dataclasses.replace(files, patterns=[*files.patterns, other])
+    create(world, world.name, both)
+    (contested,) = topic_discovery.find_contested(files, world.edges)
+    assert contested.name == both and "all/defs.yaml and other/defs.yaml, expected one" in contested.error.message
+    away = dataclasses.replace(world.topic, bootstrap_servers="127.0.0.1:1")
+    silent = [dataclasses.replace(each, topic=lambda name: away) for each in files.patterns]
+    assert topic_discovery.find_contested(dataclasses.replace(files, patterns=silent), world.edges) == []
+
+
 def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World) -> None:
     """[R-98]"""
     world.edges.kafka_timeout_seconds = 0.5

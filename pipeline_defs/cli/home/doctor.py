@@ -17,6 +17,7 @@ from ...operate.documents import explain as find_text
 from ...operate.documents import read_runbook
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.project import write_env
+from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
 from ...topic_files import load_topics
@@ -59,6 +60,7 @@ def doctor(as_json: bool) -> None:
             answers[f"topic {broken.name}"] = False, broken.error.message
         if answers["broker"][0]:
             answers |= {name: (True, text) for name, text in _ask_patterns(edges)}
+            answers |= {f"topic {each.name}": (False, each.error.message) for each in find_contested(load_topics(), edges)}
         for topic in _configured() if answers["topics"][0] else ():
             shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
             try:

@@ -41,6 +41,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
       offsetlake init my_lake --bootstrap-servers kafka-1:9092,kafka-2:9092
       offsetlake init my_lake --topic orders --topic payments
     """
+    project = folder.resolve()  # `new/..` is a folder that is there, though `new` is not
     edges = Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
     if bootstrap_servers:
         edges.settings = replace(edges.settings, bootstrap_servers=bootstrap_servers)
@@ -61,14 +62,14 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
                 "--bootstrap-servers"
             )
         chosen = sorted(set(topics or there))
-        files = plan_project(folder, chosen, bootstrap_servers)
-        dagster_home = read_settings(project=folder.absolute()).dagster_home
+        files = plan_project(project, chosen, bootstrap_servers)
+        dagster_home = read_settings(project=project).dagster_home
         rows = []
         for name in chosen:
             marks = edges.kafka().read_watermarks(name, "read_committed")
             rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
     write_project(files)
-    write_env(folder.absolute(), dagster_home)
+    write_env(project, dagster_home)
     print_table(
         f"{folder}: {counted(len(chosen), 'topic')} of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )

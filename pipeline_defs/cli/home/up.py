@@ -130,6 +130,7 @@ def _look_after(server: DagsterServer) -> None:
             raise DagsterUnavailable(
                 f"Dagster ends by itself again and again; what is landed stays landed; its log is {server.log}"
             )
+    server.trim_log()
     if server.revive_code_server():
         OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
 

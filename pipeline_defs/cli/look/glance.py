@@ -9,6 +9,7 @@ import click
 
 from ...operate.status import broken_document, find_instance, read_statuses
 from ...operate.tables import latency_text, table_text
+from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
 from ..progress import progress
@@ -47,7 +48,8 @@ def status(topic: str | None, as_json: bool) -> None:
             for document, _ in read_statuses(topics, edges, instance):
                 documents.append(document)
                 shown.advance()
-    documents += [broken_document(each) for each in (files.broken if files else ())]
+    if files is not None:
+        documents += [broken_document(each) for each in (*files.broken, *find_contested(files, edges))]
     if as_json:
         print_json(documents)
     else:

@@ -19,6 +19,7 @@ from ...operate.status import find_instance
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.map.draw import read_picture
 from ...orchestration.map.page import page
+from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...topics import Topic
 from ..show import find_topic, open_edges, optional_topic_argument, print_broken, read_topics
@@ -71,7 +72,8 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
                 with suppress(LakeUnavailable):  # which the metrics of each topic tell
                     topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
                 pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
-            return metrics_text(read_metrics(topics, edges, instance, broken))
+            contested = find_contested(files, edges) if files is not None else ()
+            return metrics_text(read_metrics(topics, edges, instance, [*broken, *contested]))
 
     if listen is None:
         click.echo(read(), nl=False)

@@ -32,6 +32,16 @@ from ..show import (
 from ..terminal import OUT
 
 
+def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 (click hands them)
+    """Refuse nobody's name: what is decided stays in the ledger for good."""
+    if not value.strip():
+        raise click.BadParameter(f"expected a name, found {value!r}; nothing was written")
+    return value
+
+
+by_option = click.option("--by", default=getpass.getuser, show_default="the user's name", callback=_named, help="Who says so.")
+
+
 @click.command()
 @optional_topic_argument
 @json_option
@@ -127,7 +137,7 @@ def _skip_standing(topic: Topic, skip: Skip) -> str:
 @click.command()
 @topic_argument
 @click.option("--to", required=True, metavar="latest|TIME", help="Up to the end, or to this time, ISO 8601 with its zone.")
-@click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
+@by_option
 @click.option("--apply", is_flag=True, help="Skip them (default: dry run).")
 @json_option
 def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
@@ -167,7 +177,7 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
 @click.command(name="accept-loss")
 @topic_argument
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
+@by_option
 def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
     """Say that what the broker deleted of a range is lost; what is left of it is landed with the loss in its manifest.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -35,6 +36,7 @@ STOP_SECONDS = 30
 RUN_SECONDS = 600
 PREFERRED_PORT = 3000
 LOG = "dagster.log"
+LOG_BYTES = 50_000_000  # a log that is longer goes on as dagster.log.1, and is begun anew
 _STATE = "dagster.json"
 _POLL_SECONDS = 0.25
 _LOCATIONS = """
@@ -132,6 +134,13 @@ class DagsterServer:
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
         return self._process is not None and self._process.is_running()
+
+    def trim_log(self) -> None:
+        """Begin a log anew that has become long, with the one before beside it: both are bounded, whatever fails each tick."""
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+            with suppress(OSError):  # a full disk, say, on which this makes room
+                shutil.copyfile(self.log, self.log.with_name(f"{LOG}.1"))
+            os.truncate(self.log, 0)  # whoever writes to it appends
 
     def revive(self) -> bool:
         """Start Dagster anew where it has ended, and return whether it is up; not where it has ended too often lately."""

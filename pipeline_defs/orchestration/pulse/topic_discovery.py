@@ -10,17 +10,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import BrokerUnavailable, OffsetlakeError
+from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import failure_text, note_silence, refuse_silent
-from ..topic_set import PatternFile, TopicFiles
+from ..topic_set import Broken, PatternFile, TopicFiles
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
@@ -78,6 +78,23 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
     with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
         for failures in pool.map(plan, files.patterns):
             yield from failures
+
+
+def find_contested(files: TopicFiles, edges: Edges) -> list[Broken]:
+    """Return the topics on the brokers that the patterns of two files match, of which none is planned.
+
+    A broker that does not answer is passed over: what else is asked of it says so.
+    """
+    found: dict[str, Broken] = {}
+    for file in files.patterns if len(files.patterns) > 1 else ():
+        with suppress(OffsetlakeError):
+            listed = edges.kafka(file.template).list_topics()
+            for name in (each for each in listed if each not in files.names and file.pattern.matches(each)):
+                try:
+                    files.find(name)
+                except BadSetting as error:
+                    found[name] = Broken(name, file.folder, error)
+    return list(found.values())
 
 
 def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:

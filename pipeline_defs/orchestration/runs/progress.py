@@ -155,14 +155,27 @@ def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
     return tuple(holding_text(topic, each, now_ms) for each in late)
 
 
+def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> str:
+    """Return why the first of the ranges that have failed did so last, and in which run; nothing where none has."""
+    for offsets in sorted(found.coverage.pending()):
+        tried = found.tried.get(offsets)
+        if tried is not None and tried.attempts:
+            return _last_text(topic, offsets, tried, read_reason(instance, tried.failed_run))
+    return ""
+
+
 def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
+    return (
+        f"range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
+        f"{time_text(tried.first_failed_ms)}, {_last_text(topic, offsets, tried, reason)}"
+    )
+
+
+def _last_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines()]
     own = [line for line in lines if offsets.text(topic.name) in line or f"{offsets.folder}/{offsets.stem}" in line]
     why = " ".join(own or lines).removeprefix("- ")
-    return (
-        f"range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
-        f"{time_text(tried.first_failed_ms)}, last in run {tried.failed_run[:8]}: {why[:REASON_LENGTH]}"
-    )
+    return f"last in run {tried.failed_run[:8]}: {why[:REASON_LENGTH]}"
 
 
 def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
