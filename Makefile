@@ -78,7 +78,7 @@ check: setup ## Format, lint, types and the fast tests
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
-	.venv/bin/python -m pytest -q tests/unit tests/properties
+	.venv/bin/python -m pytest -q tests/unit tests/properties -n 2
 
 clean: ## Remove .venv, jars, logs of setup and caches; the lake and the broker's data stay
 	rm -rf .venv "$(OFFSETLAKE_HOME)/jars" "$(LOGS)" build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

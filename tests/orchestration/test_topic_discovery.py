@@ -22,6 +22,7 @@ from pipeline_defs.orchestration.home.project import plan_project, write_env, wr
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from pipeline_defs.topics import Topic
 from tests.conftest import JARS
@@ -116,7 +117,8 @@ def test_a_new_topic_that_two_patterns_match_is_named_with_both_files(world: Wor
     assert contested.name == both and "all/defs.yaml and other/defs.yaml, expected one" in contested.error.message
     away = dataclasses.replace(world.topic, bootstrap_servers="127.0.0.1:1")
     silent = [dataclasses.replace(each, topic=lambda name: away) for each in files.patterns]
-    assert topic_discovery.find_contested(dataclasses.replace(files, patterns=silent), world.edges) == []
+    edges = Edges(world.settings, kafka_timeout_seconds=1.0)
+    assert topic_discovery.find_contested(dataclasses.replace(files, patterns=silent), edges) == []
 
 
 def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World) -> None:
