@@ -79,11 +79,11 @@ def find_topic(name: str) -> Topic:
                 f"topic {name} is left out by `exclude` in the defs.yaml below {file.folder}; nothing was written; what was "
                 "landed of it is still in the lake; give it a defs.yaml of its own, or exclude it no more"
             )
+    unusable = ", ".join(str(file_of(each.folder)) for each in found.broken)
     raise UnknownTopic(
         f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
-        + (f", unless it is in one that cannot be used: {', '.join(str(file_of(each.folder)) for each in found.broken)}")
-        * bool(found.broken)
+        f"{f', unless it is in one that cannot be used: {unusable}' if unusable else ''}"
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..adapters.lake.begun import LONGEST_RUN_SECONDS
 from ..adapters.lake.lake import Lake
+from ..core.log.settling import LONGEST_RUN_SECONDS
 
 SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 

@@ -222,9 +222,8 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
     rows = []
     for behind in find_lag(found.coverage, found.marks):
         partition, lag = behind.partition, behind.offsets
-        oldest = endangered[partition].timestamp_ms if partition in endangered else None
-        if partition in endangered and partition in planned:
-            oldest = min(planned[partition], planned[partition] if oldest is None else oldest)
+        waiting = endangered.get(partition)
+        oldest = _least([waiting.timestamp_ms, planned.get(partition)]) if waiting else None
         rows.append(
             {
                 "topic": topic.name,
@@ -238,7 +237,7 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
                 "lag_bytes": round(lag * bytes_per_offset.get(partition, 0.0)),
                 "lag_seconds": None if oldest is None else max(0.0, (now_ms - oldest) / 1000),
                 "oldest_waiting_ms": oldest,
-                "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
+                "seconds_to_loss": waiting.seconds if waiting else None,
                 "open_transactions": [
                     holding_row(topic, each, now_ms) for each in found.transactions if each.partition == partition
                 ],

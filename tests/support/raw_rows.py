@@ -13,7 +13,7 @@ TAKEN_OVER = ["topic", "generation", "partition", "offset", "timestamp", "header
 def raw_row(
     place: tuple[str, int, int, int], at: datetime | int, value: bytes | None, key: bytes | None = None
 ) -> tuple[object, ...]:
-    """Is the row of a record at a topic, generation, Kafka partition and offset; what is not said of it is null."""
+    """Return the row of a record at a topic, generation, Kafka partition and offset; what is not said of it is null."""
     told: dict[str, object] = dict(zip(("topic", "generation", "partition", "offset"), place, strict=True))
     told |= {"timestamp": at, "timestamp_type": 0, "key": key, "value": value}
     return tuple(told.get(column.name) for column in RAW_COLUMNS)

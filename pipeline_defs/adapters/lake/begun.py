@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 
 from ...core.log.frontier import digest_of
 from ...core.log.plan_step import PlanStep
+from ...core.log.settling import LONGEST_RUN_SECONDS
 from ...core.offsets import OFFSET_DIGITS
 from ..store.store import Store
 
-LONGEST_RUN_SECONDS = 3 * 3600.0  # more than dagster.yaml allows (max_runtime_seconds)
 Begun = tuple[int, str]  # a step's number, and the name that says so
 
 _NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
@@ -36,9 +36,10 @@ class BegunSteps:
 
     def delete_old(self, topic: str, begun: Iterable[Begun]) -> None:
         """Delete names of steps that are lost and did nothing, where no run may be at them any more."""
-        paths = {each: self._open_store().linked_at_ms(f"begun/{topic}/{each[1]}") for each in begun}
-        now_ms = self._open_store().clock_ms() if paths else 0
-        for each, put_ms in paths.items():
+        store = self._open_store()
+        now_ms = store.clock_ms()
+        for each in begun:
+            put_ms = store.linked_at_ms(f"begun/{topic}/{each[1]}")
             if put_ms is not None and now_ms - put_ms > LONGEST_RUN_SECONDS * 1000:
                 self.delete(topic, each)
 

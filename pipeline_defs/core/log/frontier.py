@@ -53,10 +53,10 @@ class Frontier:
     """What all steps before step `seq` come to, but for what of them is kept.
 
     `kept` gives by step how many ranges the log has before it, and `open` by step which of its ranges are kept (counted from
-    0), where those are not all; `ranges` is how many there are before `seq`. `ends` says where the
-    links of each place end, `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are
-    at the broker, oldest first, within the last hour before the document was made. `steps_sha256` is of the steps that are
-    kept, of which the last one before `seq` always is one.
+    0), where those are not all; `ranges` is how many there are before `seq`. `ends` says where the links of each place end,
+    `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are at the broker, oldest
+    first, within the last hour before the document was made. `steps_sha256` is of the steps that are kept, of which the last
+    one before `seq` always is one.
     """
 
     topic: str
@@ -84,9 +84,8 @@ class Frontier:
 
     def kept_ranges(self, step: PlanStep) -> tuple[OffsetRange, ...]:
         """Return the ranges of a step that are not summed up."""
-        if self.sums_up(step.seq):
-            return ()
-        return tuple(step.ranges[number] for number in self.open.get(step.seq, range(len(step.ranges))))
+        ranges = () if self.sums_up(step.seq) else step.ranges
+        return tuple(ranges[number] for number in self.open[step.seq]) if step.seq in self.open else ranges
 
     def to_json(self) -> bytes:
         """Encode the document; the same one gives the same bytes."""

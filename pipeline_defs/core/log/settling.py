@@ -16,6 +16,7 @@ from .frontier import Frontier, digest_of
 from .holes import Cause
 from .plan_step import Look, PlanStep
 
+LONGEST_RUN_SECONDS = 3 * 3600.0  # more than dagster.yaml allows (max_runtime_seconds)
 FRONTIER_EVERY = 200  # ranges that no document sums up yet, before the next one does
 LOOKS = 12  # at the broker, that a document has of the last hour
 
@@ -30,7 +31,7 @@ def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection
     settled = _find_settled(coverage, now_ms, longest_ms, waiting)
     if len(settled) < FRONTIER_EVERY or _has_files_without_names(coverage):
         return None
-    left = {step.seq: [o for o in log.ranges_of(step) if o not in settled] for step in log.steps}
+    left = {step.seq: {*log.ranges_of(step)} - settled for step in log.steps}
     kept = {step.seq: step for step in log.steps if left[step.seq] or not _is_plain(step) or step is log.steps[-1]}
     part = _only(coverage, settled)
     return Frontier(
@@ -41,7 +42,11 @@ def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection
         state=log.state,
         ranges=before[log.state.seq],
         kept={seq: before[seq] for seq in kept},
-        open={seq: _numbers_of(left[seq], step) for seq, step in kept.items() if len(left[seq]) < len(step.ranges)},
+        open={
+            seq: tuple(number for number, offsets in enumerate(step.ranges) if offsets in left[seq])
+            for seq, step in kept.items()
+            if len(left[seq]) < len(step.ranges)
+        },
         ends=coverage.ends(),
         growths=log.growths,
         opened=log.opened,
@@ -60,11 +65,6 @@ def _has_files_without_names(coverage: Coverage) -> bool:
 def _only(coverage: Coverage, ranges: Container[OffsetRange]) -> Coverage:
     """Return the same with the manifests of some ranges alone, whose sums a document has."""
     return replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in ranges})
-
-
-def _numbers_of(ranges: Sequence[OffsetRange], step: PlanStep) -> tuple[int, ...]:
-    """Return which ranges of a step these are, counted from 0."""
-    return tuple(number for number, offsets in enumerate(step.ranges) if offsets in ranges)
 
 
 def _is_plain(step: PlanStep) -> bool:
@@ -99,7 +99,7 @@ def is_true_of(frontier: Frontier, coverage: Coverage) -> bool:
     if needs_whole(frontier, log.steps):
         return True
     kept = {offsets for step in log.steps for offsets in frontier.kept_ranges(step)}
-    settled = {offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq and offsets not in kept}
+    settled = log.ranges.keys() - kept
     part = _only(coverage, settled)
     return (
         all(coverage.states()[offsets] is State.LANDED for offsets in settled)

@@ -40,6 +40,7 @@ def rebuild_topic(
 
     Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
     """
+    document = edges.lake.recent(topic.name).log.base  # before all is read, which then has what it sums up
     coverage = edges.lake.coverage(topic.name)
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
@@ -52,24 +53,13 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    is_whole = not _forget_untrue(topic, edges)
-    if is_whole and not held and edges.lake.recent(topic.name).pending() == coverage.pending():
+    if document is not None and not is_true_of(document, coverage):
+        edges.lake.forget_frontiers(topic.name)  # somebody has deleted a manifest, say: the next tick reads all
+        edges.watch_step("frontier_forgotten", topic=topic.name)
+    elif not held and edges.lake.recent(topic.name).pending() == coverage.pending():
         move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
-
-
-def _forget_untrue(topic: Topic, edges: Edges) -> bool:
-    """Delete the documents of a topic where what they say is not so, so that the next tick reads all; return whether it was.
-
-    Somebody has deleted a manifest, say, or a replace that lasted for hours has ended.
-    """
-    base = edges.lake.recent(topic.name).log.base
-    if base is None or is_true_of(base, edges.lake.coverage(topic.name)):
-        return False
-    edges.lake.forget_frontiers(topic.name)
-    edges.watch_step("frontier_forgotten", topic=topic.name)
-    return True
 
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:

@@ -19,13 +19,13 @@ from ...core.landing.verdicts import Outcome, Verdict
 from ...core.log.coverage import Coverage
 from ...core.log.delivery import Delivery
 from ...core.log.losses import find_skips
+from ...core.log.settling import LONGEST_RUN_SECONDS
 from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoding import Decided, Decoding
 from ...core.tables.latest import Latest
 from ...landing.appending import try_append
 from ...landing.mirror import mirror_frontier
-from ...landing.sweeping import SWEEP_AFTER_SECONDS
 from ...resources import Edges
 from ...tables.latest import Updated, find_due
 from ...topics import Topic
@@ -127,7 +127,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
 
 def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
     """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
-    longest_ms = int(SWEEP_AFTER_SECONDS * 1000)
+    longest_ms = int(LONGEST_RUN_SECONDS * 1000)
     try:
         is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
         if is_fenced and coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):

@@ -86,10 +86,14 @@ def find_contested(files: TopicFiles, edges: Edges) -> list[Broken]:
     A broker that does not answer is passed over: what else is asked of it says so.
     """
     found: dict[str, Broken] = {}
+    asked: set[str] = set()
     for file in files.patterns if len(files.patterns) > 1 else ():
         with suppress(OffsetlakeError):
-            listed = edges.kafka(file.template).list_topics()
-            for name in (each for each in listed if each not in files.names and file.pattern.matches(each)):
+            servers = edges.bootstrap_servers(file.template)
+            if servers in asked:
+                continue
+            asked.add(servers)
+            for name in edges.kafka(file.template).list_topics():
                 try:
                     files.find(name)
                 except BadSetting as error:
