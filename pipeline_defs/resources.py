@@ -22,7 +22,6 @@ from .adapters.spark.remote_engine import RemoteEngine
 from .adapters.spark.spark import Spark, spark_config
 from .adapters.spark.spark_files import SparkFiles
 from .adapters.spark.spark_knock import without_parameters
-from .adapters.spark.spark_latest import SparkLatest
 from .adapters.spark.spark_server import find_server, fingerprint_of, start_server, stop_stuck
 from .adapters.spark.spark_serving import end_here, find_here, open_here
 from .adapters.system.jars import read_pins, resolve_jars
@@ -36,7 +35,7 @@ from .core.setting_values import check_plain, check_remote, remote_parameters
 from .core.steps import StepWatcher, no_step
 from .landing.attempt import Tools
 from .landing.planner import Planner
-from .landing.staging_places import near, staging_of
+from .landing.staging_places import staging_of
 from .settings import IN_PROCESS, Settings, code_version
 from .tables.decoded_staging import DecodeTools
 from .tables.latest import LatestTools
@@ -257,14 +256,9 @@ class Edges:
             open_staging=staging_of(self.engine(pyspark), self.lake),
         )
 
-    def latest_tools(self, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> LatestTools:
-        """Return the tools of one update of a latest table; Spark is looked for, or started, where anything is due."""
-        return LatestTools(
-            decodings=self.decodings,
-            spark=cache(lambda: SparkLatest(near(self.engine(pyspark), self.lake, "the latest table"))),
-            now_ms=self.now_ms,
-            on_step=self._watched(log_step),
-        )
+    def latest_tools(self, log_step: StepWatcher = no_step) -> LatestTools:
+        """Return the tools of one update of a latest table."""
+        return LatestTools(self.decodings, self.now_ms, self._watched(log_step))
 
     def registry_login(self) -> RegistryLogin:
         """Return how schema registries are entered: as the properties file says."""

@@ -293,22 +293,7 @@ def told_if_gone(what: str) -> Iterator[None]:
         ) from error
 
 
-def is_apart(engine: Engine, lake: Lake) -> bool:
-    """Return whether Spark and this machine have nothing in common but an object store."""
-    return engine.is_remote and lake.store.is_remote
-
-
 def staging_of(engine: Engine, lake: Lake) -> Callable[[str, Lake], Staging]:
-    """Return what opens the staging place of an attempt."""
-    return partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart(engine, lake) else LocalStaging
-
-
-def near(engine: Engine, lake: Lake, what: str) -> Engine:
-    """Return an engine that reads folders of this machine; raise `Refused` for `what` where it cannot."""
-    if is_apart(engine, lake):
-        raise Refused(
-            f"{what} reads files through this machine, which the cluster of OFFSETLAKE_SPARK_REMOTE does not see, and the lake "
-            f"{lake.store.root} is an object store; nothing was read or written; unset it for that, so that a Spark of this "
-            "machine does it"
-        )
-    return engine
+    """Return what opens the staging place of an attempt: in the lake itself where Spark is elsewhere and the lake a bucket."""
+    is_apart = engine.is_remote and lake.store.is_remote
+    return partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart else LocalStaging

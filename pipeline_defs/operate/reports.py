@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..adapters.tables.delta_log import raw_table_log
-from ..adapters.tables.duck import Duck, file_pattern
+from ..adapters.tables.duck import Duck
+from ..adapters.tables.sql_text import file_pattern
 from ..adapters.tables.topic_rows import within
 from ..core.command_lines import command
 from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, Refused, UnknownTopic

@@ -1,4 +1,4 @@
-"""Latest by key: see what stands -> find what has changed since -> find the winners in Spark -> merge, in one commit.
+"""Latest by key: see what stands -> find what has changed since -> find the winners -> merge, in one commit.
 
 The table says which version of the decoded table it is made of: offset and result change together, and who is overtaken looks
 again. Invariant: of each key it has the latest record of all ranges of that version; what is broken of it is made anew.
@@ -6,19 +6,16 @@ again. Invariant: of each key it has the latest record of all ranges of that ver
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from ..adapters.lake.lake import Lake
-from ..adapters.spark.spark_latest import Inputs, Source, SparkLatest, table_schema
 from ..adapters.tables.columns_of_table import arrow_schema, holds
 from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
+from ..adapters.tables.latest_winners import Inputs, Winners, table_schema
 from ..core.command_lines import command
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.log.latency import waits_of
@@ -26,7 +23,7 @@ from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.decoded_ranges import DecodedRanges
 from ..core.tables.decoded_table import TREE
-from ..core.tables.latest import Change, Latest, Ranges, compare, find_fresh, join_stretches, place_ranges
+from ..core.tables.latest import Change, Latest, Ranges, Stretch, compare, find_fresh, join_stretches, place_ranges
 from ..landing.attempt import Attempt
 from ..landing.staging_places import LocalStaging
 
@@ -38,7 +35,6 @@ class LatestTools:
     """Everything outside that keeping the latest table touches."""
 
     decodings: Decodings
-    spark: Callable[[], SparkLatest]
     now_ms: Callable[[], int]
     on_step: StepWatcher = no_step
 
@@ -146,22 +142,29 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
     Any number may be at it: who was overtaken begins again. Raise `BadSetting` before anything is written where keys or the
     sequence have no order.
     """
-    staging = LocalStaging(attempt.id, tools.lake)
-    try:
+    with working_folder(attempt.id, tools.lake) as folder:
         for _ in range(TRIES):
             due = find_due(topic, config, tools.decodings, full=full)
             if not due.has_work:
                 return Updated()
-            done = _Update(topic, config, tools, due, staging.root / uuid.uuid4().hex[:8]).run()
+            done = _Update(topic, config, tools, due, folder).run()
             if done is not None:
                 return done
-    finally:
-        tools.lake.store.delete_folder(f"staging/{attempt.id}")
-        staging.close()
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
         "update goes on from there"
     )
+
+
+@contextmanager
+def working_folder(attempt: str, lake: Lake) -> Iterator[Path]:
+    """Have a folder of this machine while the context is open."""
+    staging = LocalStaging(attempt, lake)
+    try:
+        yield staging.root
+    finally:
+        lake.store.delete_folder(f"staging/{attempt}")
+        staging.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,16 @@ class _Update:
         is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
         if not (is_whole or due.waiting):
             return self._told(0, "", has_committed=table.note(standing, applied))
-        with self._staged(due, schema, is_whole=is_whole) as source:
+        goes_on = not why
+        self.tools.on_step("read_decoded", topic=self.topic, ranges=len(due.change.fresh))
+        inputs = Inputs(
+            fresh=find_stretches(due.placed, due.change.fresh, self.tools.lake),
+            everything=find_stretches(due.placed, due.placed, self.tools.lake) if goes_on and due.change.changed else (),
+            present=[*standing.files] if goes_on and (is_whole or due.change.changed) else (),
+            changed=due.change.changed,
+            with_present=is_whole,
+        )
+        with Winners(self.tools.lake, inputs, schema, self.config, self.folder).rows() as source:
             commit = table.overwrite if is_whole else table.merge
             return self._told(len(due.change.fresh), why, has_committed=commit(standing, source, applied))
 
@@ -207,47 +219,13 @@ class _Update:
         self.tools.on_step("commit_latest", topic=self.topic, ranges=ranges, committed=has_committed)
         return Updated(ranges, why, has_committed=True) if has_committed else None
 
-    @contextmanager
-    def _staged(self, due: DueUpdate, schema: pa.Schema, *, is_whole: bool) -> Iterator[pa.RecordBatchReader]:
-        """Have Spark find the winners, and give them as they are to be merged, or as the whole table."""
-        assert due.standing is not None
-        goes_on = not due.why_anew
-        with ExitStack() as opened:
-            inputs = Inputs(
-                fresh=open_sources(due.placed, due.change.fresh, self.tools.lake, opened),
-                everything=open_sources(due.placed, due.placed, self.tools.lake, opened)
-                if goes_on and due.change.changed
-                else [],
-                present=open_files(due.standing, self.tools.lake, opened)
-                if goes_on and (is_whole or due.change.changed)
-                else [],
-                changed=due.change.changed,
-                with_present=is_whole,
-            )
-            self.tools.on_step("read_decoded", topic=self.topic, ranges=len(due.change.fresh))
-            started = self.tools.now_ms()
-            self.tools.spark().stage(self.topic, inputs, schema, self.config, self.folder)
-        self.tools.on_step("stage_latest", topic=self.topic, seconds=(self.tools.now_ms() - started) / 1000)
-        columns = schema
-        if not is_whole:
-            columns = pa.schema([*schema, pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_())])
-        import pyarrow.dataset as ds  # late: it brings pandas along
 
-        files = sorted(map(str, self.folder.glob("*.parquet")))
-        yield ds.dataset(files, schema=columns, format="parquet").scanner().to_reader()
-
-
-def open_sources(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack) -> list[Source]:
-    """Return what is to be read of some decoded ranges as Spark of this machine can read it while `opened` is.
-
-    Raise `LakeUnavailable` where a file is gone.
-    """
+def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:
+    """Return what is to be read of some decoded ranges; raise `LakeUnavailable` where a file is gone."""
     stretches = join_stretches(placed, chosen)
-    paths = sorted({each.placed.path for each in stretches})
-    if gone := [path for path in paths if not lake.store.exists(path)]:
+    if gone := [each.placed.path for each in stretches if not lake.store.exists(each.placed.path)]:
         raise _gone(gone[0], placed, lake)
-    opened_at = {path: opened.enter_context(lake.store.local_copy(path)) for path in paths}
-    return [Source(opened_at[each.placed.path], each) for each in stretches]
+    return stretches
 
 
 def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
@@ -258,8 +236,3 @@ def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
         f"`{command('decode', topic, '--key', key)}` makes the file again, and the next update goes on",
         path=path,
     )
-
-
-def open_files(standing: LatestSnapshot, lake: Lake, opened: ExitStack) -> list[Path]:
-    """Return the files of a latest table in the same way."""
-    return [opened.enter_context(lake.store.local_copy(path)) for path in sorted(standing.files)]

@@ -72,7 +72,7 @@ def send(world: World) -> None:
     world.plan_and_land()
     world.decode()
     edges = Edges(world.settings)
-    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
 
 
 def reader_of(world: World, folder: Path) -> Shell:

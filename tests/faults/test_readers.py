@@ -71,7 +71,7 @@ def decode_otherwise(world: World) -> None:
 
 def update_latest(world: World) -> None:
     assert world.topic.latest is not None
-    tools = world.edges.latest_tools(world.edges.pyspark())
+    tools = world.edges.latest_tools()
     assert update(world.name, world.topic.latest, new_attempt(), tools).has_committed
 
 

@@ -57,7 +57,7 @@ def littered(placed: World) -> World:
     world.plan_and_land()
     assert list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 10**6, every=True))
     world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
-    topic, tools = (DecodedTopic(world.edges.lake, world.name, pa.string()), world.edges.latest_tools(world.edges.pyspark()))
+    topic, tools = (DecodedTopic(world.edges.lake, world.name, pa.string()), world.edges.latest_tools())
     for revision in range(2):
         topic.put(OffsetRange(0, 0, 0, 25), numbered(OffsetRange(0, 0, 0, 25), "abc", revision), revision)
         update(world.name, Latest(), Attempt(f"update{revision}", "no-run", "test"), tools)

@@ -1,6 +1,6 @@
 """Latest by key: equal to a full recomputation, whatever comes late, is redone, or is at it at the same time.
 
-On real Spark where the winners are the subject; where the table is, its log, its files, who is overtaken, on the fake.
+What is right is said by one SQL statement over all that is decoded, and of the winners alone by plain Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,10 +25,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.spark.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, table_schema
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
@@ -45,14 +45,11 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
-from tests.support.fake_latest import FakeLatest
 from tests.support.killing import everywhere, stopped_at
+from tests.support.plain_latest import find_winners
 from tests.support.reading import LoopingReader
 from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pipeline_defs.adapters.spark.engine import Engine
 
 RANGE, LATER = OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 20, 40)
 KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
@@ -64,10 +61,9 @@ VALUES = pa.struct([("n", pa.int64()), ("version", pa.int64())])
 
 
 class State:
-    """A topic with its latest table in a lake of its own; without an engine the fake finds the winners."""
+    """A topic with its latest table in a lake of its own."""
 
-    def __init__(self, folder: str, engine: Engine | None = None, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
-        self.spark: Any = FakeLatest() if engine is None else SparkLatest(engine)
+    def __init__(self, folder: str, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
         self.config = Latest()
         self.marks: Sequence[dict[int, int]] = ()
@@ -75,7 +71,7 @@ class State:
     def tools(self, on_step: StepWatcher = no_step) -> LatestTools:
         lake = Lake(self.topic.lake.store.root)  # as another process, which has read nothing yet
         now = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        return LatestTools(Decodings(lake), lambda: self.spark, now, on_step)
+        return LatestTools(Decodings(lake), now, on_step)
 
     def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
         attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
@@ -105,9 +101,9 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
     return rows
 
 
-def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path, engine: Engine) -> None:
+def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path) -> None:
     """As a foreign writer, or delta-rs' own OPTIMIZE, may leave it; each copy alone is as it should be."""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(12)})
     state.update()
     found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
@@ -134,13 +130,11 @@ def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path, engine: Engine) 
         ),
     ],
 )
-def test_any_history_is_equal_to_a_full_recomputation(
-    kind: str, sequence: str | None, seed: int, tmp_path: Path, engine: Engine
-) -> None:
+def test_any_history_is_equal_to_a_full_recomputation(kind: str, sequence: str | None, seed: int, tmp_path: Path) -> None:
     """[R-87] Late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
-    state = State(str(tmp_path / "lake"), engine, key_type)
+    state = State(str(tmp_path / "lake"), key_type)
     state.config, state.topic.value_type = Latest(sequence), VALUES
     lanes = [(0, 0), (0, 1), (1, 0)]
     ranges = [OffsetRange(*lane, at, at + 6) for lane in lanes for at in range(0, 12, 6)]
@@ -190,7 +184,7 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path) -> None:
     refused = []
 
     def meet(step: str, **fields: object) -> None:
-        if step == "stage_latest" and not both.broken:
+        if step == "read_decoded" and not both.broken:
             with suppress(threading.BrokenBarrierError):
                 both.wait(60)
             both.abort()
@@ -210,7 +204,7 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
 
     def redo(step: str, **fields: object) -> None:
-        if step == "stage_latest":
+        if step == "read_decoded":
             state.topic.put(RANGE, {1: ("b", {"n": 2})}, 1)
 
     state.update(on_step=redo)
@@ -295,7 +289,7 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
 
     def run(attempt: Attempt, on_step: StepWatcher = no_step) -> Updated:
         decodings = Decodings(Lake(topic.lake.store.root))
-        tools = LatestTools(decodings, FakeLatest, lambda: time.time_ns() // 1_000_000, on_step)  # type: ignore[arg-type]
+        tools = LatestTools(decodings, lambda: time.time_ns() // 1_000_000, on_step)
         return update(topic.name, Latest(), attempt, tools)
 
     topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(20)})
@@ -305,7 +299,7 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
     others: list[Updated] = []
 
     def overtake(step: str, **_: object) -> None:
-        if step == "stage_latest" and not others:
+        if step == "read_decoded" and not others:
             others.append(run(attempts[1]))
 
     deleted = []
@@ -326,9 +320,9 @@ def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path) -> None:
     state.assert_right()
 
 
-def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Path, engine: Engine) -> None:
+def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Path) -> None:
     """[R-88]"""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
     state.update()
     state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
@@ -379,9 +373,9 @@ def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path) 
         state.update()
 
 
-def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path, engine: Engine) -> None:
-    """Spark takes all NaN and both zeros for one key each; so does the table."""
-    state = State(str(tmp_path / "lake"), engine, pa.struct([("x", pa.list_(pa.float64()))]))
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path) -> None:
+    """All NaN are one key, and both zeros."""
+    state = State(str(tmp_path / "lake"), pa.struct([("x", pa.list_(pa.float64()))]))
     state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
     at = datetime(2013, 1, 1)  # noqa: DTZ001
     state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
@@ -430,15 +424,15 @@ class Reader(LoopingReader):
         self.reads += 1
 
 
-STEPS = ["read_decoded", "stage_latest", "commit_latest"]
+STEPS = ["read_decoded", "commit_latest"]
 KINDS = [f"{kind} {step}" for kind in ("first", "anew") for step in ("rebuild_latest", *STEPS)]
-QUICK = [("disk", "merge stage_latest"), ("bucket", "merge stage_latest"), ("disk", "anew rebuild_latest")]
+QUICK = [("disk", "merge read_decoded"), ("bucket", "merge read_decoded"), ("disk", "anew rebuild_latest")]
 
 
 @pytest.mark.parametrize(
     ("placed", "at"), everywhere([*(f"merge {step}" for step in STEPS), *KINDS], QUICK), indirect=["placed"]
 )
-def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: World, engine: Engine, at: str) -> None:
+def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: World, at: str) -> None:
     """[R-87] SIGKILL between steps, with a reader in a loop; the next update does what is missing.
 
     While what has changed is merged, while the table is made for the first time, or all of it anew in another order.
@@ -494,7 +488,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(facts["keys"],)]
 
-    tools = world.edges.latest_tools(world.edges.pyspark())
+    tools = world.edges.latest_tools()
     findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [finding.violations for finding in findings] == [()] * SHARES
     assert sum(finding.facts["keys"] for finding in findings) == 7
@@ -551,10 +545,10 @@ class Producer:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
-def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed: int, tmp_path: Path, engine: Engine) -> None:
+def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed: int, tmp_path: Path) -> None:
     """[R-87] Twice more partitions, planned far behind, decoded in any order, with ranges that are decoded again between."""
     draw = random.Random(seed)
-    state, producer = State(str(tmp_path / "lake"), engine), Producer(draw)
+    state, producer = State(str(tmp_path / "lake")), Producer(draw)
     lake, policy = state.topic.lake, Policy(records_per_range=7, max_age_seconds=0, budget=2)
 
     def plan_once() -> bool:
@@ -601,9 +595,9 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed
     assert moved, "the fault: keys are in several partitions"
 
 
-@pytest.mark.parametrize("kind", ["struct", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("string", "binary"))])
-def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engine) -> None:
-    """The interleavings stand on it: with rows among the candidates or not, keys that lost their row, by each order."""
+@pytest.mark.parametrize("kind", KEYS)
+def test_the_winners_are_those_of_plain_python(kind: str, tmp_path: Path) -> None:
+    """[R-87] With rows that stand among the candidates or not, keys that lost their row, by each order."""
     draw, (key_type, key) = random.Random(zlib.crc32(kind.encode())), KEYS[kind]
     decoded = pa.schema(
         [
@@ -612,38 +606,51 @@ def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engi
         ]
     )
     ranges = [OffsetRange(*lane, at, at + 9) for lane in [(0, 0), (0, 1), (1, 0)] for at in (0, 9)]
-    known, found = [], list[dict[str, Any]]()
+    known, found = list[Stretch](), list[dict[str, Any]]()
     for number, offsets in enumerate(ranges):
         lane = (offsets.generation, offsets.partition)
         for at, row in draw_rows(draw, offsets, key).items():
             said = (*lane, at, datetime.fromtimestamp(row[2] / 1000, UTC), *row[:2])
             found.append(dict(zip(decoded.names, said, strict=True)))
-        path = tmp_path / f"{number // 2}.parquet"  # of two ranges each, as once they are compacted
+        name = f"{number // 2}.parquet"  # of two ranges each, as once they are compacted
         if number % 2:
             draw.shuffle(found)
-            pq.write_table(pa.Table.from_pylist(found, decoded), path)
+            pq.write_table(pa.Table.from_pylist(found, decoded), tmp_path / name)
             found = []
-        placed = Placed(path.name, 0, "", draw.randrange(2), draw.choice([None, EPOCH_MS + 25]))
-        known.append(Source(path, Stretch(offsets, placed)))
-    seen = set[tuple[bool, bool]]()
-    for number, config in enumerate([Latest(), Latest("value.version")]):
-        schema, folder = table_schema("t", decoded, config), tmp_path / str(number)
-        FakeLatest().stage("t", Inputs(known[:4], with_present=True), schema, config, folder / "stands")
-        present = [*(folder / "stands").glob("*.parquet")]
-        cases = [
+        known.append(Stretch(offsets, Placed(name, 0, "", draw.randrange(2), draw.choice([None, EPOCH_MS + 25]))))
+    lake, seen = Lake(str(tmp_path)), set[tuple[bool, bool]]()
+    for config in (Latest(), Latest("value.version")):
+        schema, stands = table_schema("t", decoded, config), Inputs(known[:4], with_present=True)
+        pq.write_table(pa.Table.from_pylist(find_winners(stands, config, tmp_path), schema), tmp_path / "stands.parquet")
+        present = ["stands.parquet"]
+        for inputs in (
+            stands,
             Inputs(known[4:]),
-            Inputs(known, with_present=True),
             Inputs(known[4:], present=present, with_present=True),
             Inputs(known[4:], known[2:], present, ranges[:2]),
             Inputs(known[4:], known[2:], present, ranges[:2], with_present=True),
-        ]
-        for case, inputs in enumerate(cases):
-            staged = []
-            for name, finder in {"fake": FakeLatest(), "spark": SparkLatest(engine)}.items():
-                finder.stage("t", inputs, schema, config, folder / f"{name}-{case}")
-                files = [pq.ParquetFile(path).read() for path in (folder / f"{name}-{case}").glob("*.parquet")]
-                staged.append(sorted((row for file in files for row in file.to_pylist()), key=lambda row: str(row["key"])))
-            assert staged[0] == staged[1]
-            seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in staged[0]}
+        ):
+            expected = find_winners(inputs, config, tmp_path)
+            with Winners(lake, inputs, schema, config, tmp_path / "working").rows() as reader:
+                rows = reader.read_all()
+            assert rows.schema.names[: len(schema)] == schema.names
+            wanted = pa.Table.from_pylist(expected, rows.schema).to_pylist()
+            by_key = lambda row: str(row["key"])  # noqa: E731
+            assert sorted(rows.to_pylist(), key=by_key) == sorted(wanted, key=by_key)
+            seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in expected}
     assert seen >= {(False, False), (True, False)}, "the control: keys have lost their row"
     assert any(gone for _, gone in seen), "the control: of one nothing is left"
+
+
+def test_whole_numbers_and_fractions_of_one_column_stay_exact(tmp_path: Path) -> None:
+    """[R-91] DuckDB alone would read INT and FLOAT as FLOAT, in which 16,777,217 is 16,777,216."""
+    state = State(str(tmp_path / "lake"))
+    exact = 2**24 + 1
+    for number, kind in enumerate([pa.int32(), pa.float32()]):
+        state.topic.value_type = pa.struct([("n", kind), ("deep", pa.list_(pa.struct([("n", kind)])))])
+        offsets = OffsetRange(0, 0, number, number + 1)
+        value = {"n": exact if not number else 0.5, "deep": [{"n": exact if not number else 0.5}]}
+        state.topic.put(offsets, {number: (f"k{number}", value)})
+    state.update()
+    files = [row[5] for row in state.topic.shown()]
+    assert files == [{"n": float(exact), "deep": [{"n": float(exact)}]}, {"n": 0.5, "deep": [{"n": 0.5}]}]

@@ -139,7 +139,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     assert waited is not None and 0 <= waited < 600
     assert scrape("offsetlake_table_waiting_seconds", "decoded") == 0
     edges = Edges(world.settings)
-    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
     assert table_figures(world)["latest"] == (1, 0, None)
     shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
     assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
@@ -149,7 +149,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
     world.plan_and_land()
     world.decode()
-    update(world.name, Latest(), Attempt("again", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+    update(world.name, Latest(), Attempt("again", "no-run", "test"), edges.latest_tools())
     scrape = Scrape(world, Edges(world.settings))
     waits = [scrape("offsetlake_latency_last_hour_seconds", table, "0.95") for table in ("raw", "decoded", "latest")]
     assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [19, 18]

@@ -124,7 +124,7 @@ def test_latest_records_in_a_bucket(world: World) -> None:
     world.edges = Edges(world.settings)
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())
     first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
-    tools = world.edges.latest_tools(world.edges.pyspark())
+    tools = world.edges.latest_tools()
     committed = list[object]()
 
     def latest(on_step: StepWatcher = no_step) -> dict[str, int]:
@@ -134,7 +134,7 @@ def test_latest_records_in_a_bucket(world: World) -> None:
         return dict(rows)
 
     def overtake(step: str, **fields: object) -> None:
-        if step == "stage_latest":
+        if step == "read_decoded":
             latest()
         if step == "commit_latest":
             committed.append(fields["committed"])

@@ -83,7 +83,7 @@ def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
             world.plan_and_land()
             edges = Edges(world.settings)
             world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-            update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+            update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
 
     for world.topic in (first, second):
         world.create_topic()
@@ -115,7 +115,7 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
     def derive() -> None:
         edges = Edges(world.settings)
         world.decode()
-        update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+        update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
 
     def rows(table: str, key: str | None = None) -> list[tuple[int, int, str, Any]]:
         """What was produced: without what cannot be decoded; the newest of each key, without tombstones."""

@@ -1,7 +1,7 @@
 """Who updates a latest table, makes it anew, or decodes beside it, handed over at each call of store and delta-rs, or struck.
 
 A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others. The lake is on a disk:
-delta-rs opens none in memory. Spark is that of `fake_latest`.
+delta-rs opens none in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from pipeline_defs.tables import compaction, decoding
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
-from tests.support.fake_latest import FakeLatest
 from tests.support.fake_log import TOPIC, Record
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, strike, take_turns, watch_obstore
 from tests.support.raw_rows import TAKEN_OVER
@@ -208,7 +207,7 @@ class LatestWorld(SmallWorld):
 
     def update(self, lake: Lake | None = None, config: Latest = BY_POSITION, *, full: bool = False) -> None:
         self.attempts += 1
-        tools = LatestTools(Decodings(lake or self.lake), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        tools = LatestTools(Decodings(lake or self.lake), lambda: EPOCH_MS)
         update(TOPIC, config, Attempt(f"update-{self.attempts}", "run", "code"), tools, full=full)
 
 
@@ -506,7 +505,7 @@ def updated(tmp_path: Path) -> Callable[[str], Updated]:
     """Update the latest table of a lake in the test's folder, by an attempt."""
 
     def run(attempt: str) -> Updated:
-        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: EPOCH_MS)
         return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
 
     return run

@@ -45,7 +45,7 @@ def epoch_of(offsets: OffsetRange) -> int:
 
 
 def positioned(offsets: OffsetRange, rows: Rows, placed: Placed) -> Iterable[tuple[int, Place, int | None]]:
-    """Yield key, place and value of each row, as adapters/spark/spark_latest.py finds them."""
+    """Yield key, place and value of each row, as adapters/tables/latest_winners.py finds them."""
     reached = placed.reached_ms if placed.reached_ms is not None else -1
     for at, (key, value, at_ms) in sorted(rows.items()):
         reached = max(reached, at_ms)
@@ -72,7 +72,7 @@ def update(
     after: Mapping[OffsetRange, Placed],
     decoded: Mapping[OffsetRange, Rows],
 ) -> Winners:
-    """Merge as adapters/spark/spark_latest.py and the table's MERGE do, in their order."""
+    """Merge as adapters/tables/latest_winners.py and the table's MERGE do, in their order."""
     change = compare(before, after)
     changed = stretches_of(change.changed)
     lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}

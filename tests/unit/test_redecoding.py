@@ -10,10 +10,10 @@ import importlib
 import json
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,12 +40,11 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.tables import compaction
-from pipeline_defs.tables.latest import LatestTools, Updated, open_sources, place, update
+from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import Topic
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
-from tests.support.fake_latest import FakeLatest
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -452,7 +451,7 @@ def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(lake: Lake) -> N
             topic.put(offsets, numbered(offsets, [b"a", b"b", b"c"]))
 
     def bring() -> Updated:
-        tools = LatestTools(Decodings(lake), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        tools = LatestTools(Decodings(lake), lambda: EPOCH_MS)
         return update(TOPIC, Latest(), Attempt("update", "run", "test"), tools)
 
     put(*ranges[:2])
@@ -481,8 +480,8 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     (said,) = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
     assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said
     placed = place(decoded, lambda offsets: 0)
-    with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --key 0-0-10"):
-        open_sources(placed, placed, lake, opened)
+    with pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --key 0-0-10"):
+        find_stretches(placed, placed, lake)
     gone.write_bytes(b"PAR1")
     with pytest.raises(BrokenTable, match="a file of the decoded table of topic orders cannot be read: "):
         Duck(lake, [TOPIC]).query(f"SELECT * FROM decoded.{TOPIC}")

@@ -27,6 +27,7 @@ from ..lake.lake import Lake
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained, find_unquoted
 from .latest_table import LatestTable
+from .sql_text import file_at, file_pattern, quoted
 from .table_rows import TableRows
 from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
 
@@ -69,7 +70,6 @@ _TABLES = """
     FROM information_schema.tables ORDER BY ALL
 """
 TABLES = ("ranges", "losses")
-_SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
 _TYPES = {
     RawType.STRING: "VARCHAR",
@@ -111,8 +111,7 @@ class Duck:
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
     def _create_view(self, schema: str, topic: str, source: str) -> None:
-        quoted = topic.replace('"', '""')
-        self._connection.execute(f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}')
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}.{quoted(topic)} AS {source}")
 
     def _create_derived_views(self, topic: str, lake: Lake) -> None:
         for schemas, find in (([*DECODED_VIEWS], _decoded_sources), (["latest"], _latest_sources)):
@@ -264,7 +263,7 @@ def _gone(topic: str, table: str, error: duckdb.Error) -> BrokenTable:
 
 def _all_of(paths: Iterable[str], lake: Lake) -> str:
     """Return the SELECT of all rows of files whose columns may have grown."""
-    named = ", ".join(_file_at(lake, path) for path in sorted(paths))
+    named = ", ".join(file_at(lake, path) for path in sorted(paths))
     return f"SELECT * FROM read_parquet([{named}], union_by_name = true, hive_partitioning = false)"
 
 
@@ -272,31 +271,14 @@ def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> s
     """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
     parts = list(parts)
     files = sorted({*(part.path for part in parts if part.is_whole), *others})
-    named = ", ".join(_file_at(lake, path) for path in files)
+    named = ", ".join(file_at(lake, path) for path in files)
     selects = [f"SELECT * FROM read_parquet([{named}], hive_partitioning = false)"] if files else []
     for part in parts:
         if not part.is_whole:
-            file = _file_at(lake, part.path)
+            file = file_at(lake, part.path)
             rows = within(part.stretches, '"')
             selects.append(f"SELECT * FROM read_parquet({file}, hive_partitioning = false) WHERE {rows}")
     return " UNION ALL BY NAME ".join(selects) or _EMPTY_TOPIC
-
-
-def file_pattern(lake: Lake, path: str) -> str:
-    """Return the pattern that means a path of the lake to DuckDB, which takes each path it is given for a pattern.
-
-    A lake at `/lake[1]` is else nowhere, and one at `/lake*` shows the rows of another.
-    """
-    url = lake.store.url(path)
-    return url if lake.store.is_remote else _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", url)
-
-
-def _file_at(lake: Lake, path: str) -> str:
-    return _literal(file_pattern(lake, path))
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _range_rows(topic: str, coverage: Coverage, lake: Lake, in_table: InTable) -> list[dict[str, Any]]:

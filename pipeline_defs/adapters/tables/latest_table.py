@@ -25,7 +25,7 @@ from ..lake.lake import Lake
 from .delta_log import delta_url
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties, DeltaTable, WriterProperties
 
 TREE = "tables/latest"
 FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
@@ -154,6 +154,7 @@ class LatestTable:
                 target_alias="t",
                 streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
                 commit_properties=_properties(applied),
+                writer_properties=_writer_properties(),
             )
             merger = merger.when_matched_delete("s._gone")
             merger = merger.when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
@@ -177,7 +178,8 @@ class LatestTable:
 
         schema_mode = None if standing.schema.equals(source.schema) else "overwrite"
         write = partial(write_deltalake, standing.table, source, mode="overwrite", schema_mode=schema_mode)
-        return self._commit(standing, partial(write, commit_properties=_properties(applied)))
+        write = partial(write, commit_properties=_properties(applied), writer_properties=_writer_properties())
+        return self._commit(standing, write)
 
     def start(self, schema: pa.Schema, *, anew: bool) -> LatestSnapshot:
         """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id.
@@ -296,6 +298,14 @@ def _properties(applied: Applied) -> CommitProperties:
         app_transactions=[Transaction(name, version) for name, version in said.items()],
         custom_metadata={_MARK: str(_TRANSACTIONS), _WAITS: json.dumps(pack(applied.waits))},
     )
+
+
+def _writer_properties() -> WriterProperties:
+    """Return how files are written: keys and places hardly repeat, and bounds of them would pass nothing over."""
+    from deltalake import ColumnProperties, WriterProperties
+
+    plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+    return WriterProperties(compression="SNAPPY", default_column_properties=plain)
 
 
 def _comes_after(has_sequence: bool) -> str:  # noqa: FBT001

@@ -125,7 +125,7 @@ def latest(topic: str, full: bool) -> None:
     if not due.has_work:
         OUT.print(f"latest records of {topic} are up to date: {_count(topic, edges):,} keys")
         return
-    steps = {"read_decoded": ", Spark reads {ranges} ranges", "rebuild_latest": ", made anew: {reason}"}
+    steps = {"read_decoded": ", {ranges} ranges are read", "rebuild_latest": ", made anew: {reason}"}
     with launching(edges, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
         launched = InProcessRuns(configured, edges, instance).update_latest(full=full)
     if not launched.succeeded:

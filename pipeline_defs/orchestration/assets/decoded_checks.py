@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...adapters.tables.sql_text import file_pattern
 from ...adapters.tables.topic_rows import within
 from ...core.command_lines import command
 from ...core.offsets import OffsetRange
@@ -130,10 +131,7 @@ def read_dead_letters(
     topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
     """Read how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
-    from ...adapters.tables.duck import (  # late: code server and runs load this, and hardly ever ask DuckDB
-        Duck,
-        file_pattern,
-    )
+    from ...adapters.tables.duck import Duck  # late: code server and runs load this, and hardly ever ask DuckDB
 
     decoded = edges.decodings.read_ranges(topic.name)
     known = decoded.among(lambda sums: sums.dead > 0)

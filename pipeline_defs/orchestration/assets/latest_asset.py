@@ -3,17 +3,16 @@
 Its check compares a share of the keys, another one for each run, with a recomputation.
 """
 
+import uuid
 import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster_pyspark import LazyPySparkResource
 
-from ...adapters.spark.spark_latest import MOST_TOLD, SHARES, Inputs
 from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
+from ...adapters.tables.latest_winners import MOST_TOLD, SHARES, Inputs, Winners
 from ...adapters.telemetry.openlineage import Derived, telling
 from ...core.command_lines import command
 from ...core.tables.decoded_table import TREE as DECODED
@@ -21,7 +20,7 @@ from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
 from ...resources import Edges
-from ...tables.latest import LatestTools, Updated, find_due, open_files, open_sources, place, update
+from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, update, working_folder
 from ...topics import Topic
 from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
@@ -42,11 +41,11 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
         topic, "latest", "", lake, folder=TREE, deps=[topic.decoded_key], description=latest_description(topic, config)
     )
     def latest(
-        context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges]
     ) -> dg.MaterializeResult[Any]:
         with run_of(context, topic.upserting, edges):
             with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
-                metadata = update_and_tell(topic, new_attempt(context), context, edges, pyspark, config)
+                metadata = update_and_tell(topic, new_attempt(context), context, edges, config)
                 done.add(UPDATE)
             return dg.MaterializeResult(metadata=metadata)
 
@@ -54,16 +53,11 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
 
 
 def update_and_tell(
-    topic: Topic,
-    attempt: Attempt,
-    context: Context,
-    edges: Edges,
-    pyspark: LazyPySparkResource,
-    asked: UpdateConfig | None = None,
+    topic: Topic, attempt: Attempt, context: Context, edges: Edges, asked: UpdateConfig | None = None
 ) -> Mapping[str, Any]:
     """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
     assert topic.latest is not None
-    started, tools = edges.now_ms(), edges.latest_tools(pyspark, step_logger(context))
+    started, tools = edges.now_ms(), edges.latest_tools(step_logger(context))
     done = update(topic.name, topic.latest, attempt, tools, full=asked is not None and asked.full)
     table = LatestTable(edges.lake, topic.name)
     standing = table.read()
@@ -123,11 +117,9 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
         name=RECOMPUTED,
         description=f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives.",
     )
-    def latest_recomputed(
-        context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
-    ) -> dg.AssetCheckResult:
+    def latest_recomputed(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
         share = share_of(context.run.run_id)
-        return as_result(check_share(topic.name, config, share, edges.latest_tools(pyspark)))
+        return as_result(check_share(topic.name, config, share, edges.latest_tools()))
 
     return latest_recomputed
 
@@ -156,12 +148,10 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
     if due.has_work:
         waits = due.why_anew or f"{due.waiting} ranges were decoded since"
         return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
-    with ExitStack() as opened:
-        placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
-        inputs = Inputs(
-            fresh=open_sources(placed, placed, tools.lake, opened), present=open_files(due.standing, tools.lake, opened)
-        )
-        keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)
+    placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
+    inputs = Inputs(find_stretches(placed, placed, tools.lake), present=[*due.standing.files])
+    with working_folder(f"check-{uuid.uuid4().hex}", tools.lake) as folder:
+        keys, wrong = Winners(tools.lake, inputs, due.standing.schema, config, folder).find_differences(share)
     first = ", ".join(map(str, wrong[:3]))
     number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"
     text = (

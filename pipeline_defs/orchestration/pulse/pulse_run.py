@@ -315,13 +315,12 @@ class _PulseRun:
             self._land_next()
             with self._isolated(topic, self._fail):
                 with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
-                    facts = update_and_tell(topic, self._attempt(), context, edges, self.pyspark)
+                    facts = update_and_tell(topic, self._attempt(), context, edges)
                     shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)
                 if is_check_due(topic, context.instance, edges.now_ms()):
-                    tools = edges.latest_tools(self.pyspark)
-                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
+                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), edges.latest_tools())
                     self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
 
     # ---- tell

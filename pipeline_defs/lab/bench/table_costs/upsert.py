@@ -188,7 +188,7 @@ def _lake(bench: Bench, state: UpsertState, tell: Tell) -> Iterator[tuple[_Decod
     edges = fresh_edges(bench.edges, out)
     edges.check_lake()
     try:
-        yield _Decoded(edges, state), edges.latest_tools(bench.pyspark), out
+        yield _Decoded(edges, state), edges.latest_tools(), out
     finally:
         shutil.rmtree(out)
 

@@ -1,6 +1,6 @@
-"""Latest by key without Spark: `SparkLatest` in plain Python, for keys that Python compares as Spark does (no fractions).
+"""The latest records by key in plain Python, for keys that Python compares as DuckDB does (no fractions).
 
-`test_the_fake_finds_what_spark_finds` holds one against the other.
+`test_the_winners_are_those_of_plain_python` holds one against the other.
 """
 
 from __future__ import annotations
@@ -11,37 +11,29 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.adapters.spark.spark_latest import NEVER_MS, Inputs, Source
 from pipeline_defs.adapters.tables.latest_table import FIELDS, POSITION, SEQUENCE
+from pipeline_defs.adapters.tables.latest_winners import NEVER_MS, Inputs
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.core.tables.latest import Latest, Stretch
 
 Row = dict[str, Any]
 START = datetime(1970, 1, 1, tzinfo=UTC)
-MARKS = (pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_()))
 
 
-class FakeLatest:
-    """Finds the latest records by key as `SparkLatest` does, and writes one file."""
-
-    def stage(self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, folder: Path) -> None:
-        rows = [*_candidates(inputs.fresh, config)]
-        present = [row for path in inputs.present for row in read_rows(path)]
-        lost = {_hashable(row["key"]): row["key"] for row in present if _lies_in(row, inputs.changed)}
-        if lost:
-            rows += (row for row in _candidates(inputs.everything, config) if _hashable(row["key"]) in lost)
-        if inputs.with_present:
-            kept = (row for row in present if not _lies_in(row, inputs.changed))
-            found, columns = [*_winners([*rows, *kept]).values()], schema
-        else:
-            best, columns = _winners(rows), pa.schema([*schema, *MARKS])
-            found = [row | {"_forced": key in lost, "_gone": False} for key, row in best.items()]
-            found += [{"key": key, "_forced": True, "_gone": True} for name, key in lost.items() if name not in best]
-        folder.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(found, columns), folder / "part.parquet")
+def find_winners(inputs: Inputs, config: Latest, folder: Path) -> list[Row]:
+    """Find the rows of an update, as `Winners` does; files are below `folder`."""
+    rows = [*_candidates(inputs.fresh, config, folder)]
+    present = [row for path in inputs.present for row in read_rows(folder / path)]
+    lost = {_hashable(row["key"]): row["key"] for row in present if _lies_in(row, inputs.changed)}
+    if lost:
+        rows += (row for row in _candidates(inputs.everything, config, folder) if _hashable(row["key"]) in lost)
+    if inputs.with_present:
+        return [*_winners([*rows, *(row for row in present if not _lies_in(row, inputs.changed))]).values()]
+    best = _winners(rows)
+    found = [row | {"_forced": key in lost, "_gone": False} for key, row in best.items()]
+    return found + [{"key": key, "_forced": True, "_gone": True} for name, key in lost.items() if name not in best]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -50,11 +42,11 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _candidates(sources: Sequence[Source], config: Latest) -> Iterator[Row]:
-    for each in sources:
-        placed = each.stretch.placed
-        reached, rows = placed.reached_ms, read_rows(each.path)
-        rows = [row for row in rows if _lies_in(row, [each.stretch.offsets])]
+def _candidates(stretches: Sequence[Stretch], config: Latest, folder: Path) -> Iterator[Row]:
+    for each in stretches:
+        placed = each.placed
+        reached, rows = placed.reached_ms, read_rows(folder / placed.path)
+        rows = [row for row in rows if _lies_in(row, [each.offsets])]
         for row in sorted(rows, key=lambda row: int(row["offset"])):
             at_ms = (row["timestamp"] - START) // timedelta(milliseconds=1)
             reached = at_ms if reached is None else max(reached, at_ms)

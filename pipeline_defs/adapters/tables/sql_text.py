@@ -1,0 +1,38 @@
+"""How DuckDB's SQL names files of a lake, columns and texts. DuckDB itself is not loaded for it."""
+
+from __future__ import annotations
+
+import re
+
+from ..lake.lake import Lake
+
+_SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
+
+
+def file_pattern(lake: Lake, path: str) -> str:
+    """Return the pattern that means a path of the lake to DuckDB, which takes each path it is given for a pattern.
+
+    A lake at `/lake[1]` is else nowhere, and one at `/lake*` shows the rows of another.
+    """
+    url = lake.store.url(path)
+    return url if lake.store.is_remote else as_pattern(url)
+
+
+def as_pattern(path: str) -> str:
+    """Return the pattern that means a path of this machine to DuckDB."""
+    return _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", path)
+
+
+def file_at(lake: Lake, path: str) -> str:
+    """Return a file of the lake as SQL names it to `read_parquet`."""
+    return literal(file_pattern(lake, path))
+
+
+def literal(text: str) -> str:
+    """Return a text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column, or of a view, in SQL."""
+    return '"' + name.replace('"', '""') + '"'
