@@ -110,7 +110,9 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
             violations += [violation] if violation else []
             progress(done, len(manifests))
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
-    return Finding("published_digest", f"{len(manifests)} files", tuple(violations), {"bytes": size})
+    dropped = len(coverage.dropped().keys() & {manifest.offsets for manifest in manifests})
+    told = f"{len(manifests) - dropped} files" + (f", and in the table {dropped} whose files were dropped" if dropped else "")
+    return Finding("published_digest", told, tuple(violations), {"bytes": size})
 
 
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:

@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import arrow_schema, holds
 from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
 from ..adapters.tables.latest_winners import Inputs, Winners, table_schema
 from ..core.command_lines import command
-from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.errors import BrokenManifest, DamagedFile, LakeUnavailable, first_line
 from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
@@ -147,13 +148,38 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
             due = find_due(topic, config, tools.decodings, full=full)
             if not due.has_work:
                 return Updated()
-            done = _Update(topic, config, tools, due, folder).run()
+            try:
+                done = _Update(topic, config, tools, due, folder).run()
+            except LakeUnavailable:
+                damage = None if due.why_anew else _find_damage(due, tools.lake)
+                if damage is None:
+                    raise
+                done = _Update(topic, config, tools, replace(due, why_anew=damage), folder).run()
             if done is not None:
                 return done
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
         "update goes on from there"
     )
+
+
+def _find_damage(due: DueUpdate, lake: Lake) -> str | None:
+    """Find which file of the table cannot be read, and why: asked once an update has failed, since it reads all of them."""
+    for path in due.standing.files if due.standing is not None else ():
+        if said := _why_unreadable(path, lake):
+            return f"its file {path} cannot be read: {said}"
+    return None
+
+
+def _why_unreadable(path: str, lake: Lake) -> str:
+    try:
+        with lake.store.local_copy(path) as file:
+            parquet.check_readable(file)
+    except DamagedFile as error:
+        return first_line(error.__cause__ or error)
+    except FileNotFoundError:
+        return "it is gone"
+    return ""
 
 
 @contextmanager
@@ -211,28 +237,42 @@ class _Update:
             changed=due.change.changed,
             with_present=is_whole,
         )
-        with Winners(self.tools.lake, inputs, schema, self.config, self.folder).rows() as source:
-            commit = table.overwrite if is_whole else table.merge
-            return self._told(len(due.change.fresh), why, has_committed=commit(standing, source, applied))
+        commit = table.overwrite if is_whole else table.merge
+        winners = Winners(self.tools.lake, inputs, schema, self.config, self.folder)
+        with told_if_unreadable(inputs, due.placed, self.tools.lake), winners.rows() as source:
+            has_committed = commit(standing, source, applied)
+        return self._told(len(due.change.fresh), why, has_committed=has_committed)
 
     def _told(self, ranges: int, why: str, *, has_committed: bool) -> Updated | None:
         self.tools.on_step("commit_latest", topic=self.topic, ranges=ranges, committed=has_committed)
         return Updated(ranges, why, has_committed=True) if has_committed else None
 
 
+@contextmanager
+def told_if_unreadable(inputs: Inputs, placed: Ranges, lake: Lake) -> Iterator[None]:
+    """Turn what fails while decoded files are read into an error that names the one that cannot be, where one cannot."""
+    try:
+        yield
+    except LakeUnavailable as error:
+        for path in sorted({each.placed.path for each in (*inputs.fresh, *inputs.everything)}):
+            if said := _why_unreadable(path, lake):
+                raise _gone(path, placed, lake, f"cannot be read: {said}") from error
+        raise
+
+
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:
     """Return what is to be read of some decoded ranges; raise `LakeUnavailable` where a file is gone."""
     stretches = join_stretches(placed, chosen)
     if gone := [each.placed.path for each in stretches if not lake.store.exists(each.placed.path)]:
-        raise _gone(gone[0], placed, lake)
+        raise _gone(gone[0], placed, lake, "is gone")
     return stretches
 
 
-def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
+def _gone(path: str, placed: Ranges, lake: Lake, said: str) -> LakeUnavailable:
     topic = path.removeprefix(f"{TREE}/").partition("/")[0]
     key = next(offsets.key for offsets, each in placed.items() if each.path == path)
     return LakeUnavailable(
-        f"{lake.store.url(path)}, a file of the decoded table, is gone; the latest table of topic {topic} stays as it is; "
+        f"{lake.store.url(path)}, a file of the decoded table, {said}; the latest table of topic {topic} stays as it is; "
         f"`{command('decode', topic, '--key', key)}` makes the file again, and the next update goes on",
         path=path,
     )

@@ -176,6 +176,7 @@ def test_audit_is_green_then_red_for_a_missing_file(inside: Offsetlake, environm
         "published_digest",
         "raw_table",
         "decoded_completeness",
+        "latest_recomputed",
         "broker",
         "losses",
         "replay",

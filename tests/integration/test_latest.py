@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,21 +31,23 @@ from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, table_schema
 from pipeline_defs.cli.launching import InProcessRuns, Launched
+from pipeline_defs.cli.progress import Shown
+from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BadSetting, Refused
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, Refused
 from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.latest import Latest, Placed, Stretch
 from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.orchestration.assets.latest_asset import check_share
+from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, audit_latest, check_share
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import LatestTick, run_latest_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
-from tests.support.decoded import DecodedTopic, Rows
+from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import everywhere, stopped_at
 from tests.support.plain_latest import find_winners
 from tests.support.reading import LoopingReader
@@ -260,7 +263,7 @@ def _shorten_a_file(state: State) -> None:
         (lambda state: _cut(_last_entry(state), 700), "its log cannot be read"),
         (_cut_at_a_line, "is torn: it is cut off"),
         (_cut_before_the_last_line, "is torn: it is cut off"),
-        (_lose_a_file, "has no bytes, expected"),
+        (_lose_a_file, "is missing"),
         (_shorten_a_file, "has 100 bytes, expected"),
         (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
     ],
@@ -306,7 +309,7 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
     with monkeypatch.context() as patch:
         patch.setattr(RemoteStore, "delete_folder", lambda _, path: deleted.append(path))
         run(attempts[2], overtake)
-    assert "has no bytes" in others[0].rebuilt, "the fault: both have seen it"
+    assert "is missing" in others[0].rebuilt, "the fault: both have seen it"
     assert folder not in deleted
     assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
 
@@ -405,6 +408,88 @@ def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert counts[-1] < 3
 
 
+def spoil(path: Path) -> None:
+    """Change bytes in the middle of a file, as a disk may; its size and its footer stay."""
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)
+    path.write_bytes(data)
+
+
+def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_path: Path) -> None:
+    """[R-88] Its log and its size are right, so nobody knows before; the table is made anew, and the audit says so."""
+    state = upserted_twice(tmp_path)
+    right, tools = state.topic.shown(), state.tools()
+    for file in DeltaTable(str(state.folder)).file_uris():
+        spoil(Path(file))
+    with pytest.raises(duckdb.Error):
+        state.topic.shown()
+    with pytest.raises(LakeUnavailable):
+        [audit_latest(state.topic.name, state.config, share, tools) for share in range(SHARES)]
+    state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
+    assert "cannot be read: " in state.update().rebuilt
+    state.assert_right()
+    assert {row[4] for row in state.topic.shown()} == {row[4] for row in right}
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "spoilt"])
+def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, tmp_path: Path) -> None:
+    """[R-91] Nothing of what it says is told; the table stays as it was."""
+    state = upserted_twice(tmp_path)
+    before, files = state.topic.shown(), {*table_files(state.topic.lake, state.topic.name)}
+    offsets = OffsetRange(0, 0, 40, 60)
+    state.topic.put(offsets, {at: (f"k{at}", {"n": at}) for at in range(40, 60)})
+    path = Path(*({*table_files(state.topic.lake, state.topic.name)} - files))
+    if how == "spoilt":
+        spoil(path)
+    else:
+        path.write_bytes(path.read_bytes()[: 300 if how == "cut" else 0])
+    with pytest.raises(
+        LakeUnavailable, match=rf"{path.name}, a file of the decoded table, cannot be read: .*--key {offsets.key}"
+    ):
+        state.update()
+    assert state.topic.shown() == before
+
+
+def test_values_as_wide_as_a_broker_takes_them_go_through_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-87] Winners are found by keys and places alone: 400 MB of values, and memory for a few files of 20 MB."""
+    monkeypatch.setattr("pipeline_defs.adapters.tables.latest_winners.MEMORY", "200MB")
+    state, text = State(str(tmp_path / "lake")), "v" * 1_000_000
+    state.topic.value_type = pa.struct([("n", pa.string())])
+    for start in range(0, 400, 20):
+        rows = {at: (f"k{at % 250}", {"n": f"{at}{text}"}) for at in range(start, start + 20)}
+        state.topic.put(OffsetRange(0, 0, start, start + 20), rows)
+    state.update()
+    state.topic.put(OffsetRange(0, 0, 400, 401), {400: ("k0", {"n": text})})
+    state.update()
+    shown = {row[4]: row[2] for row in state.topic.shown()}
+    assert shown == {f"k{n}": n + 250 if n < 150 else n for n in range(250)} | {"k0": 400}
+
+
+def test_a_local_time_in_a_map_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """[R-88] delta-rs makes no table of it, and says so only then."""
+    state = State(str(tmp_path / "lake"))
+    state.topic.value_type = pa.struct([("n", pa.map_(pa.string(), pa.timestamp("us")))])
+    state.topic.put(RANGE, {0: ("a", {"n": []})})
+    with pytest.raises(BadSetting, match="a time without a zone in a map"):
+        state.update()
+    assert not state.folder.exists()
+
+
+@pytest.mark.parametrize("column", ["_deleted", "_reached", "_epoch", "timestamp"])
+def test_the_check_compares_all_that_later_updates_go_by(column: str, tmp_path: Path) -> None:
+    """[R-87] A wrong place in the order shows nothing until a later record loses against it."""
+    state = upserted_twice(tmp_path)
+    shares = [audit_latest(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    assert all(each.passed for each in shares), "the control"
+    table = DeltaTable(str(state.folder))
+    other = {"_deleted": "NOT _deleted", "timestamp": "timestamp + INTERVAL '1 second'"}.get(column, f"{column} + 1")
+    table.update(updates={column: other}, predicate="key = 'k3'")
+    shares = [audit_latest(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    assert sum(not each.passed for each in shares) == 1
+
+
 class Reader(LoopingReader):
     """Reads the table; each key has to be there once, with its old or its new record."""
 
@@ -492,6 +577,10 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [finding.violations for finding in findings] == [()] * SHARES
     assert sum(finding.facts["keys"] for finding in findings) == 7
+    (audited,) = [
+        each for each in run_audit(world.topic, world.edges, "none", "", Shown("audit", None)) if each.check == RECOMPUTED
+    ]
+    assert audited.passed and audited.facts["ranges"] == 2
     DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]

@@ -24,6 +24,7 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
+from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
@@ -125,6 +126,7 @@ ASKING: dict[str, Callable[[Place], object]] = {
     "audit: tiling": lambda place: check_tiling(TOPIC, place.edges.lake),
     "audit: completeness": lambda place: check_completeness(TOPIC, place.edges.lake),
     "audit: digests": lambda place: check_published(TOPIC, place.edges.lake),
+    "dead letters": lambda place: read_dead_letters(ORDERS, None, 1, place.edges),
     "trace": lambda place: trace_row(ORDERS, 0, 1, place.edges),
     "sql": lambda place: Duck(place.edges.lake, [TOPIC]).ask(f"SELECT count(*) FROM {TOPIC}"),
     "plan": Place.plan,

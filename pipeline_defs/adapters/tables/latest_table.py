@@ -118,7 +118,8 @@ class LatestTable:
         files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
         for path, size in files.items():
             if listed.get(path) != size:
-                damage = f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}"
+                found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
+                damage = f"its file {path} {found}"
                 return LatestSnapshot(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
         if torn := self._find_torn(listed):
             return LatestSnapshot(damage=torn)

@@ -6,12 +6,13 @@ the timestamps of its Kafka partition had come.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,10 +21,9 @@ from ...core.errors import BadSetting, LakeUnavailable, first_line
 from ...core.offsets import OffsetRange
 from ...core.tables.latest import Latest, Stretch, refuse_sequence, stretches_of
 from ..lake.lake import Lake
-from .columns_of_table import has_map
+from .columns_of_table import has_local_time_in_map, has_map, nullable
 from .latest_table import FIELDS, POSITION, SEQUENCE
 from .sql_text import as_pattern, file_at, literal, quoted
-from .topic_rows import within
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 MOST_TOLD = 100  # places that differ
 SHARES = 16  # of the keys; the check looks at one of them
 NEVER_MS = -(1 << 63)  # before all timestamps
-MEMORY = "1GB"  # of what is sorted; the rest of it is on the disk
-BATCH_ROWS = 8192
+MEMORY = "1GB"  # of keys and places; the rest of them is on the disk
+BATCH_ROWS, BATCH_BYTES = 8192, 32 * 1024 * 1024  # at most, of what is handed over at a time
 _ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)
 _STRETCHES = pa.schema(
     [
-        *((name, pa.int32()) for name in ("_stretch", "_generation", "_partition", "_epoch")),
+        *((name, pa.int32()) for name in ("_stretch", "_generation", "_partition", "_epoch_of_it")),
         *((name, pa.int64()) for name in ("_start", "_end", "_before")),
-        ("_file", pa.string()),
+        ("_file_of_it", pa.string()),
     ]
 )
+_CHANGED = pa.schema([("generation", pa.int32()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64())])
 MARKS = (pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_()))  # what is to be done to a key
 
 
@@ -60,12 +61,17 @@ class Inputs:
 
 def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
     """Return the columns of a latest table of a decoded one's; raise `BadSetting` for keys or a sequence without an order."""
-    fields = [decoded.field(name) for name in FIELDS]
-    key = decoded.field("key").type
+    fields = [nullable(decoded.field(name)) for name in FIELDS]
+    key, value = decoded.field("key").type, decoded.field("value").type
     if has_map(key):
         raise BadSetting(
             f"topic {topic} has `latest`, and keys of type {key}: nothing tells which maps are equal; nothing was "
             "written; decode keys as something else, with `decode.key` in defs.yaml, or take `latest` out of it"
+        )
+    if has_local_time_in_map(value):
+        raise BadSetting(
+            f"topic {topic} has `latest`, and values with a time without a zone in a map: delta-rs makes no table of "
+            "them; nothing was written; decode it as TIMESTAMP or STRING in defs.yaml, or take `latest` out of it"
         )
     fields += [pa.field("_deleted", pa.bool_()), pa.field("_epoch", pa.int32()), pa.field("_reached", pa.int64())]
     if config.sequence:
@@ -88,6 +94,7 @@ def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
 class Winners:
     """The latest records by key among what an update reads; `schema` is the table's, which holds all rows.
 
+    They are found by keys and places alone, and values are read for those that won: rows may be as wide as Kafka takes them.
     What does not fit into memory is in `folder` meanwhile.
     """
 
@@ -97,29 +104,34 @@ class Winners:
         self._schema = schema
         self._config = config
         self._folder = folder
+        self._order = [name for name in (SEQUENCE, *POSITION) if name in schema.names]
 
     @contextmanager
     def rows(self) -> Iterator[pa.RecordBatchReader]:
         """Yield the rows of an update, one per key: with what is to be done to the key, or the whole table.
 
-        They are found while they are read. Raise `LakeUnavailable` where a file cannot be opened.
+        Values are read while the rows are. Raise `LakeUnavailable` where a file cannot be read.
         """
         inputs = self._inputs
         with self._connect() as connection:
-            rows, present, has_lost = self._candidates(connection, "fresh", inputs.fresh), self._present(), False
-            if inputs.changed and inputs.present:
-                is_changed = within(stretches_of(inputs.changed), '"')
-                connection.execute(f"CREATE TEMP TABLE lost AS SELECT DISTINCT key FROM ({present}) WHERE {is_changed}")
-                present = f"SELECT * FROM ({present}) WHERE NOT ({is_changed})"
-                has_lost = bool(connection.execute("FROM lost LIMIT 1").fetchall())
-            if has_lost:
-                history = self._candidates(connection, "everything", inputs.everything)
-                rows += f" UNION ALL SELECT h.* FROM ({history}) h SEMI JOIN lost ON h.key IS NOT DISTINCT FROM lost.key"
+            decoded, present = self._places(connection, "fresh", inputs.fresh), self._present_places()
+            changed = [(e.generation, e.partition, e.start, e.end) for e in stretches_of(inputs.changed)]
+            columns = zip(*changed, strict=True) if changed else [()] * len(_CHANGED)
+            connection.register("changed", pa.table([*map(pa.array, columns)], schema=_CHANGED))
+            lies_in = "p.generation = c.generation AND p.partition = c.partition AND p.offset >= c.start AND p.offset < c.end"
+            lost = f"SELECT DISTINCT key FROM ({present}) p SEMI JOIN changed c ON {lies_in}"
+            connection.execute(f"CREATE TEMP TABLE lost AS {lost}")
+            if connection.execute("FROM lost LIMIT 1").fetchall():
+                history = self._places(connection, "everything", inputs.everything)
+                decoded += f" UNION ALL SELECT h.* FROM ({history}) h SEMI JOIN lost ON h.key IS NOT DISTINCT FROM lost.key"
             if inputs.with_present:
-                sql, columns = self._winners(f"{rows} UNION ALL {present}"), self._schema
-            else:
-                sql, columns = self._marked(self._winners(rows), has_lost=has_lost), pa.schema([*self._schema, *MARKS])
-            yield connection.sql(sql).to_arrow_reader(BATCH_ROWS).cast(columns)
+                decoded += f" UNION ALL SELECT p.* FROM ({present}) p ANTI JOIN changed c ON {lies_in}"
+            marked = f"({self._winners(decoded)}) w LEFT JOIN lost l ON w.key IS NOT DISTINCT FROM l.key"
+            connection.execute(f"CREATE TEMP TABLE winners AS SELECT w.*, l.key IS NOT NULL AS _forced FROM {marked}")
+            sql, columns = self._fetched(), self._schema
+            if not inputs.with_present:
+                columns = pa.schema([*self._schema, *MARKS])
+            yield connection.sql(sql).to_arrow_reader(self._batch_rows(connection)).cast(columns)
 
     def find_differences(self, share: int) -> tuple[int, list[tuple[int, int, int]]]:
         """Compare a share of the keys with a recomputation; return how many keys stand, and the places that differ.
@@ -128,17 +140,20 @@ class Winners:
         `LakeUnavailable` where a file cannot be read.
         """
         place = ("generation", "partition", "offset")
+        more = {"timestamp": quoted("timestamp"), "_deleted": "value IS NULL", "content": "hash(value)"}
+        compared = (*self._order, *more)
         drawn = f"WHERE hash(key) % {SHARES} = {share}"
-        differs = " OR ".join(f"r.{quoted(name)} IS DISTINCT FROM s.{quoted(name)}" for name in (*place, "value"))
+        differs = " OR ".join(f"r.{quoted(name)} IS DISTINCT FROM s.{quoted(name)}" for name in compared)
         places = ", ".join(f"coalesce(r.{quoted(name)}, s.{quoted(name)})" for name in place)
         with self._connect() as connection:
-            right = self._winners(f"SELECT * FROM ({self._candidates(connection, 'fresh', self._inputs.fresh)}) {drawn}")
+            right = f"SELECT * FROM ({self._places(connection, 'fresh', self._inputs.fresh, more)}) {drawn}"
             # of a key that stands twice neither row is as it should be, though each alone might be
-            stands = f"SELECT *, count(*) OVER (PARTITION BY key) AS copies FROM ({self._present()}) {drawn}"
+            stands = self._present_places({**more, "_deleted": "_deleted"})
+            stands = f"SELECT *, count(*) OVER (PARTITION BY key) AS copies FROM ({stands}) {drawn}"
             connection.execute(f"CREATE TEMP TABLE stands AS {stands}")
             wrong = connection.execute(
-                f"SELECT DISTINCT {places} FROM ({right}) r FULL JOIN stands s ON r.key IS NOT DISTINCT FROM s.key "
-                f"WHERE copies > 1 OR {differs} ORDER BY ALL LIMIT {MOST_TOLD}"
+                f"SELECT DISTINCT {places} FROM ({self._winners(right)}) r FULL JOIN stands s "
+                f"ON r.key IS NOT DISTINCT FROM s.key WHERE copies > 1 OR {differs} ORDER BY ALL LIMIT {MOST_TOLD}"
             ).fetchall()
             return int(connection.execute("SELECT count(*) FROM stands").fetchall()[0][0]), wrong
 
@@ -154,12 +169,21 @@ class Winners:
                 connection.from_arrow(self._schema.empty_table()).write_parquet(str(self._columns))
                 connection.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = false")
                 connection.execute(f"SET temp_directory = {literal(str(self._folder / 'spilled'))}")
+                # each join has what is narrow on its right, which is held in memory; DuckDB might swap them
+                connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 yield connection
         except duckdb.Error as error:
+            # of other errors the text may have values of records
+            is_outside = isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException))
+            said = first_line(error) if is_outside else type(error).__name__
             raise LakeUnavailable(
-                f"cannot find the latest records in {self._lake.store.root}: {first_line(error)}; nothing was written, what "
-                "stands stays as it is; the next update tries again"
+                f"cannot find the latest records in {self._lake.store.root}: {said}; nothing was written, what stands "
+                "stays; the next update tries again"
             ) from error
+        except RuntimeError as error:
+            if str(error) == "Query interrupted":  # as DuckDB says that Ctrl-C was pressed
+                raise KeyboardInterrupt from error
+            raise
 
     @property
     def _columns(self) -> Path:
@@ -169,48 +193,87 @@ class Winners:
         """
         return self._folder / "columns.parquet"
 
-    def _read(self, paths: Collection[str]) -> str:
-        files = ", ".join((literal(as_pattern(str(self._columns))), *(file_at(self._lake, path) for path in sorted(paths))))
-        return f"read_parquet([{files}], union_by_name = true, hive_partitioning = false, filename = true)"
+    @property
+    def _decoded_paths(self) -> set[str]:
+        return {each.placed.path for each in (*self._inputs.fresh, *self._inputs.everything)}
 
-    def _present(self) -> str:
-        """Return the SELECT of the rows that stand."""
-        return f"SELECT {', '.join(map(quoted, self._schema.names))} FROM {self._read(self._inputs.present)}"
+    def _files(self, paths: Iterable[str]) -> str:
+        files = (literal(as_pattern(str(self._columns))), *(file_at(self._lake, path) for path in sorted(paths)))
+        return f"[{', '.join(files)}]"
 
-    def _candidates(self, connection: duckdb.DuckDBPyConnection, name: str, stretches: Sequence[Stretch]) -> str:
-        """Return the SELECT of decoded rows as rows of the table, each with its place; records without a key are left out."""
+    def _read(self, paths: Iterable[str]) -> str:
+        """Return the SELECT of all rows of some files, with where each lies."""
+        options = "union_by_name = true, hive_partitioning = false, filename = true, file_row_number = true"
+        return (
+            f"SELECT * EXCLUDE (filename, file_row_number), parse_filename(filename) AS _file, file_row_number AS _row "
+            f"FROM read_parquet({self._files(paths)}, {options})"
+        )
+
+    def _present_places(self, more: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return the SELECT of where the rows that stand lie, and their places in the order."""
+        names = ", ".join(("_file", "_row", "key", *map(quoted, self._order), *_named(more)))
+        return f"SELECT false AS _is_decoded, {names} FROM ({self._read(self._inputs.present)})"
+
+    def _places(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        name: str,
+        stretches: Sequence[Stretch],
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Return the SELECT of where decoded rows lie, and their places in the order; records without a key are left out."""
         connection.register(name, pa.Table.from_pylist([*map(_told, count(), stretches)], _STRETCHES))
-        files = self._read({each.placed.path for each in stretches})
-        found = {each: quoted(each) for each in FIELDS}
-        found["key"] = _normalized("key", self._schema.field("key").type)
-        found |= {"_deleted": "value IS NULL", "_epoch": "_epoch"}
+        found = {each: quoted(each) for each in self._order}
+        found["_epoch"] = "_epoch_of_it"
         found["_reached"] = f"coalesce(greatest(_so_far, _before), ({NEVER_MS})::BIGINT)"
         if self._config.sequence:
             found[SEQUENCE] = reduce(_field, self._config.sequence.split("."))
-        columns = ", ".join(f"{sql} AS {quoted(column)}" for column, sql in found.items())
-        fields = ", ".join(map(quoted, FIELDS))
+        key = _normalized("key", self._schema.field("key").type)
+        names = ", ".join(("_file", "_row", f"{key} AS key", *_named(found), *_named(more)))
         return (
-            f'SELECT {columns} FROM (SELECT *, max(epoch_us("timestamp") // 1000) OVER so_far AS _so_far '
-            f"FROM (SELECT {fields}, parse_filename(filename) AS _name FROM {files})"
-            f" JOIN {name} ON _name = _file AND generation = _generation AND partition = _partition "
-            'AND "offset" >= _start AND "offset" < _end '
-            'WINDOW so_far AS (PARTITION BY _stretch ORDER BY "offset" ROWS UNBOUNDED PRECEDING)) WHERE key IS NOT NULL'
+            f"SELECT true AS _is_decoded, {names} FROM ("
+            'SELECT *, max(epoch_us("timestamp") // 1000) OVER (PARTITION BY _stretch ORDER BY "offset" '
+            f"ROWS UNBOUNDED PRECEDING) AS _so_far FROM ({self._read({each.placed.path for each in stretches})}) JOIN {name} "
+            "ON _file = _file_of_it AND generation = _generation AND partition = _partition "
+            'AND "offset" >= _start AND "offset" < _end) WHERE key IS NOT NULL'
         )
 
-    def _winners(self, rows: str) -> str:
-        order = ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in (SEQUENCE, *POSITION) if name in self._schema.names)
-        return f"SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY key ORDER BY {order}) = 1"
+    def _winners(self, places: str) -> str:
+        order = ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in self._order)
+        return f"SELECT * FROM ({places}) QUALIFY row_number() OVER (PARTITION BY key ORDER BY {order}) = 1"
 
-    def _marked(self, winners: str, *, has_lost: bool) -> str:
-        """Return the SELECT of winners with what is to be done to their keys, and of the keys that nothing is left of."""
-        if not has_lost:
-            return f"SELECT *, false AS _forced, false AS _gone FROM ({winners})"
-        merged = {"key": "coalesce(w.key, l.key) AS key"}
-        names = ", ".join(merged.get(name, f"w.{quoted(name)}") for name in self._schema.names)
-        return (
-            f"SELECT {names}, l.key IS NOT NULL AS _forced, w.key IS NULL AS _gone FROM ({winners}) w "
-            "FULL JOIN lost l ON w.key IS NOT DISTINCT FROM l.key"
+    def _fetched(self) -> str:
+        """Return the SELECT of all columns of the winners; of those of an update with what is to be done to their keys."""
+        fetched = {name: f"f.{quoted(name)}" for name in self._schema.names}
+        stands, marks, gone = dict(fetched), "", ""
+        fetched |= {name: f"w.{quoted(name)}" for name in (*self._order, "key")} | {"_deleted": "f.value IS NULL"}
+        if not self._inputs.with_present:
+            marks = ", w._forced, false AS _gone"
+            nothing = {**dict.fromkeys(self._schema.names, "NULL"), "key": "l.key"}
+            gone = (
+                f" UNION ALL SELECT {', '.join(_named(nothing))}, true, true FROM lost l "
+                "ANTI JOIN winners w ON l.key IS NOT DISTINCT FROM w.key"
+            )
+        joined = "JOIN (SELECT * FROM winners WHERE {}_is_decoded) w ON f._file = w._file AND f._row = w._row"
+        rows = f"SELECT {', '.join(_named(fetched))}{marks} FROM ({self._read(self._decoded_paths)}) f {joined.format('')}"
+        if self._inputs.with_present:
+            present = f"FROM ({self._read(self._inputs.present)}) f {joined.format('NOT ')}"
+            rows += f" UNION ALL SELECT {', '.join(_named(stands))} {present}"
+        return rows + gone
+
+    def _batch_rows(self, connection: duckdb.DuckDBPyConnection) -> int:
+        """Return how many rows are handed over at a time: of wide ones fewer."""
+        files = self._files({*self._decoded_paths, *self._inputs.present})
+        groups = (
+            "SELECT sum(total_uncompressed_size) / max(row_group_num_rows) AS bytes "
+            f"FROM parquet_metadata({files}) GROUP BY file_name, row_group_id HAVING max(row_group_num_rows) > 0"
         )
+        widest = connection.execute(f"SELECT max(bytes) FROM ({groups})").fetchall()[0][0]
+        return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(1, widest or 1))))
+
+
+def _named(columns: Mapping[str, str]) -> Iterator[str]:
+    return (f"{sql} AS {quoted(name)}" for name, sql in columns.items())
 
 
 def _told(number: int, stretch: Stretch) -> dict[str, object]:
@@ -218,12 +281,12 @@ def _told(number: int, stretch: Stretch) -> dict[str, object]:
     offsets, placed = stretch.offsets, stretch.placed
     return {
         "_stretch": number,
-        "_file": PurePath(placed.path).name,
+        "_file_of_it": PurePath(placed.path).name,
         "_generation": offsets.generation,
         "_partition": offsets.partition,
         "_start": offsets.start,
         "_end": offsets.end,
-        "_epoch": placed.epoch,
+        "_epoch_of_it": placed.epoch,
         "_before": placed.reached_ms,
     }
 

@@ -133,6 +133,7 @@ def read_dead_letters(
     """Read how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
     from ...adapters.tables.duck import Duck  # late: code server and runs load this, and hardly ever ask DuckDB
 
+    edges.lake.check_present(topic.name)
     decoded = edges.decodings.read_ranges(topic.name)
     known = decoded.among(lambda sums: sums.dead > 0)
     dead = {each.offsets: each.dead for each in known if each.dead and (wanted is None or each.offsets in wanted)}
