@@ -18,7 +18,7 @@ from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
 from ..adapters.tables.latest_winners import Inputs, Winners, table_schema
 from ..core.command_lines import command
-from ..core.errors import BrokenManifest, DamagedFile, LakeUnavailable, first_line
+from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, first_line
 from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
@@ -151,7 +151,7 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
             try:
                 done = _Update(topic, config, tools, due, folder).run()
             except LakeUnavailable:
-                damage = None if due.why_anew else _find_damage(due, tools.lake)
+                damage = None if due.why_anew else find_damage(due, tools.lake)
                 if damage is None:
                     raise
                 done = _Update(topic, config, tools, replace(due, why_anew=damage), folder).run()
@@ -163,7 +163,7 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
     )
 
 
-def _find_damage(due: DueUpdate, lake: Lake) -> str | None:
+def find_damage(due: DueUpdate, lake: Lake) -> str | None:
     """Find which file of the table cannot be read, and why: asked once an update has failed, since it reads all of them."""
     for path in due.standing.files if due.standing is not None else ():
         if said := _why_unreadable(path, lake):
@@ -261,18 +261,17 @@ def told_if_unreadable(inputs: Inputs, placed: Ranges, lake: Lake) -> Iterator[N
 
 
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:
-    """Return what is to be read of some decoded ranges; raise `LakeUnavailable` where a file is gone."""
+    """Return what is to be read of some decoded ranges; raise `BrokenTable` where a file is gone."""
     stretches = join_stretches(placed, chosen)
     if gone := [each.placed.path for each in stretches if not lake.store.exists(each.placed.path)]:
         raise _gone(gone[0], placed, lake, "is gone")
     return stretches
 
 
-def _gone(path: str, placed: Ranges, lake: Lake, said: str) -> LakeUnavailable:
+def _gone(path: str, placed: Ranges, lake: Lake, said: str) -> BrokenTable:
     topic = path.removeprefix(f"{TREE}/").partition("/")[0]
     key = next(offsets.key for offsets, each in placed.items() if each.path == path)
-    return LakeUnavailable(
+    return BrokenTable(
         f"{lake.store.url(path)}, a file of the decoded table, {said}; the latest table of topic {topic} stays as it is; "
-        f"`{command('decode', topic, '--key', key)}` makes the file again, and the next update goes on",
-        path=path,
+        f"`{command('decode', topic, '--key', key)}` makes the file again, and the next update goes on"
     )

@@ -15,12 +15,23 @@ from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
 from ...adapters.tables.latest_winners import MOST_TOLD, SHARES, Inputs, Winners
 from ...adapters.telemetry.openlineage import Derived, telling
 from ...core.command_lines import command
+from ...core.errors import LakeUnavailable
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
 from ...resources import Edges
-from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update, working_folder
+from ...tables.latest import (
+    LatestTools,
+    Updated,
+    find_damage,
+    find_due,
+    find_stretches,
+    place,
+    told_if_unreadable,
+    update,
+    working_folder,
+)
 from ...topics import Topic
 from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
@@ -159,8 +170,15 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
     placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
     inputs = Inputs(find_stretches(placed, placed, tools.lake), present=[*due.standing.files])
     attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake
-    with working_folder(attempt, lake) as folder, told_if_unreadable(inputs, placed, lake):
-        keys, wrong = Winners(tools.lake, inputs, due.standing.schema, config, folder).find_differences(share)
+    try:
+        with working_folder(attempt, lake) as folder, told_if_unreadable(inputs, placed, lake):
+            keys, wrong = Winners(lake, inputs, due.standing.schema, config, folder).find_differences(share)
+    except LakeUnavailable:
+        damage = find_damage(due, lake)
+        if damage is None:
+            raise
+        text = f"latest/{topic} is broken: {damage}; `{command('latest', topic, '--rebuild')}` makes it anew"
+        return Finding(RECOMPUTED, what, (text,))
     first = ", ".join(map(str, wrong[:3]))
     number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"
     text = (
