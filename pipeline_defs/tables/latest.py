@@ -173,7 +173,7 @@ def find_damage(due: DueUpdate, lake: Lake) -> str | None:
 
 def _why_unreadable(path: str, lake: Lake) -> str:
     try:
-        with lake.store.local_copy(path) as file:
+        with lake.store.explained("read", path), lake.store.local_copy(path) as file:
             parquet.check_readable(file)
     except DamagedFile as error:
         return first_line(error.__cause__ or error)
@@ -263,7 +263,7 @@ def told_if_unreadable(inputs: Inputs, placed: Ranges, lake: Lake) -> Iterator[N
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:
     """Return what is to be read of some decoded ranges; raise `BrokenTable` where a file is gone."""
     stretches = join_stretches(placed, chosen)
-    if gone := [each.placed.path for each in stretches if not lake.store.exists(each.placed.path)]:
+    if gone := [path for path in sorted({each.placed.path for each in stretches}) if not lake.store.exists(path)]:
         raise _gone(gone[0], placed, lake, "is gone")
     return stretches
 
