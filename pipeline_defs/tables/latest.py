@@ -15,8 +15,9 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import arrow_schema, holds
 from ..adapters.tables.decodings import Decodings
+from ..adapters.tables.latest_columns import table_schema
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
-from ..adapters.tables.latest_winners import Inputs, Winners, table_schema
+from ..adapters.tables.latest_winners import Inputs, Winners
 from ..core.command_lines import command
 from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, first_line
 from ..core.log.latency import waits_of
@@ -150,36 +151,14 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
                 return Updated()
             try:
                 done = _Update(topic, config, tools, due, folder).run()
-            except LakeUnavailable:
-                damage = None if due.why_anew else find_damage(due, tools.lake)
-                if damage is None:
-                    raise
-                done = _Update(topic, config, tools, replace(due, why_anew=damage), folder).run()
+            except DamagedFile as error:
+                done = _Update(topic, config, tools, replace(due, why_anew=str(error)), folder).run()
             if done is not None:
                 return done
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
         "update goes on from there"
     )
-
-
-def find_damage(due: DueUpdate, lake: Lake) -> str | None:
-    """Find which file of the table cannot be read, and why: asked once an update has failed, since it reads all of them."""
-    for path in due.standing.files if due.standing is not None else ():
-        if said := _why_unreadable(path, lake):
-            return f"its file {path} cannot be read: {said}"
-    return None
-
-
-def _why_unreadable(path: str, lake: Lake) -> str:
-    try:
-        with lake.store.explained("read", path), lake.store.local_copy(path) as file:
-            parquet.check_readable(file)
-    except DamagedFile as error:
-        return first_line(error.__cause__ or error)
-    except FileNotFoundError:
-        return "it is gone"
-    return ""
 
 
 @contextmanager
@@ -239,7 +218,7 @@ class _Update:
         )
         commit = table.overwrite if is_whole else table.merge
         winners = Winners(self.tools.lake, inputs, schema, self.config, self.folder)
-        with told_if_unreadable(inputs, due.placed, self.tools.lake), winners.rows() as source:
+        with told_if_unreadable(inputs, due, self.tools.lake), winners.rows() as source:
             has_committed = commit(standing, source, applied)
         return self._told(len(due.change.fresh), why, has_committed=has_committed)
 
@@ -249,15 +228,32 @@ class _Update:
 
 
 @contextmanager
-def told_if_unreadable(inputs: Inputs, placed: Ranges, lake: Lake) -> Iterator[None]:
-    """Turn what fails while decoded files are read into an error that names the one that cannot be, where one cannot."""
+def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[None]:
+    """Turn what fails while files are read into an error that names the one that cannot be, where one cannot.
+
+    Raise `BrokenTable` for a decoded file, `DamagedFile` for one of the table itself, which can be made anew.
+    """
     try:
         yield
-    except LakeUnavailable as error:
-        for path in sorted({each.placed.path for each in (*inputs.fresh, *inputs.everything)}):
+    except LakeUnavailable as error:  # only now is each file read for this alone
+        for path in inputs.decoded_paths:
             if said := _why_unreadable(path, lake):
-                raise _gone(path, placed, lake, f"cannot be read: {said}") from error
+                raise _gone(path, due.placed, lake, f"cannot be read: {said}") from error
+        for path in due.standing.files if due.standing is not None and not due.why_anew else ():
+            if said := _why_unreadable(path, lake):
+                raise DamagedFile(f"its file {path} cannot be read: {said}") from error
         raise
+
+
+def _why_unreadable(path: str, lake: Lake) -> str:
+    try:
+        with lake.store.explained("read", path), lake.store.local_copy(path) as file:
+            parquet.check_readable(file)
+    except DamagedFile as error:
+        return first_line(error.__cause__ or error)
+    except FileNotFoundError:
+        return "it is gone"
+    return ""
 
 
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -29,7 +30,9 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, table_schema
+from pipeline_defs.adapters.tables.latest_columns import table_schema
+from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners
+from pipeline_defs.adapters.tables.sql_text import file_at
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.work.read import run_audit
@@ -41,7 +44,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.latest import Latest, Placed, Stretch
 from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, audit_latest, check_share
+from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_share
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import LatestTick, run_latest_tick
 from pipeline_defs.resources import Edges
@@ -216,6 +219,8 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_
     assert found.violations == (
         f"latest/{state.topic.name} is behind its decoded table: 1 ranges were decoded since; update it, then check",
     )
+    audited = check_share(state.topic.name, state.config, 0, state.tools(), may_wait=True)
+    assert (audited.passed, audited.looked_at) == (True, "nothing, as 1 decoded ranges wait for the next update")
     state.update()
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
@@ -423,7 +428,7 @@ def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_pa
         spoil(Path(file))
     with pytest.raises(duckdb.Error):
         state.topic.shown()
-    told = [audit_latest(state.topic.name, state.config, share, tools).violations for share in range(SHARES)]
+    told = [check_share(state.topic.name, state.config, share, tools).violations for share in range(SHARES)]
     assert all("cannot be read: " in texts[0] and "--rebuild" in texts[0] for texts in told)
     state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
     assert "cannot be read: " in state.update().rebuilt
@@ -479,12 +484,12 @@ def test_a_local_time_in_a_map_is_refused_before_anything_is_written(tmp_path: P
 def test_the_check_compares_all_that_later_updates_go_by(column: str, tmp_path: Path) -> None:
     """[R-87] A wrong place in the order shows nothing until a later record loses against it."""
     state = upserted_twice(tmp_path)
-    shares = [audit_latest(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    shares = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
     assert all(each.passed for each in shares), "the control"
     table = DeltaTable(str(state.folder))
     other = {"_deleted": "NOT _deleted", "timestamp": "timestamp + INTERVAL '1 second'"}.get(column, f"{column} + 1")
     table.update(updates={column: other}, predicate="key = 'k3'")
-    shares = [audit_latest(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    shares = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
     assert sum(not each.passed for each in shares) == 1
 
 
@@ -727,6 +732,24 @@ def test_the_winners_are_those_of_plain_python(kind: str, tmp_path: Path) -> Non
             seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in expected}
     assert seen >= {(False, False), (True, False)}, "the control: keys have lost their row"
     assert any(gone for _, gone in seen), "the control: of one nothing is left"
+
+
+def test_values_are_read_of_no_file_without_a_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-87] A redo looks at the keys of all that is decoded, and at the values of the files alone where its winners lie."""
+    state, read = State(str(tmp_path / "lake")), Counter[str]()
+    for offsets in (RANGE, LATER):
+        state.topic.put(offsets, {at: (f"k{at % 20}", {"n": at}) for at in range(offsets.start, offsets.end)})
+    due = find_due(state.topic.name, state.config, state.tools().decodings)
+
+    def note(lake: Lake, path: str) -> str:
+        read[path] += 1
+        return file_at(lake, path)
+
+    monkeypatch.setattr("pipeline_defs.adapters.tables.latest_winners.file_at", note)
+    state.update()
+    assert [row[2] for row in state.topic.shown()] == [*range(20, 40)]
+    assert read[due.placed[RANGE].path] == 1, "for its keys"
+    assert read[due.placed[LATER].path] > 1, "the control"
 
 
 def test_whole_numbers_and_fractions_of_one_column_stay_exact(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline_defs.adapters.tables.latest_table import FIELDS, POSITION, SEQUENCE
+from pipeline_defs.adapters.tables.latest_columns import FIELDS, POSITION, SEQUENCE
 from pipeline_defs.adapters.tables.latest_winners import NEVER_MS, Inputs
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest, Stretch

@@ -100,31 +100,6 @@ def holds(wider: pa.Schema, narrower: pa.Schema) -> bool:
         return False
 
 
-def has_map(kind: pa.DataType) -> bool:
-    """Return whether a type is a map, or contains one."""
-    return pa.types.is_map(kind) or any(has_map(kind.field(number).type) for number in range(kind.num_fields))
-
-
-def has_local_time_in_map(kind: pa.DataType, *, is_in_map: bool = False) -> bool:
-    """Return whether a type has a map that contains a time without a zone, of which delta-rs makes no table."""
-    if pa.types.is_timestamp(kind):
-        return is_in_map and kind.tz is None
-    is_in_map = is_in_map or pa.types.is_map(kind)
-    return any(has_local_time_in_map(kind.field(number).type, is_in_map=is_in_map) for number in range(kind.num_fields))
-
-
-def nullable(field: pa.Field) -> pa.Field:
-    """Return a column of whose values any part may be null."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([nullable(each) for each in kind])
-    elif pa.types.is_list(kind):
-        kind = pa.list_(nullable(kind.value_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(kind.key_field, nullable(kind.item_field))
-    return field.with_type(kind).with_nullable(nullable=True)
-
-
 def merge_types(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
     """Return the type that holds values of both, fields by their names; raise `ValueError` where there is none."""
     if one.equals(other):

@@ -23,14 +23,12 @@ from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION
 from ..lake.lake import Lake
 from .delta_log import delta_url
+from .latest_columns import POSITION, SEQUENCE
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, WriterProperties
 
 TREE = "tables/latest"
-FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
-POSITION = ("generation", "_epoch", "_reached", "partition", "offset")
-SEQUENCE = "_sequence"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...core.errors import BadSetting, LakeUnavailable, first_line
+from ...core.errors import LakeUnavailable, first_line
 from ...core.offsets import OffsetRange
-from ...core.tables.latest import Latest, Stretch, refuse_sequence, stretches_of
+from ...core.tables.latest import Latest, Stretch, stretches_of
 from ..lake.lake import Lake
-from .columns_of_table import has_local_time_in_map, has_map, nullable
-from .latest_table import FIELDS, POSITION, SEQUENCE
+from .latest_columns import POSITION, SEQUENCE
 from .sql_text import as_pattern, file_at, literal, quoted
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ SHARES = 16  # of the keys; the check looks at one of them
 NEVER_MS = -(1 << 63)  # before all timestamps
 MEMORY = "1GB"  # of keys and places; the rest of them is on the disk
 BATCH_ROWS, BATCH_BYTES = 8192, 32 * 1024 * 1024  # at most, of what is handed over at a time
-_ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)
 _STRETCHES = pa.schema(
     [
         *((name, pa.int32()) for name in ("_stretch", "_generation", "_partition", "_epoch_of_it")),
@@ -58,37 +56,10 @@ class Inputs:
     changed: Collection[OffsetRange] = ()
     with_present: bool = False
 
-
-def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
-    """Return the columns of a latest table of a decoded one's; raise `BadSetting` for keys or a sequence without an order."""
-    fields = [nullable(decoded.field(name)) for name in FIELDS]
-    key, value = decoded.field("key").type, decoded.field("value").type
-    if has_map(key):
-        raise BadSetting(
-            f"topic {topic} has `latest`, and keys of type {key}: nothing tells which maps are equal; nothing was "
-            "written; decode keys as something else, with `decode.key` in defs.yaml, or take `latest` out of it"
-        )
-    if has_local_time_in_map(value):
-        raise BadSetting(
-            f"topic {topic} has `latest`, and values with a time without a zone in a map: delta-rs makes no table of "
-            "them; nothing was written; decode it as TIMESTAMP or STRING in defs.yaml, or take `latest` out of it"
-        )
-    fields += [pa.field("_deleted", pa.bool_()), pa.field("_epoch", pa.int32()), pa.field("_reached", pa.int64())]
-    if config.sequence:
-        fields.append(pa.field(SEQUENCE, _sequence_type(topic, decoded, config.sequence)))
-    return pa.schema(fields)
-
-
-def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
-    found: pa.DataType = pa.struct([decoded.field("value")])
-    for name in path.split("."):
-        names = [found.field(at).name for at in range(found.num_fields)] if pa.types.is_struct(found) else []
-        if name not in names:
-            raise refuse_sequence(topic, path, f"no field {name} among {', '.join(names) or found}")
-        found = found.field(name).type
-    if not any(is_ordered(found) for is_ordered in _ORDERED):
-        raise refuse_sequence(topic, path, f"type {found}")
-    return found
+    @property
+    def decoded_paths(self) -> Sequence[str]:
+        """The decoded files that are read."""
+        return sorted({each.placed.path for each in (*self.fresh, *self.everything)})
 
 
 class Winners:
@@ -128,10 +99,11 @@ class Winners:
                 decoded += f" UNION ALL SELECT p.* FROM ({present}) p ANTI JOIN changed c ON {lies_in}"
             marked = f"({self._winners(decoded)}) w LEFT JOIN lost l ON w.key IS NOT DISTINCT FROM l.key"
             connection.execute(f"CREATE TEMP TABLE winners AS SELECT w.*, l.key IS NOT NULL AS _forced FROM {marked}")
-            sql, columns = self._fetched(), self._schema
-            if not inputs.with_present:
-                columns = pa.schema([*self._schema, *MARKS])
-            yield connection.sql(sql).to_arrow_reader(self._batch_rows(connection)).cast(columns)
+            names = {name for (name,) in connection.execute("SELECT DISTINCT _file FROM winners").fetchall()}
+            won, stand = ([each for each in paths if _name(each) in names] for paths in (inputs.decoded_paths, inputs.present))
+            columns = self._schema if inputs.with_present else pa.schema([*self._schema, *MARKS])
+            rows = connection.sql(self._fetched(won, stand))
+            yield rows.to_arrow_reader(self._batch_rows(connection, [*won, *stand])).cast(columns)
 
     def find_differences(self, share: int) -> tuple[int, list[tuple[int, int, int]]]:
         """Compare a share of the keys with a recomputation; return how many keys stand, and the places that differ.
@@ -193,10 +165,6 @@ class Winners:
         """
         return self._folder / "columns.parquet"
 
-    @property
-    def _decoded_paths(self) -> set[str]:
-        return {each.placed.path for each in (*self._inputs.fresh, *self._inputs.everything)}
-
     def _files(self, paths: Iterable[str]) -> str:
         files = (literal(as_pattern(str(self._columns))), *(file_at(self._lake, path) for path in sorted(paths)))
         return f"[{', '.join(files)}]"
@@ -242,8 +210,11 @@ class Winners:
         order = ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in self._order)
         return f"SELECT * FROM ({places}) QUALIFY row_number() OVER (PARTITION BY key ORDER BY {order}) = 1"
 
-    def _fetched(self) -> str:
-        """Return the SELECT of all columns of the winners; of those of an update with what is to be done to their keys."""
+    def _fetched(self, won: Collection[str], stand: Collection[str]) -> str:
+        """Return the SELECT of all columns of the winners, which lie in decoded files or in those of the table.
+
+        Of those of an update with what is to be done to their keys.
+        """
         fetched = {name: f"f.{quoted(name)}" for name in self._schema.names}
         stands, marks, gone = dict(fetched), "", ""
         fetched |= {name: f"w.{quoted(name)}" for name in (*self._order, "key")} | {"_deleted": "f.value IS NULL"}
@@ -255,18 +226,17 @@ class Winners:
                 "ANTI JOIN winners w ON l.key IS NOT DISTINCT FROM w.key"
             )
         joined = "JOIN (SELECT * FROM winners WHERE {}_is_decoded) w ON f._file = w._file AND f._row = w._row"
-        rows = f"SELECT {', '.join(_named(fetched))}{marks} FROM ({self._read(self._decoded_paths)}) f {joined.format('')}"
+        rows = f"SELECT {', '.join(_named(fetched))}{marks} FROM ({self._read(won)}) f {joined.format('')}"
         if self._inputs.with_present:
-            present = f"FROM ({self._read(self._inputs.present)}) f {joined.format('NOT ')}"
+            present = f"FROM ({self._read(stand)}) f {joined.format('NOT ')}"
             rows += f" UNION ALL SELECT {', '.join(_named(stands))} {present}"
         return rows + gone
 
-    def _batch_rows(self, connection: duckdb.DuckDBPyConnection) -> int:
-        """Return how many rows are handed over at a time: of wide ones fewer."""
-        files = self._files({*self._decoded_paths, *self._inputs.present})
+    def _batch_rows(self, connection: duckdb.DuckDBPyConnection, paths: Collection[str]) -> int:
+        """Return how many rows of some files are handed over at a time: of wide ones fewer."""
         groups = (
             "SELECT sum(total_uncompressed_size) / max(row_group_num_rows) AS bytes "
-            f"FROM parquet_metadata({files}) GROUP BY file_name, row_group_id HAVING max(row_group_num_rows) > 0"
+            f"FROM parquet_metadata({self._files(paths)}) GROUP BY file_name, row_group_id HAVING max(row_group_num_rows) > 0"
         )
         widest = connection.execute(f"SELECT max(bytes) FROM ({groups})").fetchall()[0][0]
         return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(1, widest or 1))))
@@ -276,12 +246,16 @@ def _named(columns: Mapping[str, str]) -> Iterator[str]:
     return (f"{sql} AS {quoted(name)}" for name, sql in columns.items())
 
 
+def _name(path: str) -> str:
+    return PurePath(path).name
+
+
 def _told(number: int, stretch: Stretch) -> dict[str, object]:
     """Return what DuckDB is told of a stretch."""
     offsets, placed = stretch.offsets, stretch.placed
     return {
         "_stretch": number,
-        "_file_of_it": PurePath(placed.path).name,
+        "_file_of_it": _name(placed.path),
         "_generation": offsets.generation,
         "_partition": offsets.partition,
         "_start": offsets.start,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from ...core.advice import counted
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
 from ...operate.reports import NOT_ASKED, check_broker, trace_row
 from ...orchestration.assets.decoded_checks import check_decoded
-from ...orchestration.assets.latest_asset import RECOMPUTED, audit_latest, share_of
+from ...orchestration.assets.latest_asset import RECOMPUTED, check_share, share_of
 from ...orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
 from ...orchestration.runs.moments import time_text
 from ...resources import Edges
@@ -125,8 +126,8 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     if topic.decode is not None:
         findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
     if topic.latest is not None:
-        config = topic.latest
-        findings.append(looked(RECOMPUTED, lambda: audit_latest(topic.name, config, share_of(seed), edges.latest_tools())))
+        compare = partial(check_share, topic.name, topic.latest, share_of(seed), edges.latest_tools(), may_wait=True)
+        findings.append(looked(RECOMPUTED, compare))
     shown.begin(f"broker and losses of {topic.name}")
     findings.append(looked("broker", lambda: check_broker(topic, edges)))
     is_asked = findings[-1].looked_at != NOT_ASKED

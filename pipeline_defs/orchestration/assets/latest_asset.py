@@ -6,6 +6,7 @@ Its check compares a share of the keys, another one for each run, with a recompu
 import uuid
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -15,23 +16,13 @@ from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
 from ...adapters.tables.latest_winners import MOST_TOLD, SHARES, Inputs, Winners
 from ...adapters.telemetry.openlineage import Derived, telling
 from ...core.command_lines import command
-from ...core.errors import LakeUnavailable
+from ...core.errors import DamagedFile
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
 from ...resources import Edges
-from ...tables.latest import (
-    LatestTools,
-    Updated,
-    find_damage,
-    find_due,
-    find_stretches,
-    place,
-    told_if_unreadable,
-    update,
-    working_folder,
-)
+from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update, working_folder
 from ...topics import Topic
 from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
@@ -148,36 +139,27 @@ def share_of(run_id: str) -> int:
     return zlib.crc32(run_id.encode()) % SHARES
 
 
-def audit_latest(topic: str, config: Latest, share: int, tools: LatestTools) -> Finding:
-    """Compare a share of the keys as `check_share` does; that ranges wait for the next update is no violation."""
-    due = find_due(topic, config, tools.decodings)
-    if due.has_work and (due.standing is None or not due.standing.damage):
-        return Finding(RECOMPUTED, f"nothing, as {due.waiting} decoded ranges wait for the next update", ())
-    return check_share(topic, config, share, tools)
-
-
-def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> Finding:
+def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, may_wait: bool = False) -> Finding:
     """Find the winners of a share of the keys anew, unseen, and name what differs.
 
-    Where the table is behind the decoded one there is nothing to compare with: it says so, and does not pass.
+    Where the table is behind the decoded one there is nothing to compare with: it says so, and passes only where it `may_wait`.
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
+    if may_wait and due.has_work and (due.standing is None or not due.standing.damage):
+        return Finding(RECOMPUTED, f"nothing, as {due.waiting} decoded ranges wait for the next update", ())
     if due.standing is None:
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
     if due.has_work:
         waits = due.why_anew or f"{due.waiting} ranges were decoded since"
         return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
-    placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
-    inputs = Inputs(find_stretches(placed, placed, tools.lake), present=[*due.standing.files])
     attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake
+    placed = place(due.decoded, lake.recent(topic).log.epoch_of)
+    inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.standing.files])
     try:
-        with working_folder(attempt, lake) as folder, told_if_unreadable(inputs, placed, lake):
+        with working_folder(attempt, lake) as folder, told_if_unreadable(inputs, replace(due, placed=placed), lake):
             keys, wrong = Winners(lake, inputs, due.standing.schema, config, folder).find_differences(share)
-    except LakeUnavailable:
-        damage = find_damage(due, lake)
-        if damage is None:
-            raise
-        text = f"latest/{topic} is broken: {damage}; `{command('latest', topic, '--rebuild')}` makes it anew"
+    except DamagedFile as error:
+        text = f"latest/{topic} is broken: {error}; `{command('latest', topic, '--rebuild')}` makes it anew"
         return Finding(RECOMPUTED, what, (text,))
     first = ", ".join(map(str, wrong[:3]))
     number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"

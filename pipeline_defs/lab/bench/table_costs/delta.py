@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ....adapters.tables.latest_table import FIELDS
+from ....adapters.tables.latest_columns import FIELDS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
