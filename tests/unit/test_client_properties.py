@@ -156,9 +156,8 @@ def test_what_offsetlake_sets_itself_is_refused(key: str) -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(BadSetting, match=r"group\.id.*ssl\.engine\.factory\.class.*OAUTHBEARER"):
         parse(sasl_mechanism="OAUTHBEARER", group_id="x", ssl_engine_factory_class="y")
-    assert all(name in str(caught.value) for name in ("OAUTHBEARER", "group.id", "ssl.engine.factory.class"))
 
 
 def test_no_value_of_ours_shows_a_secret() -> None:
@@ -171,30 +170,25 @@ def test_no_value_of_ours_shows_a_secret() -> None:
     assert str(properties) == "SASL_SSL (PLAIN)"
 
 
-def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_path: Path) -> None:
-    """Ours stand last; how much is polled at once may be chosen."""
+((READ,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
+
+
+def test_spark_is_told_what_the_file_says(tmp_path: Path) -> None:
+    """How much is polled at once may be chosen."""
     values = {**PLAIN, "kafka.x": "1", "client.id": "me", "max.poll.records": "7", "schema.registry.ssl.ca.location": "/x"}
     access = read_access(write_properties(tmp_path / "c.properties", values))
-    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
-    plain, secured = (
-        kafka_options("b:1", read, "read_committed", group="g"),
-        kafka_options("b:1", read, "read_committed", access, group="g"),
-    )
+    secured = kafka_options("b:1", READ, "read_committed", access, group="g")
     assert secured["kafka.sasl.jaas.config"] == PLAIN["sasl.jaas.config"]
     assert (secured["kafka.client.id"], secured["kafka.max.poll.records"]) == ("me", "7")
     assert not any("schema.registry" in key for key in secured)
-    assert {key: secured[key] for key in plain if key not in KAFKA_OPTIONS} == {
-        key: value for key, value in plain.items() if key not in KAFKA_OPTIONS
-    }
 
 
 def test_what_boundaries_rest_on_is_set_last() -> None:
-    """Whatever a file says that was not refused."""
-    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
-    plain = kafka_options("b:1", read, "read_committed", group="g")
+    """Whatever a file says that was not refused; its word counts where ours says only how much is polled."""
+    plain = kafka_options("b:1", READ, "read_committed", group="g")
     forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
     assert "forged" in forged.spark().values(), "the fault"
-    options = kafka_options("b:1", read, "read_committed", forged, group="g")
+    options = kafka_options("b:1", READ, "read_committed", forged, group="g")
     assert {key for key in plain if options[key] != plain[key]} == {key for key in KAFKA_OPTIONS if key.startswith("kafka.")}
 
 
@@ -226,19 +220,12 @@ def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
     key, certificate = authority.issue("client", password=KEY_PASSWORD)
     (tmp_path / "client.pem").write_text(f"some words\n{certificate}{key}")
     common = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
+    common |= {"ssl.truststore.certificates": authority.certificate.replace("\n", " "), "ssl.key.password": KEY_PASSWORD}
+    common |= {"ssl.endpoint.identification.algorithm": "", "ssl.enabled.protocols": "TLSv1.3"}
     by_file = {"ssl.keystore.location": str(tmp_path / "client.pem")}
     inline = {"ssl.keystore.key": key.replace("\n", " "), "ssl.keystore.certificate.chain": certificate.replace("\n", "")}
     for number, given in enumerate((by_file, inline)):
-        values = (
-            common
-            | given
-            | {
-                "ssl.truststore.certificates": authority.certificate.replace("\n", " "),
-                "ssl.key.password": KEY_PASSWORD,
-                "ssl.endpoint.identification.algorithm": "",
-                "ssl.enabled.protocols": "TLSv1.3",
-            }
-        )
+        values = common | given
         context = read_access(write_properties(tmp_path / f"{number}", values)).tls
         assert context is not None
         assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "a"),),)]
@@ -323,8 +310,8 @@ def test_the_setting_is_a_path_and_all_that_settings_show_of_it(tmp_path: Path) 
 
 def test_passwords_of_the_tests_are_as_hard_as_they_come(tmp_path: Path) -> None:
     """What a properties file and a JAAS entry must escape comes back as it was."""
-    for secret in SECRETS:
+    for number, secret in enumerate(SECRETS):
         values = PLAIN | {"sasl.jaas.config": jaas("PLAIN", secret)}
-        path = write_properties(tmp_path / str(SECRETS.index(secret)), values)
+        path = write_properties(tmp_path / str(number), values)
         assert read_access(path).kafka_python()["sasl_plain_password"] == secret
         assert javaproperties.loads(path.read_text("latin-1")) == values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -24,13 +23,8 @@ FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1"
 NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\n", "[/b]\x1b[31m")
 
 
-def commands_of_topics() -> Iterator[tuple[str, click.Parameter]]:
-    """Yield each command that takes a topic, with the parameter that it is."""
-    for name, found in sorted(cli.commands.items()):
-        yield from ((name, each) for each in found.params if each.name in {"topic", "topics"})
-
-
-TAKING = dict(commands_of_topics())
+# each command that takes a topic, with the parameter that it is
+TAKING = {name: each for name in sorted(cli.commands) for each in cli.commands[name].params if each.name in {"topic", "topics"}}
 
 
 def typed(command: str, topic: str) -> list[str]:
@@ -127,13 +121,8 @@ def test_a_command_that_is_told_works_as_it_stands(topic: str) -> None:
 
 
 TOLD = [
-    ("plan", ()),
-    ("plan", ("--apply --through-end",)),
-    ("land", ("--pending",)),
-    ("losses", ()),
-    ("accept-loss", ("0-0-1",)),
-    ("land", ("--key", "0-0-1")),
-    ("latest", ("--rebuild",)),
+    *(("plan", ()), ("plan", ("--apply --through-end",)), ("land", ("--pending",)), ("land", ("--key", "0-0-1"))),
+    *(("losses", ()), ("accept-loss", ("0-0-1",)), ("latest", ("--rebuild",))),
 ]
 
 
