@@ -29,7 +29,6 @@ from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
-from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
@@ -49,15 +48,14 @@ MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away,
 GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
 
-def write_step(lake: Lake, topic: str) -> Path:
-    """Plan two ranges of a topic, and return the file that says so."""
-    log = World()
-    log.grow(0, 20)
-    step = plan(LogState(), dataclasses.replace(log.observe(LogState()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
+def write_step(lake: Lake, topic: str, end: int = 20) -> Path:
+    """Plan two ranges of a topic, or what comes next up to an end, and return the file of its first step."""
+    log, log_state = World(), lake.read_plan_log(topic).state
+    log.grow(0, end)
+    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic=topic), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and lake.commit_step(step)
     assert isinstance(lake.store, DiskStore)
-    (file,) = (lake.store.folder / "plan" / topic).rglob("*.json")
-    return file
+    return min((lake.store.folder / "plan" / topic).rglob("*.json"))
 
 
 @pytest.fixture
@@ -103,8 +101,8 @@ def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instan
     assert families["offsetlake_topic_error"] == {("damaged", "broken_plan_log"): 1, ("orders", "broker_unavailable"): 1}
     assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
     assert families["offsetlake_ranges"]["orders", "0", "pending"] == 2
-    assert families["offsetlake_planned_offset"]["orders", "0"] == 20
-    assert families["offsetlake_landed_offset"]["orders", "0"] == 0
+    offsets = [families[f"offsetlake_{name}_offset"]["orders", "0"] for name in ("planned", "landed")]
+    assert offsets == [20, 0]
     assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
 
 
@@ -226,11 +224,7 @@ def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
 def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges: Edges, instance: dg.DagsterInstance) -> None:
     """[R-2] Planning needs the end of the log alone, yet the whole of it is held; the control asks the broker."""
     first = write_step(edges.lake, "held")
-    log = World()
-    log.grow(0, 40)
-    log_state = edges.lake.read_plan_log("held").state
-    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic="held"), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None and edges.lake.commit_step(step)
+    write_step(edges.lake, "held", 40)
     with pytest.raises(BrokerUnavailable):
         run_tick(Topic("held", Policy()), instance, edges)
     first.write_text("{}")
@@ -238,16 +232,7 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges
         run_tick(Topic("held", Policy()), instance, Edges(edges.settings, kafka_timeout_seconds=0.2))
 
 
-STRAY = [
-    "x.json",
-    "00000000000000000000.json.swp",
-    "backup/00000000000000000000.json",
-    "00000000000000000000 (1).json",
-    "1.json",
-]
-
-
-@pytest.mark.parametrize("name", STRAY)
+@pytest.mark.parametrize("name", ["x.json", f"{0:020d}.json.swp", f"backup/{0:020d}.json", f"{0:020d} (1).json", "1.json"])
 def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edges: Edges, name: str) -> None:
     """What could be a step is not passed over. The control is the other topic."""
     assert isinstance(edges.lake.store, DiskStore)

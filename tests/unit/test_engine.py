@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import grpc
 import pytest
@@ -39,11 +39,6 @@ from pipeline_defs.core.login.client_properties import ClientProperties, Login, 
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support.world import PATIENCE_SECONDS, World
-
-LOGINS = (
-    Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
-    Access(ClientProperties("SSL", tls=Tls(key=Pem("ssl.keystore.location", "/k.pem")))),
-)
 
 
 class Answering(grpc.GenericRpcHandler):
@@ -115,11 +110,7 @@ def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(deaf: Deaf, 
 def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
-
-    def refuse(url: str) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    asker = Engine(lambda: deaf.url, refuse)
+    asker = Engine(lambda: deaf.url, Mock(side_effect=error_of(errno.EROFS)))
     asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
     outcomes: list[Exception] = []
 
@@ -184,6 +175,14 @@ def own_server(fingerprint: str = "f") -> Server:
     return Server(1, "hush-4711", me, me, time.time(), fingerprint, "4")
 
 
+def write_state(folder: Path, server: Server) -> None:
+    spark_server.write_private(folder / spark_server.STATE, dataclasses.asdict(server))
+
+
+def error_of(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
 def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] What it has started is used; where there is nothing, who waits is told soon whom for; a server ends as ever."""
     monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
@@ -191,7 +190,7 @@ def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypa
     with pytest.raises(EngineUnavailable, match=told):
         spark_server.start_server(held, {}, "f")
     server = own_server()
-    spark_server.write_private(held / spark_server.STATE, dataclasses.asdict(server))
+    write_state(held, server)
     assert spark_server.start_server(held, {}, "f") == server
     with pytest.raises(EngineUnavailable, match=told):
         spark_server.start_server(held, {}, "another")
@@ -240,12 +239,10 @@ def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
     """[R-77] What was to be done is tried again within ten; by Spark's defaults it takes minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    def seconds(policy: DefaultPolicy) -> float:
-        state = policy.to_state()
-        return sum(iter(state.next_attempt, None)) / 1000
-
-    assert seconds(DefaultPolicy(**RETRIES)) < 5
-    assert seconds(DefaultPolicy()) > 60, "the control"
+    ours, theirs = (
+        sum(iter(policy.to_state().next_attempt, None)) / 1000 for policy in (DefaultPolicy(**RETRIES), DefaultPolicy())
+    )
+    assert ours < 5 and theirs > 60, "theirs is the control"
 
 
 def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
@@ -266,9 +263,17 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
     assert ended == [url], "the control: nobody listens any more, so nothing is there to be ended"
 
 
-@pytest.mark.parametrize("login", LOGINS, ids=["password", "key"])
-def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [
+        ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711")),
+        ClientProperties("SSL", tls=Tls(key=Pem("ssl.keystore.location", "/k.pem"))),
+    ],
+    ids=["password", "key"],
+)
+def test_a_login_goes_to_another_machine_through_tls_alone(properties: ClientProperties) -> None:
     """[R-79] It travels with each plan. The controls: loopback, TLS, a token, which goes through TLS only, and no login."""
+    login = Access(properties)
     for url in ("sc://spark.example:15002", "sc://10.0.0.7", "sc://spark.example:1/;use_ssl=false"):
         with pytest.raises(BadSetting, match=r"the Kafka login would travel in the clear to the Spark at ") as caught:
             Spark(RemoteEngine(url), "broker:9092", login)
@@ -307,7 +312,10 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(tmp_path: Path
     assert not log.exists()
 
 
-def break_folder(folder: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
+def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
+    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
+    folder = tmp_path / "engine"
     if how == "a file":
         folder.write_text("")
     elif how == "a pipe":
@@ -317,13 +325,6 @@ def break_folder(folder: Path, how: str) -> None:
         folder.symlink_to(folder.with_name("nothing"))
     else:
         (folder / how / "something").mkdir(parents=True)
-
-
-@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
-def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
-    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
-    folder = tmp_path / "engine"
-    break_folder(folder, how)
     with pytest.raises(EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"):
         spark_server.start_server(folder, {}, "f")
 
@@ -331,14 +332,11 @@ def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] It is full, read-only or another's: no bare error of the system."""
-
-    def refuse(path: Path, document: object) -> None:
-        raise OSError(number, os.strerror(number), str(path))
-
+    refuse = Mock(side_effect=error_of(number))
     monkeypatch.setattr(spark_server, "write_private", refuse)
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.start_server(tmp_path, {}, "f")
-    monkeypatch.setattr(spark_server, "stop_process", lambda *_: refuse(tmp_path, None))
+    monkeypatch.setattr(spark_server, "stop_process", refuse)
     (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.stop_server(tmp_path)
@@ -359,12 +357,8 @@ def test_a_disk_that_is_read_only_keeps_no_server_running(
 ) -> None:
     """[R-77] What is to be stopped is stuck, and may be so by that very disk; that its state stays is told."""
     server = dataclasses.replace(own_server(), process=sleeper, jvm=sleeper)
-    spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
-
-    def refuse(path: Path, missing_ok: bool) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "unlink", refuse)
+    write_state(tmp_path, server)
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=error_of(errno.EROFS)))
     with pytest.raises(EngineUnavailable, match=r"cannot be used: .*Read-only"):
         spark_server.stop_server(tmp_path, 1)
     assert not sleeper.is_running()
@@ -385,33 +379,30 @@ def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
     os.kill(sleeper.pid, signal.SIGSTOP)
     for process in (own.process, Process(own.process.pid, "another")):
         server = dataclasses.replace(own, process=process, jvm=sleeper)
-        spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+        write_state(tmp_path, server)
         assert spark_server.start_server(tmp_path, {}, "another") == own
     assert running == [True, False]
 
 
-class Hanging:
-    """A session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
+def hanging(jvm: subprocess.Popen[bytes]) -> Any:
+    """Return a session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
 
-    def __init__(self, jvm: subprocess.Popen[bytes]) -> None:
-        self._jvm_process = jvm
-        self.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
-        connect = self.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService
-        connect.listActiveExecutions.side_effect = self.stop
-
-    def stop(self) -> None:
-        self._jvm_process.wait(PATIENCE_SECONDS)
+    def wait() -> None:
+        jvm.wait(PATIENCE_SECONDS)
         raise Py4JError("gone")
+
+    context = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
+    context._jvm.org.apache.spark.sql.connect.service.SparkConnectService.listActiveExecutions.side_effect = wait
+    return SimpleNamespace(sparkContext=context, stop=wait)
 
 
 @pytest.mark.parametrize("ask", ["watch", "stop"])
 def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Where it is to go, no client is left to notice that."""
-    monkeypatch.setattr(spark_serving, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(spark_serving, "HANG_SECONDS", 0.1)
-    monkeypatch.setattr(spark_serving, "JVM_END_SECONDS", 0.1)
+    for name in ("WATCH_SECONDS", "HANG_SECONDS", "JVM_END_SECONDS"):
+        monkeypatch.setattr(spark_serving, name, 0.1)
     with subprocess.Popen(["sleep", "600"]) as jvm:
-        session: Any = Hanging(jvm)
+        session = hanging(jvm)
         try:
             if ask == "watch":
                 spark_serving._watch(tmp_path, own_server(), session, threading.Event(), Limits())
@@ -438,19 +429,17 @@ def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkey
     make_work = spark_serving._make_work
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as jvm:
         monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(proc=jvm))
-        monkeypatch.setattr(spark_serving, "_describe", lambda *_: own_server())
-        monkeypatch.setattr(spark_serving, "_open_port", lambda *_: (None, 1))
-        monkeypatch.setattr(spark_serving, "_stop", lambda *_: None)
-        monkeypatch.setattr(spark_serving, "_watch", lambda *_: None)
+        answers = {"_describe": own_server(), "_open_port": (None, 1), "_stop": None, "_watch": None}
+        for name, answer in answers.items():
+            monkeypatch.setattr(spark_serving, name, Mock(return_value=answer))
 
         def refuse(*_: object) -> None:
             make_work(tmp_path)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise error_of(errno.ENOSPC)
 
         monkeypatch.setattr(spark_serving, failing, refuse)
-        spark_server.write_private(
-            tmp_path / "request-1.json", {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
-        )
+        request = {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
+        spark_server.write_private(tmp_path / "request-1.json", request)
         with pytest.raises(OSError, match="No space"):
             spark_serving.serve(tmp_path, "request-1.json")
         assert jvm.poll() == 0
@@ -470,8 +459,7 @@ def test_a_starter_takes_no_server_that_another_has_begun_to_start(
         assert not torn.exists()
         (request,) = tmp_path.glob("*.json")
         assert json.loads(request.read_text())["fingerprint"] == "f" and command[-1] == request.name
-        state = dataclasses.asdict(own_server("another's"))
-        spark_server.write_private(tmp_path / spark_server.STATE, state)
+        write_state(tmp_path, own_server("another's"))
         return sleeper
 
     monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
@@ -503,16 +491,11 @@ def test_a_server_takes_the_letters_of_paths_for_what_they_are(
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    environments: list[dict[str, str]] = []
-
-    def spawn(command: list[str], environment: dict[str, str], **_: object) -> None:
-        environments.append(environment)
-        raise PermissionError
-
+    spawn = Mock(side_effect=PermissionError)
     monkeypatch.setattr(spark_server, "spawn_process", spawn)
     with pytest.raises(EngineUnavailable):
         spark_server.start_server(tmp_path, {}, "f")
-    assert environments[0].get("LC_ALL") == lc_all
+    assert spawn.call_args.kwargs["environment"].get("LC_ALL") == lc_all
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -520,9 +503,8 @@ TRACEBACK = """Traceback (most recent call last):
     serve(Path(sys.argv[1]).absolute())
 pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited.
 """
-HEAP = "Invalid maximum heap size: -Xmx4x"
-
-
+HEAP, NO_VM = "Invalid maximum heap size: -Xmx4x", "Error occurred during initialization of VM"
+IN_USE = "java.net.BindException: in use"
 FULL = "java.io.IOException: No space left on device"
 GOES_ON = "and the next run goes on"
 ROOM = f"make room on that disk, {GOES_ON} (`offsetlake sweep --apply` deletes what dead attempts left)"
@@ -533,16 +515,8 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
     ("said", "free", "why"),
     [
         (f"{HEAP}\nError: Could not create\n{TRACEBACK}", 1, f"{HEAP} | Error: Could not create"),
-        (
-            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
-            1,
-            "java.net.BindException: in use | Caused by: a",
-        ),
-        (
-            f"Error occurred during initialization of VM\nConflicting collectors\n{TRACEBACK}",
-            1,
-            "Error occurred during initialization of VM: Conflicting collectors",
-        ),
+        (f"{IN_USE}\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}", 1, f"{IN_USE} | Caused by: a"),
+        (f"{NO_VM}\nConflicting collectors\n{TRACEBACK}", 1, f"{NO_VM}: Conflicting collectors"),
         (f"killed\n{TRACEBACK}", 1, "killed"),
         (TRACEBACK, 1, TRACEBACK.splitlines()[-1]),
         ("", 1, "it said nothing"),
@@ -586,7 +560,7 @@ def test_what_a_command_says_of_spark_was_asked(
         said = CliRunner().invoke(command.status, list(arguments))
         return said.exit_code, said.stdout
 
-    spark_server.write_private(settings.engine_folder / spark_server.STATE, dataclasses.asdict(server))
+    write_state(settings.engine_folder, server)
     code, said = ask()
     assert code == 1 and "serves nobody" in said
     code, said = ask("--json")

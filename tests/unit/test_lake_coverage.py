@@ -45,15 +45,19 @@ def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     return Manifest(TOPIC, offsets, replace(file, bytes=len(CONTENT)), (), provenance(offsets))
 
 
+def land(lake: Lake) -> None:
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    lake.publish(manifest)
+
+
 def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
     return lake.coverage(TOPIC).states()[offsets]
 
 
 def test_of_an_idle_topic_only_the_lists_are_read(lake: Lake) -> None:
     """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
-    manifest = stage(lake, FIRST)
-    lake.commit_manifest(manifest)
-    lake.publish(manifest)
+    land(lake)
     assert lake.coverage(TOPIC) is lake.coverage(TOPIC)
 
 
@@ -80,9 +84,7 @@ def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(l
 
 
 def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
-    manifest = stage(lake, FIRST)
-    lake.commit_manifest(manifest)
-    lake.publish(manifest)
+    land(lake)
     assert lake.coverage(TOPIC).manifests[FIRST].revision == 0
     newer = replace(stage(lake, FIRST, "b"), revision=1)
     lake.commit_manifest(newer)
