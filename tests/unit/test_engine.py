@@ -79,11 +79,9 @@ class Deaf(Answering):
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
-    for module, name, seconds in (
-        *((engine, "GREETING_SECONDS", 0.1), (engine, "SILENT_SECONDS", 0.1), (engine, "WATCH_SECONDS", 0.05)),
-        (spark_session, "FAREWELL_SECONDS", 1.0),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    for name in ("GREETING_SECONDS", "SILENT_SECONDS", "WATCH_SECONDS"):
+        monkeypatch.setattr(engine, name, 0.1)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     with Deaf() as found:
         yield found
 
@@ -304,12 +302,10 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(tmp_path: Path
     log = tmp_path / "log"
     spark_server.begin_anew_if_long(log)
     log.write_text("0123456789")
-    monkeypatch.setattr(spark_server, "LOG_BYTES", 10)
-    spark_server.begin_anew_if_long(log)
-    assert log.read_text() == "0123456789"
-    monkeypatch.setattr(spark_server, "LOG_BYTES", 9)
-    spark_server.begin_anew_if_long(log)
-    assert not log.exists()
+    for most, left in ((10, ["0123456789"]), (9, [])):
+        monkeypatch.setattr(spark_server, "LOG_BYTES", most)
+        spark_server.begin_anew_if_long(log)
+        assert [file.read_text() for file in tmp_path.iterdir()] == left
 
 
 @pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
@@ -556,21 +552,18 @@ def test_what_a_command_says_of_spark_was_asked(
     settings.engine_folder.mkdir()
     server = dataclasses.replace(own_server(), port=listener.getsockname()[1], since=time.time() + 86_400)
 
-    def ask(*arguments: str) -> tuple[int, str]:
+    def ask(code: int, *arguments: str) -> str:
         said = CliRunner().invoke(command.status, list(arguments))
-        return said.exit_code, said.stdout
+        assert said.exit_code == code
+        return said.stdout
 
     write_state(settings.engine_folder, server)
-    code, said = ask()
-    assert code == 1 and "serves nobody" in said
-    code, said = ask("--json")
-    assert code == 1 and json.loads(said) == {"running": True, "answers": False, **server.facts}
+    assert "serves nobody" in ask(1)
+    assert json.loads(ask(1, "--json")) == {"running": True, "answers": False, **server.facts}
     monkeypatch.setattr(command, "find_silence", lambda url: None)
-    code, said = ask()
-    assert code == 0 and "for 0 s" in said
+    assert "for 0 s" in ask(0)
     settings = dataclasses.replace(settings, engine="in-process")
-    code, said = ask("--json")
-    assert code == 1 and json.loads(said) == {"running": False, "engine": "in-process"}
+    assert json.loads(ask(1, "--json")) == {"running": False, "engine": "in-process"}
 
 
 def test_an_error_of_pythons_in_a_worker_is_told_by_type_and_place() -> None:

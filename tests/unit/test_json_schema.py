@@ -13,7 +13,7 @@ from pipeline_defs.adapters.formats.json.json_checks import find_violation, open
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
 
-COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
+COLUMNS: list[tuple[Any, str]] = [
     ({"type": "string"}, "STRING"),
     ({"type": "integer"}, "BIGINT"),
     ({"type": "number", "minimum": 0}, "DOUBLE"),
@@ -56,11 +56,8 @@ def test_a_schema_within_itself_ends_as_text() -> None:
     """Beside it the same schema twice, which is no loop."""
     node = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
     assert columns_of(node, {}) == "STRUCT<`next`: STRING, `n`: BIGINT>"
-    both = {
-        "type": "object",
-        "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}},
-        "$defs": {"n": {"type": "integer"}},
-    }
+    twice = dict.fromkeys("ab", {"$ref": "#/$defs/n"})
+    both = {"type": "object", "properties": twice, "$defs": {"n": {"type": "integer"}}}
     assert columns_of(both, {}) == "STRUCT<`a`: BIGINT, `b`: BIGINT>"
 
 
@@ -74,9 +71,7 @@ def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fet
     schema = json.dumps({"properties": {"to": {"$ref": "place.json"}, "n": {"maximum": 9}}, "required": ["n"]})
     validator = open_checker(schema, (("place.json", json.dumps(PLACE)),))
     assert find_violation(validator, b'{"n": 1, "to": {"city": "Rome"}}') is None
-    said = find_violation(validator, b'{"n": 10, "to": {"city": 1}}')
-    assert said is not None
-    assert set(said.split("; ")) == {
+    assert set(str(find_violation(validator, b'{"n": 10, "to": {"city": 1}}')).split("; ")) == {
         "at /n: not as maximum 9 says (/properties/n/maximum)",
         "at /to/city: expected string, found integer (/properties/city/type)",
     }
@@ -191,10 +186,12 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
     """Of one beyond DOUBLE a checker would be told that it is null, and allow it where null is."""
     maybe = open_checker('{"type": ["null", "string"]}', ())
     assert find_violation(maybe, b"null") is None
-    assert [find_violation(maybe, body) for body in (b"1e400", b"-1e400", b"NaN")] == [
-        *["it cannot be checked: a number is beyond DOUBLE"] * 2,
-        "it cannot be checked: NaN is no JSON",
-    ]
+    for body, why in (
+        (b"1e400", "a number is beyond DOUBLE"),
+        (b"-1e400", "a number is beyond DOUBLE"),
+        (b"NaN", "NaN is no JSON"),
+    ):
+        assert find_violation(maybe, body) == f"it cannot be checked: {why}"
     assert find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"
 
 
