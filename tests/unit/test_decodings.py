@@ -83,12 +83,10 @@ def test_a_file_that_is_gone_before_the_commit_is_not_committed(topic: DecodedTo
 def test_columns_that_are_gone_are_one_clear_error(topic: DecodedTopic) -> None:
     topic.put(RANGE, numbered(RANGE, "abc"))
     shutil.rmtree(folder(topic) / "_schemas")
-    decodings = Decodings(topic.lake)
-    other = topic.put
     topic.value_type = pa.struct([("m", pa.int64())])
     with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
-        other(NEXT, {10: ("k", {"m": 1})})
-    assert set(decodings.read(topic.name)) == {RANGE}
+        topic.put(NEXT, {10: ("k", {"m": 1})})
+    assert set(Decodings(topic.lake).read(topic.name)) == {RANGE}
 
 
 def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(topic: DecodedTopic) -> None:

@@ -111,9 +111,8 @@ def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> No
     """Its parent is the decoded asset as a whole: a day may come from any range."""
     topic = read(f"{DECODE}days: {{start: 2013-01-01}}")
     defs = build_days(topic, "/srv/lake")
-    (asset,) = defs.assets or []
-    assert isinstance(asset, dg.AssetSpec)
-    spec = asset
+    (spec,) = defs.assets or []
+    assert isinstance(spec, dg.AssetSpec)
     (dependency,) = spec.deps
     assert (spec.key, dependency.asset_key) == (topic.days_key, topic.decoded_key)
     assert isinstance(dependency.partition_mapping, dg.AllPartitionMapping)
