@@ -97,19 +97,15 @@ def test_a_reader_cannot_have_what_spark_has_no_columns_for_and_a_writer_can() -
 
 
 def test_subjects_are_named_as_confluents_clients_name_them() -> None:
-    from confluent_kafka.schema_registry import (
-        record_subject_name_strategy,
-        topic_record_subject_name_strategy,
-        topic_subject_name_strategy,
-    )
+    from confluent_kafka import schema_registry
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     record = record_name(CITY)
     theirs = {
-        None: topic_subject_name_strategy,
-        "topic_name": topic_subject_name_strategy,
-        "record_name": record_subject_name_strategy,
-        "topic_record_name": topic_record_subject_name_strategy,
+        None: schema_registry.topic_subject_name_strategy,
+        "topic_name": schema_registry.topic_subject_name_strategy,
+        "record_name": schema_registry.record_subject_name_strategy,
+        "topic_record_name": schema_registry.topic_record_subject_name_strategy,
     }
     assert record == "geo.City"
     for column in (MessageField.KEY, MessageField.VALUE):

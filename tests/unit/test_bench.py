@@ -215,9 +215,7 @@ def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], na
     assert f"{named} cannot be given with --part; nothing was started" in result.output
 
 
-def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_waits_until_the_first_look_that_sees_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
     traffic = topics_cost._Traffic(["t"], topics_cost.TopicsProfile(), counts_from=100.0)
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
@@ -277,9 +275,7 @@ def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a
     assert state.places() == {(0, 3), (0, 5), (0, 6)}
 
 
-def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
     names = {"json_to_landing": "derived.json_to_landing", "avro_to_landing": "derived.avro_to_landing"}
     figures = {aim: spread([value]) for aim, value in values.items()}
@@ -362,9 +358,7 @@ def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() ->
 
 
 @pytest.mark.parametrize(("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")])
-def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
-    name: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_said_to_start_where_settings_are_wrong(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control is a drill that begins."""
     said = StringIO()
     monkeypatch.setattr("pipeline_defs.lab.cli.drill.ERRORS", Console(file=said, force_terminal=True))

@@ -83,7 +83,7 @@ def test_a_stdout_that_is_closed_is_one_message(tmp_path: Path) -> None:
     assert "output_unwritable: stdout cannot be written: it is closed" in ended.stderr
 
 
-def test_an_error_of_the_system_that_is_not_of_the_output_is_not_taken_for_one(
+def test_another_error_of_the_system_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=OSError(28, "No space left on device")))
@@ -92,9 +92,7 @@ def test_an_error_of_the_system_that_is_not_of_the_output_is_not_taken_for_one(
     assert "output_unwritable" not in capfd.readouterr().err
 
 
-def test_what_dagster_calls_beta_is_not_said_to_users(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_dagster_calls_beta_is_not_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Hundreds of lines before the result of `land`; any other warning is shown: the control."""
 
     def warn(_: str) -> str:

@@ -212,9 +212,7 @@ def has_ended(pid: Path) -> bool:
     return found is None or not found.is_running()
 
 
-def test_a_jvm_that_never_reports_is_given_up_and_ended(
-    mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jvm_that_never_reports_is_ended(mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
     with pytest.raises(EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "):
@@ -243,9 +241,7 @@ def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
     assert ours < 5 and theirs > 60, "theirs is the control"
 
 
-def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_stuck_is_ended(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Who asks a frozen server would wait for ever; nobody but its clients notices."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
@@ -282,9 +278,7 @@ def test_a_login_goes_to_another_machine_through_tls_alone(properties: ClientPro
     Spark(Engine(lambda: "sc://localhost:1"), "broker:9092", login)
 
 
-def test_a_remote_that_nobody_answers_at_is_told_at_once_and_nothing_is_started(
-    listener: socket.socket, tmp_path: Path
-) -> None:
+def test_a_remote_that_nobody_answers_at_is_told_at_once(listener: socket.socket, tmp_path: Path) -> None:
     """[R-77] Who names a cluster does not land on this machine instead."""
     url = f"sc://localhost:{listener.getsockname()[1]}"
     listener.close()
@@ -348,9 +342,7 @@ def sleeper() -> Iterator[Process]:
         child.kill()
 
 
-def test_a_disk_that_is_read_only_keeps_no_server_running(
-    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_disk_keeps_no_server_running(sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] What is to be stopped is stuck, and may be so by that very disk; that its state stays is told."""
     server = dataclasses.replace(own_server(), process=sleeper, jvm=sleeper)
     write_state(tmp_path, server)

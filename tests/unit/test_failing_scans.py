@@ -245,9 +245,7 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
     assert ("a", "c") in spark.jobs, "the control: these two are"
 
 
-def test_what_one_topic_still_owes_is_not_swept_with_what_another_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-58] Both stage below the same attempt: a committed range whose publishing failed is rolled forward by the next run."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
     publish = Lake.publish

@@ -161,10 +161,8 @@ def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: Shar
     assert len(failing.recent(TOPIC).log.ranges) <= 4 and failing.recent(TOPIC).pending() == []
 
 
-def test_what_waits_in_a_row_is_listed_and_not_looked_up_one_by_one(
-    failing: SharedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-96] In an object store that is one request for up to a thousand names."""
+def test_what_waits_in_a_row_is_listed_at_once(failing: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-96] And not looked up one by one: in an object store that is one request for up to a thousand names."""
     asked: dict[str, int] = {"find": 0, "find_in_row": 0}
     fresh = failing.again()
     for name in asked:

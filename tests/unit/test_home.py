@@ -94,9 +94,7 @@ def test_a_file_that_came_with_a_moved_folder_is_refused(project: Path, tmp_path
     check_home(linked)
 
 
-def test_a_project_whose_home_the_environment_moved_goes_on_without_that(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_the_environment_moved_is_kept(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next shell: `.env` names both. The control is one that names the default home of another folder alone."""
     (project / ".env").unlink()
     shared = tmp_path / "elsewhere" / ".offsetlake"

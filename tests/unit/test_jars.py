@@ -59,9 +59,8 @@ def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[st
     )
 
 
-def test_without_java_nothing_is_resolved_and_nothing_is_left(
-    tmp_path: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("pins")
+def test_without_java_nothing_is_resolved_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaUnusable, match="no Java found"):

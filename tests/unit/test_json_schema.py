@@ -56,7 +56,7 @@ def test_a_schema_within_itself_ends_as_text() -> None:
     """Beside it the same schema twice, which is no loop."""
     node = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
     assert columns_of(node, {}) == "STRUCT<`next`: STRING, `n`: BIGINT>"
-    twice = dict.fromkeys("ab", {"$ref": "#/$defs/n"})
+    twice = {name: {"$ref": "#/$defs/n"} for name in "ab"}
     both = {"type": "object", "properties": twice, "$defs": {"n": {"type": "integer"}}}
     assert columns_of(both, {}) == "STRUCT<`a`: BIGINT, `b`: BIGINT>"
 

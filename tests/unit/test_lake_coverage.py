@@ -106,9 +106,7 @@ def test_a_manifest_that_another_took_the_place_of_is_seen_by_who_wrote_it(lake:
     assert lake.coverage(TOPIC).manifests == {FIRST: other}
 
 
-def test_a_process_that_stands_still_with_the_lock_holds_nobody_up_for_ever(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stands_still_with_the_lock_holds_nobody_up(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-60] What is published is published without it; else whoever waits is told, and publishes when it is gone."""
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.05)
     first, second = stage(lake, FIRST), stage(lake, SECOND)
