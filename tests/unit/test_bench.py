@@ -24,23 +24,13 @@ from rich.console import Console
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.data import values
 from pipeline_defs.lab.bench.engine_costs.engine import AIMS
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
 from pipeline_defs.lab.bench.measurement import EngineReplaced
 from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
-from pipeline_defs.lab.bench.rounds import (
-    Load,
-    Turn,
-    median_seconds,
-    missed_aims,
-    missed_targets,
-    order_of,
-    ratios,
-    spread,
-    summary,
-)
 from pipeline_defs.lab.bench.table_costs import derived
 from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
@@ -53,7 +43,7 @@ from pipeline_defs.lab.drills.report import choose
 from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.settings import Settings
 
-LOAD = Load(1_000, 16_000, 1_000)
+LOAD = rounds.Load(1_000, 16_000, 1_000)
 
 
 def settings(folder: Path) -> Settings:
@@ -61,37 +51,37 @@ def settings(folder: Path) -> Settings:
     return Settings(folder, str(folder / "lake"), None, "local[2]", "1g", folder / "dagster")
 
 
-def turn(system: str, number: int, seconds: float, size: int = 0) -> Turn:
-    return Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
+def turn(system: str, number: int, seconds: float, size: int = 0) -> rounds.Turn:
+    return rounds.Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
 
 
 def test_every_system_has_every_place_in_the_order_once() -> None:
     names = ["a", "b", "c"]
-    orders = [order_of(names, number) for number in range(3)]
+    orders = [rounds.order_of(names, number) for number in range(3)]
     assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-    assert order_of(names, 3) == orders[0]
+    assert rounds.order_of(names, 3) == orders[0]
 
 
 def test_the_warm_up_counts_nowhere_and_one_slow_round_does_not_decide() -> None:
     turns = [turn("offsetlake", number, seconds) for number, seconds in enumerate([99, 2.0, 50.0, 3.0])]
-    assert median_seconds(turns, "offsetlake") == 3.0
-    facts: Any = summary(LOAD, turns)["systems"]
+    assert rounds.median_seconds(turns, "offsetlake") == 3.0
+    facts: Any = rounds.summary(LOAD, turns)["systems"]
     expected = {"seconds": [2.0, 50.0, 3.0], "warm_up_seconds": [99], "records_per_second": 5333}
     assert expected.items() <= facts["offsetlake"].items()
 
 
 def test_a_ratio_above_one_means_that_ours_is_faster_and_bytes_below_one_that_ours_are_fewer() -> None:
     turns = [turn("offsetlake", 1, 2.0, 100), turn("bare_spark", 1, 1.9), turn("structured_streaming", 1, 4.0, 200)]
-    line = ratios(LOAD, turns)
+    line = rounds.ratios(LOAD, turns)
     expected = {"to_structured_streaming": 2.0, "to_bare_spark": 0.95, "bytes_to_structured_streaming": 0.5}
     assert expected.items() <= line.items()
     assert line["to_hand_written_loop"] is None, "what did not run has no ratio"
-    assert missed_targets([line]) == []
+    assert rounds.missed_targets([line]) == []
 
 
 def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() -> None:
     line = {"value_bytes": 1_000, "to_bare_spark": 0.8, "bytes_to_structured_streaming": 0.7}
-    assert missed_targets([line]) == [
+    assert rounds.missed_targets([line]) == [
         "to_bare_spark at 1000 B: 0.8, to be at least 0.9",
         "bytes_to_structured_streaming at 1000 B: 0.7, to be at most 0.6",
     ]
@@ -99,7 +89,7 @@ def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() ->
 
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_values_are_of_their_size_all_different_and_the_same_each_time(size: int) -> None:
-    load = Load(size, 500, 100)
+    load = rounds.Load(size, 500, 100)
     produced = list(values(load))
     assert {len(value) for value in produced} == {size}
     assert len(set(produced)) == 500
@@ -198,8 +188,8 @@ def test_a_run_on_two_engines_has_no_cost() -> None:
 
 
 def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
-    assert spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
-    found = missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
+    assert rounds.spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
+    found = rounds.missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
     assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
 
 
@@ -278,8 +268,8 @@ def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a
 def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
     names = {"json_to_landing": "derived.json_to_landing", "avro_to_landing": "derived.avro_to_landing"}
-    figures = {aim: spread([value]) for aim, value in values.items()}
-    found = {name: figures[aim] for name, aim in names.items()} | {"string_to_landing": spread([9.0])}
+    figures = {aim: rounds.spread([value]) for aim, value in values.items()}
+    found = {name: figures[aim] for name, aim in names.items()} | {"string_to_landing": rounds.spread([9.0])}
     large = {"seconds": figures["upsert.large_seconds"], "peak_bytes": figures["upsert.large_peak_bytes"]}
     told = {
         (derived, "open_bench"): nullcontext(),
@@ -313,7 +303,7 @@ def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
-    load = Load(1_000, 60, 10)
+    load = rounds.Load(1_000, 60, 10)
     produced = list(VALUES[kind](load))
     assert (len(produced), len(set(produced))) == (60, 60)
     assert produced == list(VALUES[kind](load))

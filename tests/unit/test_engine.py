@@ -157,15 +157,6 @@ def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:
         assert foreign.tokens == []
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
-    """Return the folder of a server whose start lock another holds and does not let go of, as one that is stopped does."""
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    with locks.hold_start(folder, lambda: None, 0, EngineUnavailable):
-        yield folder
-
-
 def own_server(fingerprint: str = "f") -> Server:
     """A server that runs, as far as its state says: it is this process."""
     me = read_process(os.getpid())
@@ -181,54 +172,49 @@ def error_of(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] What it has started is used; where there is nothing, who waits is told soon whom for; a server ends as ever."""
     monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
-    told = rf"process {os.getpid()} on .* does not go on: .*{held / '.lock'}; nothing was started; .*`kill -CONT`"
-    with pytest.raises(EngineUnavailable, match=told):
-        spark_server.start_server(held, {}, "f")
     server = own_server()
-    write_state(held, server)
-    assert spark_server.start_server(held, {}, "f") == server
-    with pytest.raises(EngineUnavailable, match=told):
-        spark_server.start_server(held, {}, "another")
-    assert not spark_serving._withdraw(held, server), "it takes away what names it some other time"
-    assert spark_server.read_server(held) == server
+    told = rf"process {os.getpid()} on .* does not go on: .*{tmp_path / '.lock'}; nothing was started; .*`kill -CONT`"
+    with locks.hold_start(tmp_path, lambda: None, 0, EngineUnavailable):
+        with pytest.raises(EngineUnavailable, match=told):
+            spark_server.start_server(tmp_path, {}, "f")
+        write_state(tmp_path, server)
+        assert spark_server.start_server(tmp_path, {}, "f") == server
+        with pytest.raises(EngineUnavailable, match=told):
+            spark_server.start_server(tmp_path, {}, "another")
+        assert not spark_serving._withdraw(tmp_path, server), "it takes away what names it some other time"
+    assert spark_server.read_server(tmp_path) == server
 
 
-@pytest.fixture
-def mute_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have `java` be one that starts and never reports; return the file that has its pid, once it runs."""
+def test_a_jvm_that_never_reports_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     pid, java = tmp_path / "pid", tmp_path / "java_home" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho $$ > {pid}.fresh && mv {pid}.fresh {pid}\nexec sleep 600\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
-    return pid
 
+    def has_ended() -> bool:
+        found = read_process(int(pid.read_text()))
+        return found is None or not found.is_running()
 
-def has_ended(pid: Path) -> bool:
-    found = read_process(int(pid.read_text()))
-    return found is None or not found.is_running()
-
-
-def test_a_jvm_that_never_reports_is_ended(mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
     with pytest.raises(EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "):
         spark_serving._start_jvm({}, tmp_path / "log")
-    if mute_java.exists():  # a machine that is slow may not have come so far
-        World.wait_until(lambda: has_ended(mute_java))
-        mute_java.unlink()
+    if pid.exists():  # a machine that is slow may not have come so far
+        World.wait_until(has_ended)
+        pid.unlink()
 
     def interrupt(folder: Path, fingerprint: str) -> None:
-        if mute_java.exists():
+        if pid.exists():
             raise KeyboardInterrupt
 
     monkeypatch.setattr(spark_server, "find_server", interrupt)
     with pytest.raises(KeyboardInterrupt):
         spark_server.start_server(tmp_path / "engine", {}, "f")
-    World.wait_until(lambda: has_ended(mute_java))
+    World.wait_until(has_ended)
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
