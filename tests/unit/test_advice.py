@@ -61,8 +61,6 @@ def test_as_each_thing_is_put_right_the_next_is_said(number: int) -> None:
 
 counts = st.integers(min_value=0, max_value=3)
 words = st.lists(st.just("words"), max_size=2).map(tuple)
-
-
 standings = st.builds(
     Standing,
     st.just("t"),
@@ -106,9 +104,7 @@ TRUE, FALSE = {"unclean.leader.election.enable": "true"}, {"unclean.leader.elect
         (3, 1, TRUE, ["min.insync.replicas is 1: ", "unclean.leader.election.enable is true: "]),
     ],
 )
-def test_each_setting_that_may_lose_acknowledged_records_is_named(
-    replicas: int, in_sync: int, unclean: dict[str, str], said: list[str]
-) -> None:
+def test_what_may_lose_acked_records_is_named(replicas: int, in_sync: int, unclean: dict[str, str], said: list[str]) -> None:
     """U10: with its value and what follows; and nothing where all is well."""
     found = read_durability(replicas, {"min.insync.replicas": str(in_sync), **unclean})
     assert all(risk.startswith(start) for risk, start in zip(found.risks, said, strict=True))

@@ -143,10 +143,8 @@ sys.stdin.read()
 def test_processes_that_ended_below_a_living_one_are_counted() -> None:
     """A run that ends between two looks must not be lost: its parent knows what it used, and what its children did."""
     with subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ended\n"
+        assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == "ended\n"
         (found,) = read_tree(process.pid)
-        assert process.stdin is not None
         process.stdin.close()
     assert found.ended_seconds >= 0.3, "the grandchild's"
     assert found.own_seconds < found.ended_seconds, "the control: the living process itself has hardly worked"

@@ -191,12 +191,8 @@ def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
     access = read_access(write_properties(tmp_path / "c.properties", PLAIN))
     config = access.kafka_python()
     assert isinstance(config.pop("ssl_context"), ssl.SSLContext)
-    assert config == {
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "lander",
-        "sasl_plain_password": SECRET,
-    }
+    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "lander", "sasl_plain_password": SECRET}
+    assert config == {"security_protocol": "SASL_SSL", **login}
     assert OPEN.kafka_python() == {"security_protocol": "PLAINTEXT", "ssl_context": None}, "the control: no file"
     assert (SECRET in repr(access), SECRET in repr(OPEN)) == (False, False)
 

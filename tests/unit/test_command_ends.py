@@ -57,9 +57,7 @@ def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"])
-def test_ctrl_c_while_a_command_runs_ends_it_with_130(
-    where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_a_command_with_130(where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(where, Mock(side_effect=KeyboardInterrupt))
     assert ending(monkeypatch, "explain", "refused") == commands.INTERRUPTED
     assert "".join(capfd.readouterr()) == f"{commands.INTERRUPTED_TEXT}\n"

@@ -73,10 +73,8 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def test_two_processes_that_register_a_key_at_once_both_go_on(
-    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one's keys come between Dagster's look at what there is and its insert."""
+def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: the other process's keys come between Dagster's look at what there is and its insert."""
     name, coverage = str(GOOD.partitions.name), edges.lake.coverage(GOOD.name)
     keys = [offsets.key for offsets in coverage.log.ranges]
     honest = instance.add_dynamic_partitions
@@ -138,10 +136,8 @@ def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> s
     return printed.getvalue()
 
 
-def test_status_shows_what_the_lake_says_and_each_error_once(
-    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker is asked once, however many topics it has."""
+def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the lake says; the broker is asked once, however many topics it has."""
     write_step(edges.lake, "payments")
     payments = dataclasses.replace(GOOD, name="payments")
     documents = [document for document, _ in read_statuses([DAMAGED, GOOD, payments], edges, instance)]
@@ -157,7 +153,7 @@ def test_status_shows_what_the_lake_says_and_each_error_once(
     assert "orders: only what the lake says is shown" in text
 
 
-def test_status_says_once_what_all_tables_of_a_topic_share(
+def test_status_says_once_what_tables_share(
     edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decoded table, the latest one that is made of it, and the topic itself, where its broker answers."""
@@ -193,9 +189,7 @@ def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(
 
 
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["bytes", "value", "cut", "noise"]))
-def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
-    seed: int, kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_damage_of_a_step_is_more_than_one_error(seed: int, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """However the object is damaged, it reads as before, or is one error of its topic; nothing else is raised."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
     file = write_step(lake, "orders")

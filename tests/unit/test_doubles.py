@@ -63,10 +63,6 @@ def lose(world: SmallWorld, path: str) -> None:
     assert len(world.coverage.pending()) == 1, "the fault"
 
 
-def manifest_path_of(world: SmallWorld) -> str:
-    return manifest_path(TOPIC, manifest_of(world).offsets, 0)
-
-
 def go_on(world: SmallWorld, then: str, percent: int) -> None:
     """Have Kafka compact the topic, or delete some of it, or nothing."""
     if then == "compacted":
@@ -270,7 +266,7 @@ def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallW
     """[R-16] Landed at least once, under its attempt's name: nothing is doubled, under whatever policy."""
     fresh.land()
     before = fresh.files()
-    lose(fresh, manifest_path_of(fresh))
+    lose(fresh, manifest_path(TOPIC, manifest_of(fresh).offsets, 0))
     go_on(fresh, then, 50)
     fresh.land(delivery=policy, on_loss="record")
     assert fresh.files() == before
@@ -280,7 +276,7 @@ def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallW
 def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> None:
     """[R-16] Its manifest is gone, and its rows were changed: Kafka's are landed beside it, and it stays."""
     fresh.land()
-    lose(fresh, manifest_path_of(fresh))
+    lose(fresh, manifest_path(TOPIC, manifest_of(fresh).offsets, 0))
     (path,) = fresh.files()
     rewrite(fresh, path, with_other_values)
     fresh.land()
@@ -292,7 +288,7 @@ def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> 
 def test_of_several_files_the_one_with_most_rows_is_landed(world: SmallWorld) -> None:
     """[R-16] The other one is a double then, and proven to be one."""
     rewrite(world, published_path(manifest_of(world)), lambda rows: rows.slice(0, 2).take([0, 1]))
-    lose(world, manifest_path_of(world))
+    lose(world, manifest_path(TOPIC, manifest_of(world).offsets, 0))
     world.kafka.expire(0, 50)
     world.land("replace", on_loss="record")
     assert_whole(world, {*range(4)})

@@ -338,10 +338,8 @@ def test_a_read_only_disk_keeps_no_server_running(sleeper: Process, tmp_path: Pa
     assert not sleeper.is_running()
 
 
-def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
-    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-77] It may be stopped, and does not see then that it is alone; the control: one whose process runs is left to go."""
+def test_the_jvm_of_a_killed_server_is_ended(sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] By who starts another one: it may be stopped, and not see that it is alone; one whose process runs is left."""
     own = own_server()
     running: list[bool] = []
 
@@ -420,7 +418,7 @@ def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkey
     assert not list((tmp_path / spark_server.WORK).iterdir())
 
 
-def test_a_starter_takes_no_server_that_another_has_begun_to_start(
+def test_a_starter_takes_no_server_of_another_starter(
     sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-77] That one was killed meanwhile: its server is of another configuration, and reads no request but its own."""
@@ -500,9 +498,7 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
         (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: {ROOM}"),
     ],
 )
-def test_an_error_of_a_start_has_its_reason(
-    said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_fails_says_why(said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one.
 
     Of a disk that is full it says what to do: what fails after it is no reason; nor does an empty log say that all was well.
@@ -520,9 +516,7 @@ def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:
     assert options[:2] == [f'"-Djava.io.tmpdir={tmp_path}"', "-Djava.io.tmpdir=/theirs"], "the last one counts"
 
 
-def test_what_a_command_says_of_spark_was_asked(
-    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_status_says_of_spark_was_asked(listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] One that is frozen runs, and answers nobody; a clock that was set back is not told."""
     monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
     settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path)

@@ -6,10 +6,11 @@ import errno
 import hashlib
 import os
 from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import obstore
 import pyarrow as pa
@@ -103,10 +104,6 @@ def all_of(outcome: Outcome, *topics: str, starts: Sequence[int] = STARTS) -> Sa
     return {(topic, start): outcome for topic in topics for start in starts}
 
 
-class Java(Exception):
-    """What py4j raises, as Spark words it."""
-
-
 @pytest.mark.parametrize(
     ("cause", "says"),
     [
@@ -122,7 +119,7 @@ def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -
 
     def violations_of(cause: str) -> set[str]:
         said = f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{cause}"
-        spark.error = scan_failed("land 16 ranges", Java(said), "nothing became visible")
+        spark.error = scan_failed("land 16 ranges", RuntimeError(said), "nothing became visible")
         verdicts = [verdict for _, verdict in land_each(lake, spark) if isinstance(verdict, Verdict)]
         assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
         return {violation for verdict in verdicts for violation in verdict.violations}
@@ -189,9 +186,7 @@ def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
 @pytest.mark.parametrize(("dying", "outcome"), [(2, Outcome.LANDED), (3, Outcome.FAILED)])
-def test_a_job_is_done_again_elsewhere_where_spark_went_away(
-    tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome
-) -> None:
+def test_a_job_is_done_again_where_spark_went_away(tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     spark = Absent(dying=dying)
     said = land_all(Lake(str(tmp_path)), spark, a={"delivery": delivery})
@@ -206,14 +201,6 @@ def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None
     said = land_all(Lake(str(tmp_path)), spark)
     assert said == {**all_of(Outcome.LANDED, "a", starts=range(0, 64, 4)), ("a", 20): Outcome.FAILED}
     assert len(spark.jobs) < 4 * 5
-
-
-class Elsewhere:
-    """The same Spark as one that reads another cluster."""
-
-    def __init__(self, spark: Cluster) -> None:
-        self._spark, self.writer, self.source = spark, spark.writer, "another cluster"
-        self.open, self.stage = spark.open, spark.stage
 
 
 def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path) -> None:
@@ -237,7 +224,8 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
     """[R-12] What `at_most_once` reads and fails is abandoned: another topic's record must never be the cause."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b", "c")
     if "spark" in change:
-        change = {"spark": Elsewhere(spark)}
+        elsewhere = {"source": "another cluster", "writer": spark.writer, "open": spark.open, "stage": spark.stage}
+        change = {"spark": SimpleNamespace(**elsewhere)}
     spark.poison = {("a", 0)}
     said = land_all(lake, spark, b=change)
     assert said == {**all_of(Outcome.LANDED, "a", "b", "c"), ("a", 0): Outcome.FAILED}
@@ -264,24 +252,11 @@ def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypat
     assert not spark.jobs, "nothing is read again"
 
 
-class Broken:
-    """Kafka of one topic of which one method fails, from its nth call on."""
-
-    def __init__(self, kafka: FakeKafka, method: str, nth: int, error: Exception) -> None:
-        self._kafka, self._method, self._left, self._error = kafka, method, nth, error
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._kafka, name)
-        if name != self._method:
-            return found
-
-        def call(*given: Any, **named: Any) -> Any:
-            self._left -= 1
-            if self._left < 0:
-                raise self._error
-            return found(*given, **named)
-
-        return call
+def broken_kafka(kafka: FakeKafka, method: str, nth: int, error: Exception) -> Mock:
+    """Return Kafka of one topic of which one method fails, from its nth call on."""
+    found = Mock(wraps=kafka)
+    getattr(found, method).side_effect = chain([DEFAULT] * nth, repeat(error))
+    return found
 
 
 QUESTIONS = [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
@@ -294,7 +269,7 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     errors = [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")]
     error = errors[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
     lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
-    kafka = Broken(spark.kafkas[broken], method, nth, error)
+    kafka = broken_kafka(spark.kafkas[broken], method, nth, error)
     said, told = land_and_hear(lake, spark, **{broken: {"kafka": kafka}})
     others = [topic for topic in spark.kafkas if topic != broken]
     assert said == all_of(Outcome.LANDED, *others)
@@ -304,19 +279,16 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     assert land_all(lake, spark, "again") == {**all_of(Outcome.ALREADY_LANDED, *others), **all_of(Outcome.LANDED, broken)}
 
 
-HUSH = "a record has hush-4711"
-
-
 @pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 1), ("is_compacted", 0)])
 def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str, nth: int) -> None:
     """[R-15] It is told by type and line; its words are not told."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    kafka = Broken(spark.kafkas["a"], method, nth, RuntimeError(HUSH))
+    kafka = broken_kafka(spark.kafkas["a"], method, nth, RuntimeError("a record has hush-4711"))
     said, errors = land_and_hear(lake, spark, a={"kafka": kafka})
     assert said == all_of(Outcome.LANDED, "b")
     ((topic, error),) = errors
-    assert (topic, error.kind, HUSH in str(error)) == ("a", "unforeseen", False)
-    assert "topic a: RuntimeError was raised at test_failing_scans.py, line " in str(error)
+    assert (topic, error.kind, "hush" in str(error)) == ("a", "unforeseen", False)
+    assert "topic a: RuntimeError was raised at mock.py, line " in str(error)
 
 
 def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +298,7 @@ def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch
 
     def fail(self: Lake, manifest: Manifest) -> Manifest:
         if (manifest.topic, manifest.offsets.start) == ("a", 4):
-            raise KeyError(HUSH)
+            raise KeyError("a record has hush-4711")
         return commit(self, manifest)
 
     with monkeypatch.context() as failing:
@@ -385,7 +357,7 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: py
 def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
     """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
     lake, spark = Lake(str(tmp_path)), Cluster("a")
-    kafka = Broken(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
+    kafka = broken_kafka(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
     said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
     assert (said, len(errors)) == ({}, 1)
     states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}
@@ -394,7 +366,7 @@ def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None
 
 def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    kafka = Broken(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
+    kafka = broken_kafka(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
     assert land_and_hear(lake, spark, a={"kafka": kafka}) == (all_of(Outcome.LANDED, "a", "b"), [])
 
 

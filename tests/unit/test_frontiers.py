@@ -28,7 +28,7 @@ from tests.support.decoded import decoded_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC
 
 LONG_MS = 10**12
-STEPS, GRID, PARTITIONS = 12, 10, 2
+STEPS, GRID, PARTITIONS, FAILING = 12, 10, 2, 60
 
 
 class SharedLake(Lake):
@@ -130,9 +130,6 @@ def test_few_objects_are_read_however_long_the_history_is(lake: SharedLake, monk
     step(lake, STEPS)
     assert fresh.recent(TOPIC).pending() == ranges_of(STEPS)
     assert read == [step_path(TOPIC, STEPS)]
-
-
-FAILING = 60
 
 
 @pytest.fixture

@@ -108,9 +108,7 @@ def await_all_answered() -> None:
 
 
 @pytest.mark.parametrize("resets", [True, False])
-def test_a_client_that_does_not_read_its_page_is_nobodys_traceback(
-    port: int, ask: Ask, capfd: pytest.CaptureFixture[str], *, resets: bool
-) -> None:
+def test_an_unread_page_is_nobodys_traceback(port: int, ask: Ask, capfd: pytest.CaptureFixture[str], *, resets: bool) -> None:
     """I13: one goes away in the middle of the page, the other stays and reads nothing."""
     await_all_answered()
     with socket.create_connection(("127.0.0.1", port)) as client:

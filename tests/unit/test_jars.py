@@ -110,17 +110,12 @@ def test_setup_fetches_nothing_that_only_tests_need() -> None:
     assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry", "s3a", "delta"}
 
 
-@pytest.fixture
-def foreign_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have `java` be one that prints a byte that is no UTF-8, as it does of its own options, and its version."""
+def test_a_java_that_prints_no_utf8_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it prints its own options, before its version."""
     java = tmp_path / "java_home" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_bytes(b"#!/bin/sh\nprintf 'Picked up -Dname=caf\\351\\nopenjdk version \"17.0.1\"\\n' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
-    return java
-
-
-def test_a_java_that_prints_no_utf8_is_read_all_the_same(foreign_java: Path, tmp_path: Path) -> None:
-    assert find_java() == foreign_java
+    assert find_java() == java
     assert 'caf\ufffd\nopenjdk version "17.0.1"' in class_archive._describe(tmp_path, "spark")

@@ -40,11 +40,8 @@ COLUMNS: list[tuple[Any, str]] = [
     ({}, "STRING"),
     (True, "STRING"),
 ]
-PLACE = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "code": {"$ref": "#/$defs/code"}},
-    "$defs": {"code": {"type": "integer"}},
-}
+CITY = {"city": {"type": "string"}, "code": {"$ref": "#/$defs/code"}}
+PLACE = {"type": "object", "properties": CITY, "$defs": {"code": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize(("schema", "column"), COLUMNS)
@@ -196,19 +193,9 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
 
 
 INNER = StructType().add("x", "integer").add("at", "timestamp")
-ORDER = (
-    StructType()
-    .add("id", "long", nullable=False)
-    .add("b", "byte")
-    .add("ok", "boolean")
-    .add("price", "double")
-    .add("d", "date")
-    .add("note", "string")
-    .add("sum", DecimalType(10, 2))
-    .add("in", INNER)
-    .add("many", ArrayType(INNER))
-    .add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
-)
+ORDER = StructType().add("id", "long", nullable=False).add("b", "byte").add("ok", "boolean").add("price", "double")
+ORDER.add("d", "date").add("note", "string").add("sum", DecimalType(10, 2)).add("in", INNER).add("many", ArrayType(INNER))
+ORDER.add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
 
 
 @pytest.mark.parametrize(

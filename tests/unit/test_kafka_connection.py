@@ -6,7 +6,7 @@ import asyncio
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -145,10 +145,7 @@ class LaggingAdmin:
 
     @property
     def _manager(self) -> Any:
-        return SimpleNamespace(run=self._run, send=self._send)
-
-    def _run(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return asyncio.run(ask())
+        return SimpleNamespace(run=lambda ask: asyncio.run(ask()), send=self._send)
 
     def _told(self, broker: int) -> UUID:
         self.asked.append(broker)
