@@ -87,5 +87,4 @@ def test_a_token_in_the_place_of_a_host_is_not_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(requests, "post", Mock(side_effect=requests.ConnectionError("nothing leaves this machine")))
     urls = ["slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", "tgram://123456789:AABBCC_ddeeffgghh/12315544/"]
-    said = send_alert(urls, "title", "body")
-    assert said == ["alert URL 1 of 2 (slack://...)", "alert URL 2 of 2 (tgram://...)"]
+    assert send_alert(urls, "title", "body") == ["alert URL 1 of 2 (slack://...)", "alert URL 2 of 2 (tgram://...)"]

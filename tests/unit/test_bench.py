@@ -318,9 +318,8 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psutil", None)
     error = CliRunner().invoke(bench).exception
-    assert isinstance(error, BadSetting) and str(error).startswith(
-        "the benchmark needs packages that are not installed: psutil;"
-    ), error
+    assert isinstance(error, BadSetting)
+    assert str(error).startswith("the benchmark needs packages that are not installed: psutil;")
 
 
 def test_a_place_that_no_setting_names_is_refused(tmp_path: Path) -> None:

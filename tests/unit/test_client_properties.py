@@ -194,7 +194,7 @@ def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
     login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "lander", "sasl_plain_password": SECRET}
     assert config == {"security_protocol": "SASL_SSL", **login}
     assert OPEN.kafka_python() == {"security_protocol": "PLAINTEXT", "ssl_context": None}, "the control: no file"
-    assert (SECRET in repr(access), SECRET in repr(OPEN)) == (False, False)
+    assert SECRET not in repr(access) + repr(OPEN)
 
 
 def test_tls_is_as_the_file_says(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ print("click is being imported", flush=True)
 os.kill(os.getpid(), signal.SIGINT)
 print("import goes on", flush=True)
 """
-
-
 # a process between, and no `preexec_fn`: what other tests have loaded, gRPC's threads say, may print between fork and exec
 BEFORE = "import os, signal, sys; exec(sys.argv[1]); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 

@@ -41,12 +41,11 @@ def test_of_two_writers_of_a_version_one_looks_again(topic: DecodedTopic) -> Non
 
 def test_a_range_gives_its_files_away_in_the_commit_that_gives_it_others(topic: DecodedTopic) -> None:
     """[R-69] At each version each row is once; the files of the version before stay for who reads it."""
-    first = topic.put(RANGE, numbered(RANGE, "abc"))
-    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1)
-    assert first.decoded is not None and second.decoded is not None
-    assert first.decoded.path != second.decoded.path
+    first = topic.put(RANGE, numbered(RANGE, "abc")).decoded
+    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1).decoded
+    assert first is not None and second is not None and first.path != second.path
     assert shown_places(topic.lake, topic.name) == [(0, 0), (0, 1), (0, 2)]
-    assert (folder(topic) / first.decoded.path).exists()
+    assert (folder(topic) / first.path).exists()
 
 
 def test_who_has_read_a_table_reads_only_what_is_newer_and_sees_that_it_was_made_anew(topic: DecodedTopic) -> None:

@@ -221,9 +221,8 @@ def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
     """[R-77] What was to be done is tried again within ten; by Spark's defaults it takes minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    ours, theirs = (
-        sum(iter(policy.to_state().next_attempt, None)) / 1000 for policy in (DefaultPolicy(**RETRIES), DefaultPolicy())
-    )
+    policies = (DefaultPolicy(**RETRIES), DefaultPolicy())
+    ours, theirs = (sum(iter(policy.to_state().next_attempt, None)) / 1000 for policy in policies)
     assert ours < 5 and theirs > 60, "theirs is the control"
 
 

@@ -46,7 +46,6 @@ from pipeline_defs.landing.landing import Told, land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
-RECORDS, PER_RANGE = 10, 4
 STARTS = [0, 4, 8]
 Said = dict[tuple[str, int], Outcome]
 
@@ -54,7 +53,7 @@ Said = dict[tuple[str, int], Outcome]
 class Cluster(FakeSpark):
     """Spark that reads topics of one cluster, and fails at some offsets; tells which topics each job read."""
 
-    def __init__(self, *topics: str, records: int = RECORDS) -> None:
+    def __init__(self, *topics: str, records: int = 10) -> None:
         self.kafkas = {topic: kafka_with(records, topic) for topic in topics}
         super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
         self.poison: set[tuple[str, int]] = set()
@@ -73,7 +72,7 @@ class Cluster(FakeSpark):
 
 def land_each(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> list[Told]:
     """Plan and land everything of all topics; `changes` are of a topic's tools."""
-    policy = Policy(records_per_range=PER_RANGE, max_age_seconds=0)
+    policy = Policy(records_per_range=4, max_age_seconds=0)
     tools, keys = {}, {}
     for topic, kafka in spark.kafkas.items():
         plan_all(lake, kafka, policy, topic)

@@ -82,8 +82,7 @@ def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fet
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"1 2", b"{}]}", b"[" * 100_000, b"[" * 1500 + b"]" * 1500])
 def test_what_cannot_be_read_never_passes(body: bytes) -> None:
     """No JSON, more than one value, nested too deep: nobody has checked it, whatever another parser makes of it."""
-    found = find_violation(open_checker("true", ()), body)
-    assert found is not None and found.startswith("it cannot be checked: ")
+    assert str(find_violation(open_checker("true", ()), body)).startswith("it cannot be checked: ")
 
 
 def test_what_is_nested_too_deep_to_be_checked_is_said() -> None:

@@ -17,14 +17,7 @@ from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import (
-    KafkaConnectionError,
-    KafkaTimeoutError,
-    StaleMetadata,
-    TopicAlreadyExistsError,
-    UnsupportedVersionError,
-)
+from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndTimestamp
 
 from pipeline_defs.adapters.kafka import kafka_connection
@@ -91,7 +84,7 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
         if len(opened) == 1:
             connection.close()
             assert connection._ask("orders", lambda other: other.answer()) == "yes"
-        raise UnsupportedVersionError
+        raise errors.UnsupportedVersionError
 
     with pytest.raises(BrokerUnavailable):
         connection._ask("orders", ask)
@@ -119,7 +112,7 @@ def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pyt
         ((_, now),) = given[-1].values()
         asked.append(now)
         if now != 6:
-            raise StaleMetadata("fenced")
+            raise errors.StaleMetadata("fenced")
         return {0: 100}
 
     described = Mock(return_value=Description("id", {0: 2}, 3))
@@ -283,17 +276,17 @@ class CreatingAdmin:
     def create_topics(self, wanted: dict[str, Any]) -> None:
         (name,) = wanted
         if name in self.topics:
-            raise TopicAlreadyExistsError(name)
+            raise errors.TopicAlreadyExistsError(name)
         self.topics.add(name)
         if self.lost_answers:
             self.lost_answers -= 1
-            raise KafkaConnectionError("the answer was lost")
+            raise errors.KafkaConnectionError("the answer was lost")
 
     def wait_for_topics(self, names: Sequence[str], timeout_ms: int = 0) -> None:
         assert self.topics.issuperset(names)
         if self.slow_looks:
             self.slow_looks -= 1
-            raise KafkaTimeoutError("no leader yet")
+            raise errors.KafkaTimeoutError("no leader yet")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -21,7 +21,6 @@ from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
-CONTENT = b"parquet"
 
 
 @pytest.fixture
@@ -41,8 +40,8 @@ def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     assert isinstance(lake.store, DiskStore)
     path = lake.store.folder / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(CONTENT)
-    return Manifest(TOPIC, offsets, replace(file, bytes=len(CONTENT)), (), provenance(offsets))
+    path.write_bytes(b"parquet")
+    return Manifest(TOPIC, offsets, replace(file, bytes=len(b"parquet")), (), provenance(offsets))
 
 
 def land(lake: Lake) -> None:
