@@ -11,6 +11,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,33 +24,13 @@ from rich.console import Console
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.data import values
 from pipeline_defs.lab.bench.engine_costs.engine import AIMS
-from pipeline_defs.lab.bench.engine_costs.run_cost import (
-    CODE_SERVER,
-    DAEMON,
-    ENGINE,
-    PARTS,
-    REST,
-    RUN,
-    UsageLook,
-    net_seconds,
-    sum_up,
-)
+from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
 from pipeline_defs.lab.bench.measurement import EngineReplaced
 from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
-from pipeline_defs.lab.bench.rounds import (
-    Load,
-    Turn,
-    median_seconds,
-    missed_aims,
-    missed_targets,
-    order_of,
-    ratios,
-    spread,
-    summary,
-)
 from pipeline_defs.lab.bench.table_costs import derived
 from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
@@ -61,43 +43,45 @@ from pipeline_defs.lab.drills.report import choose
 from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.settings import Settings
 
-LOAD = Load(1_000, 16_000, 1_000)
+LOAD = rounds.Load(1_000, 16_000, 1_000)
 
 
-def turn(system: str, number: int, seconds: float, size: int = 0) -> Turn:
-    return Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
+def settings(folder: Path) -> Settings:
+    """Return the settings of a machine that knows no bucket and no cluster."""
+    return Settings(folder, str(folder / "lake"), None, "local[2]", "1g", folder / "dagster")
+
+
+def turn(system: str, number: int, seconds: float, size: int = 0) -> rounds.Turn:
+    return rounds.Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
 
 
 def test_every_system_has_every_place_in_the_order_once() -> None:
     names = ["a", "b", "c"]
-    orders = [order_of(names, number) for number in range(3)]
+    orders = [rounds.order_of(names, number) for number in range(3)]
     assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-    assert order_of(names, 3) == orders[0]
+    assert rounds.order_of(names, 3) == orders[0]
 
 
 def test_the_warm_up_counts_nowhere_and_one_slow_round_does_not_decide() -> None:
-    turns = [turn("offsetlake", 0, 99), *(turn("offsetlake", n, s) for n, s in enumerate([2.0, 50.0, 3.0], 1))]
-    assert median_seconds(turns, "offsetlake") == 3.0
-    facts = summary(LOAD, turns)["systems"]
-    assert isinstance(facts, dict)
-    assert facts["offsetlake"]["seconds"] == [2.0, 50.0, 3.0]
-    assert facts["offsetlake"]["warm_up_seconds"] == [99]
-    assert facts["offsetlake"]["records_per_second"] == 5333
+    turns = [turn("offsetlake", number, seconds) for number, seconds in enumerate([99, 2.0, 50.0, 3.0])]
+    assert rounds.median_seconds(turns, "offsetlake") == 3.0
+    facts: Any = rounds.summary(LOAD, turns)["systems"]
+    expected = {"seconds": [2.0, 50.0, 3.0], "warm_up_seconds": [99], "records_per_second": 5333}
+    assert expected.items() <= facts["offsetlake"].items()
 
 
 def test_a_ratio_above_one_means_that_ours_is_faster_and_bytes_below_one_that_ours_are_fewer() -> None:
     turns = [turn("offsetlake", 1, 2.0, 100), turn("bare_spark", 1, 1.9), turn("structured_streaming", 1, 4.0, 200)]
-    line = ratios(LOAD, turns)
-    assert line["to_structured_streaming"] == 2.0
-    assert line["to_bare_spark"] == 0.95
-    assert line["bytes_to_structured_streaming"] == 0.5
+    line = rounds.ratios(LOAD, turns)
+    expected = {"to_structured_streaming": 2.0, "to_bare_spark": 0.95, "bytes_to_structured_streaming": 0.5}
+    assert expected.items() <= line.items()
     assert line["to_hand_written_loop"] is None, "what did not run has no ratio"
-    assert missed_targets([line]) == []
+    assert rounds.missed_targets([line]) == []
 
 
 def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() -> None:
     line = {"value_bytes": 1_000, "to_bare_spark": 0.8, "bytes_to_structured_streaming": 0.7}
-    assert missed_targets([line]) == [
+    assert rounds.missed_targets([line]) == [
         "to_bare_spark at 1000 B: 0.8, to be at least 0.9",
         "bytes_to_structured_streaming at 1000 B: 0.7, to be at most 0.6",
     ]
@@ -105,7 +89,7 @@ def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() ->
 
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_values_are_of_their_size_all_different_and_the_same_each_time(size: int) -> None:
-    load = Load(size, 500, 100)
+    load = rounds.Load(size, 500, 100)
     produced = list(values(load))
     assert {len(value) for value in produced} == {size}
     assert len(set(produced)) == 500
@@ -143,9 +127,7 @@ def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
     seconds = split_seconds(marks, produced_at=100.0, seen_at=107.5)
     total = seconds.pop("total")
     assert total == pytest.approx(sum(seconds.values())) == 7.5
-    assert seconds["tick_and_plan"] == 3.0
-    assert seconds["scan"] == 1.0
-    assert seconds["seen_by_glob"] == 0.5
+    assert {"tick_and_plan": 3.0, "scan": 1.0, "seen_by_glob": 0.5}.items() <= seconds.items()
 
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
@@ -161,10 +143,8 @@ sys.stdin.read()
 def test_processes_that_ended_below_a_living_one_are_counted() -> None:
     """A run that ends between two looks must not be lost: its parent knows what it used, and what its children did."""
     with subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ended\n"
+        assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == "ended\n"
         (found,) = read_tree(process.pid)
-        assert process.stdin is not None
         process.stdin.close()
     assert found.ended_seconds >= 0.3, "the grandchild's"
     assert found.own_seconds < found.ended_seconds, "the control: the living process itself has hardly worked"
@@ -190,13 +170,13 @@ def test_each_process_is_of_one_part_and_all_below_a_code_server_is_of_a_run() -
         ProcessUsage(6, 5, "tail -F", 128.0, 0.0),
     ]
     seconds = sum_up(dagster, [ProcessUsage(7, 0, "java", 256.0, 512.0)])
-    assert seconds == {REST: 1.5, CODE_SERVER: 10.0, DAEMON: 4.0, RUN: 240.0, ENGINE: 768.0}
+    assert seconds == {"rest_of_dagster": 1.5, "code_server": 10.0, "daemon": 4.0, "run": 240.0, "engine": 768.0}
 
 
 def test_what_is_used_while_nothing_happens_is_taken_off() -> None:
     before, after = UsageLook(10.0, dict.fromkeys(PARTS, 1.0)), UsageLook(20.0, dict.fromkeys(PARTS, 3.0))
-    found = net_seconds(before, after, dict.fromkeys(PARTS, 0.1) | {ENGINE: 0.0})
-    assert found == dict.fromkeys(PARTS, 1.0) | {ENGINE: 2.0}
+    found = net_seconds(before, after, dict.fromkeys(PARTS, 0.1) | {"engine": 0.0})
+    assert found == dict.fromkeys(PARTS, 1.0) | {"engine": 2.0}
 
 
 def test_a_run_on_two_engines_has_no_cost() -> None:
@@ -206,8 +186,8 @@ def test_a_run_on_two_engines_has_no_cost() -> None:
 
 
 def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
-    assert spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
-    found = missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
+    assert rounds.spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
+    found = rounds.missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
     assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
 
 
@@ -223,9 +203,7 @@ def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], na
     assert f"{named} cannot be given with --part; nothing was started" in result.output
 
 
-def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_waits_until_the_first_look_that_sees_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
     traffic = topics_cost._Traffic(["t"], topics_cost.TopicsProfile(), counts_from=100.0)
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
@@ -255,16 +233,13 @@ class Started(Exception):
 def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts(
     name: str, value: str, whole: type[Exception], part: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*_: object, **__: object) -> None:
-        raise Started
-
     for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr("pipeline_defs.lab.bench.report.run_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.engine_costs.engine.run_engine_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.table_costs.derived.run_derived_bench", start)
-    monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.run_topics_bench", start)
+    modules = {"run_bench": "report", "run_engine_bench": "engine_costs.engine"}
+    modules |= {"run_derived_bench": "table_costs.derived", "run_topics_bench": "pulse_costs.topics_cost"}
+    for start, module in modules.items():
+        monkeypatch.setattr(f"pipeline_defs.lab.bench.{module}.{start}", Mock(side_effect=Started))
     for options, expected in (([], whole), *((["--part", each], part) for each in ("engine", "derived", "topics"))):
         result = CliRunner().invoke(bench, options)
         assert isinstance(result.exception, expected)
@@ -288,29 +263,22 @@ def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a
     assert state.places() == {(0, 3), (0, 5), (0, 6)}
 
 
-def figure(value: float) -> dict[str, object]:
-    return spread([value])
-
-
-def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
     names = {"json_to_landing": "derived.json_to_landing", "avro_to_landing": "derived.avro_to_landing"}
-    found = {name: figure(values[aim]) for name, aim in names.items()} | {"string_to_landing": figure(9.0)}
-    large = {"seconds": figure(values["upsert.large_seconds"]), "peak_bytes": figure(values["upsert.large_peak_bytes"])}
+    figures = {aim: rounds.spread([value]) for aim, value in values.items()}
+    found = {name: figures[aim] for name, aim in names.items()} | {"string_to_landing": rounds.spread([9.0])}
+    large = {"seconds": figures["upsert.large_seconds"], "peak_bytes": figures["upsert.large_peak_bytes"]}
     told = {
         (derived, "open_bench"): nullcontext(),
-        (derived.append_cost, "measure_append"): {"append_to_landing": figure(values["table.append_to_landing"])},
+        (derived.append_cost, "measure_append"): {"append_to_landing": figures["table.append_to_landing"]},
         (derived.decode_cost, "measure_decoding"): {"ratios": found},
-        (derived.upsert, "measure_upsert"): {"to_delta_rs": figure(values["upsert.to_delta_rs"])},
+        (derived.upsert, "measure_upsert"): {"to_delta_rs": figures["upsert.to_delta_rs"]},
         (derived.upsert, "measure_large"): large,
     }
     for (module, name), answer in told.items():
-        monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
-    report = derived.run_derived_bench(
-        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.DerivedProfile(rounds=2), print
-    )
+        monkeypatch.setattr(module, name, Mock(return_value=answer))
+    report = derived.run_derived_bench(settings(tmp_path), derived.DerivedProfile(rounds=2), print)
     for aim, value in values.items():
         section, _, name = aim.partition(".")
         assert report[section][name] == report[section]["spread"][name]["greatest"] == value
@@ -323,23 +291,17 @@ def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
 
 
 def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
-    count = len(rows)
-    columns = {
-        "generation": [0] * count,
-        "partition": [0] * count,
-        "offset": [*range(start, start + count)],
-        "timestamp": [None] * count,
-        "key": [key for key, _ in rows],
-        "value": [None if n is None else {"n": n} for _, n in rows],
-    }
+    names = ("generation", "partition", "offset", "timestamp", "key", "value")
+    whole = [(0, 0, at, None, key, None if n is None else {"n": n}) for at, (key, n) in enumerate(rows, start)]
     kinds = {"timestamp": pa.timestamp("us", "UTC"), "value": pa.struct([("n", pa.int64())])}
-    pq.write_table(pa.table({name: pa.array(column, kinds.get(name)) for name, column in columns.items()}), path)
+    columns = zip(names, zip(*whole, strict=True), strict=True)
+    pq.write_table(pa.table({name: pa.array(column, kinds.get(name)) for name, column in columns}), path)
     return path
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
-    load = Load(1_000, 60, 10)
+    load = rounds.Load(1_000, 60, 10)
     produced = list(VALUES[kind](load))
     assert (len(produced), len(set(produced))) == (60, 60)
     assert produced == list(VALUES[kind](load))
@@ -356,25 +318,12 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psutil", None)
     error = CliRunner().invoke(bench).exception
-    assert isinstance(error, BadSetting) and str(error).startswith(
-        "the benchmark needs packages that are not installed: psutil;"
-    ), error
+    assert isinstance(error, BadSetting)
+    assert str(error).startswith("the benchmark needs packages that are not installed: psutil;")
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Settings:
-    """Settings of a machine that knows no bucket and no cluster."""
-    return Settings(
-        home=tmp_path,
-        lake=str(tmp_path / "lake"),
-        bootstrap_servers=None,
-        spark_master="local[1]",
-        spark_driver_memory="1g",
-        dagster_home=tmp_path / "dagster",
-    )
-
-
-def test_a_place_that_no_setting_names_is_refused(here: Settings) -> None:
+def test_a_place_that_no_setting_names_is_refused(tmp_path: Path) -> None:
+    here = settings(tmp_path)
     with pytest.raises(BadSetting, match="expected s3://bucket/prefix; nothing was started"):
         choose((), 0, 1, 0, "s3", "local").check(here)
     with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE, which is not set"):
@@ -396,9 +345,7 @@ def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() ->
 
 
 @pytest.mark.parametrize(("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")])
-def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
-    name: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_said_to_start_where_settings_are_wrong(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control is a drill that begins."""
     said = StringIO()
     monkeypatch.setattr("pipeline_defs.lab.cli.drill.ERRORS", Console(file=said, force_terminal=True))

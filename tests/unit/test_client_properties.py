@@ -63,6 +63,10 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
     assert SECRET not in str(caught.value) and SECRET[5:] not in str(caught.value)
 
 
+SCRAM, STORE = {"sasl_mechanism": "SCRAM-SHA-256"}, {"ssl_truststore_location": "/x.jks"}
+LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -73,28 +77,13 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
         ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1]}, "sasl.jaas.config cannot be read: expected one"),
         ({"sasl_jaas_config": jaas("PLAIN", "")}, "sasl.jaas.config has no password"),
         ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1] + ' token="t";'}, "sasl.jaas.config has token, expected"),
-        (
-            {"sasl_mechanism": "SCRAM-SHA-256", "sasl_jaas_config": jaas("SCRAM-SHA-256", SECRET, user="a,b")},
-            "has a comma or an equals sign",
-        ),
-        ({"ssl_truststore_location": "/x.jks"}, "ssl.truststore.type is JKS, as Kafka takes it where nothing is said"),
-        (
-            {"ssl_truststore_location": "/x.jks", "ssl_truststore_password": SECRET},
-            "expected PEM: convert it by keytool or openssl",
-        ),
-        (
-            {"ssl_keystore_location": "/x.p12", "ssl_keystore_type": "PKCS12", "ssl_keystore_password": SECRET},
-            "ssl.keystore.type is PKCS12, expected PEM: convert it",
-        ),
-        (
-            {"ssl_keystore_location": "/x", "ssl_keystore_type": "PEM", "ssl_keystore_password": SECRET},
-            "ssl.keystore.password is there, which PEM has no use for",
-        ),
+        ({**SCRAM, "sasl_jaas_config": jaas("SCRAM-SHA-256", SECRET, user="a,b")}, "has a comma or an equals sign"),
+        (STORE, "ssl.truststore.type is JKS, as Kafka takes it where nothing is said"),
+        ({**STORE, "ssl_truststore_password": SECRET}, "expected PEM: convert it by keytool or openssl"),
+        ({**LOCKED, "ssl_keystore_type": "PKCS12"}, "ssl.keystore.type is PKCS12, expected PEM: convert it"),
+        ({**LOCKED, "ssl_keystore_type": "PEM"}, "ssl.keystore.password is there, which PEM has no use for"),
         ({"ssl_truststore_location": "x.pem", "ssl_truststore_type": "PEM"}, "is x.pem, expected a whole path"),
-        (
-            {"ssl_truststore_location": "/x", "ssl_truststore_certificates": "x", "ssl_truststore_type": "PEM"},
-            "are both there, expected one of them",
-        ),
+        ({**STORE, "ssl_truststore_certificates": "x", "ssl_truststore_type": "PEM"}, "are both there, expected one of them"),
         ({"ssl_keystore_key": SECRET, "ssl_keystore_type": "PEM"}, "ssl.keystore.certificate.chain is missing"),
         ({"ssl_endpoint_identification_algorithm": "ldaps"}, "is neither https nor empty"),
         ({"ssl_enabled_protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols has others than TLSv1.2 and TLSv1.3"),
@@ -106,9 +95,7 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
         ({"schema_registry_url": "http://x"}, "can be told schema.registry.url"),
     ],
 )
-def test_what_cannot_be_told_to_every_client_is_refused_without_showing_it(
-    changes: dict[str, str | None], expected: str
-) -> None:
+def test_what_cannot_be_told_to_every_client_is_refused(changes: dict[str, str | None], expected: str) -> None:
     """The message names the key, what was expected, and the file; and no value that may be a secret."""
     with pytest.raises(BadSetting) as caught:
         parse(**changes)
@@ -156,9 +143,8 @@ def test_what_offsetlake_sets_itself_is_refused(key: str) -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(BadSetting, match=r"group\.id.*ssl\.engine\.factory\.class.*OAUTHBEARER"):
         parse(sasl_mechanism="OAUTHBEARER", group_id="x", ssl_engine_factory_class="y")
-    assert all(name in str(caught.value) for name in ("OAUTHBEARER", "group.id", "ssl.engine.factory.class"))
 
 
 def test_no_value_of_ours_shows_a_secret() -> None:
@@ -171,30 +157,25 @@ def test_no_value_of_ours_shows_a_secret() -> None:
     assert str(properties) == "SASL_SSL (PLAIN)"
 
 
-def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_path: Path) -> None:
-    """Ours stand last; how much is polled at once may be chosen."""
+((READ,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
+
+
+def test_spark_is_told_what_the_file_says(tmp_path: Path) -> None:
+    """How much is polled at once may be chosen."""
     values = {**PLAIN, "kafka.x": "1", "client.id": "me", "max.poll.records": "7", "schema.registry.ssl.ca.location": "/x"}
     access = read_access(write_properties(tmp_path / "c.properties", values))
-    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
-    plain, secured = (
-        kafka_options("b:1", read, "read_committed", group="g"),
-        kafka_options("b:1", read, "read_committed", access, group="g"),
-    )
+    secured = kafka_options("b:1", READ, "read_committed", access, group="g")
     assert secured["kafka.sasl.jaas.config"] == PLAIN["sasl.jaas.config"]
     assert (secured["kafka.client.id"], secured["kafka.max.poll.records"]) == ("me", "7")
     assert not any("schema.registry" in key for key in secured)
-    assert {key: secured[key] for key in plain if key not in KAFKA_OPTIONS} == {
-        key: value for key, value in plain.items() if key not in KAFKA_OPTIONS
-    }
 
 
 def test_what_boundaries_rest_on_is_set_last() -> None:
-    """Whatever a file says that was not refused."""
-    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
-    plain = kafka_options("b:1", read, "read_committed", group="g")
+    """Whatever a file says that was not refused; its word counts where ours says only how much is polled."""
+    plain = kafka_options("b:1", READ, "read_committed", group="g")
     forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
     assert "forged" in forged.spark().values(), "the fault"
-    options = kafka_options("b:1", read, "read_committed", forged, group="g")
+    options = kafka_options("b:1", READ, "read_committed", forged, group="g")
     assert {key for key in plain if options[key] != plain[key]} == {key for key in KAFKA_OPTIONS if key.startswith("kafka.")}
 
 
@@ -210,14 +191,10 @@ def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
     access = read_access(write_properties(tmp_path / "c.properties", PLAIN))
     config = access.kafka_python()
     assert isinstance(config.pop("ssl_context"), ssl.SSLContext)
-    assert config == {
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "lander",
-        "sasl_plain_password": SECRET,
-    }
+    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "lander", "sasl_plain_password": SECRET}
+    assert config == {"security_protocol": "SASL_SSL", **login}
     assert OPEN.kafka_python() == {"security_protocol": "PLAINTEXT", "ssl_context": None}, "the control: no file"
-    assert (SECRET in repr(access), SECRET in repr(OPEN)) == (False, False)
+    assert SECRET not in repr(access) + repr(OPEN)
 
 
 def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
@@ -226,19 +203,12 @@ def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
     key, certificate = authority.issue("client", password=KEY_PASSWORD)
     (tmp_path / "client.pem").write_text(f"some words\n{certificate}{key}")
     common = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
+    common |= {"ssl.truststore.certificates": authority.certificate.replace("\n", " "), "ssl.key.password": KEY_PASSWORD}
+    common |= {"ssl.endpoint.identification.algorithm": "", "ssl.enabled.protocols": "TLSv1.3"}
     by_file = {"ssl.keystore.location": str(tmp_path / "client.pem")}
     inline = {"ssl.keystore.key": key.replace("\n", " "), "ssl.keystore.certificate.chain": certificate.replace("\n", "")}
     for number, given in enumerate((by_file, inline)):
-        values = (
-            common
-            | given
-            | {
-                "ssl.truststore.certificates": authority.certificate.replace("\n", " "),
-                "ssl.key.password": KEY_PASSWORD,
-                "ssl.endpoint.identification.algorithm": "",
-                "ssl.enabled.protocols": "TLSv1.3",
-            }
-        )
+        values = common | given
         context = read_access(write_properties(tmp_path / f"{number}", values)).tls
         assert context is not None
         assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "a"),),)]
@@ -323,8 +293,8 @@ def test_the_setting_is_a_path_and_all_that_settings_show_of_it(tmp_path: Path) 
 
 def test_passwords_of_the_tests_are_as_hard_as_they_come(tmp_path: Path) -> None:
     """What a properties file and a JAAS entry must escape comes back as it was."""
-    for secret in SECRETS:
+    for number, secret in enumerate(SECRETS):
         values = PLAIN | {"sasl.jaas.config": jaas("PLAIN", secret)}
-        path = write_properties(tmp_path / str(SECRETS.index(secret)), values)
+        path = write_properties(tmp_path / str(number), values)
         assert read_access(path).kafka_python()["sasl_plain_password"] == secret
         assert javaproperties.loads(path.read_text("latin-1")) == values

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, beta_warning, preview_warning
@@ -15,6 +16,7 @@ from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, beta_warn
 from pipeline_defs import cli
 from pipeline_defs.cli import commands
 from pipeline_defs.settings import PROJECT
+from tests.support.environment import plain_environment
 
 FULL = Path("/dev/full")
 INTERRUPTING = """
@@ -23,16 +25,13 @@ print("click is being imported", flush=True)
 os.kill(os.getpid(), signal.SIGINT)
 print("import goes on", flush=True)
 """
-
-
 # a process between, and no `preexec_fn`: what other tests have loaded, gRPC's threads say, may print between fork and exec
 BEFORE = "import os, signal, sys; exec(sys.argv[1]); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 
 
 def start(folder: Path, *arguments: str, before: str = "", **options: object) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, in a process that has done something `before` it became that."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
-    environment.pop("PYTHONUNBUFFERED", None)
+    environment = plain_environment("PYTHONUNBUFFERED")
     environment |= {"OFFSETLAKE_HOME": str(folder / "home"), "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
     command = [sys.executable, "-c", BEFORE, before, "-m", "pipeline_defs.cli", *arguments]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
@@ -56,16 +55,10 @@ def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"])
-def test_ctrl_c_while_a_command_runs_ends_it_with_130(
-    where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(where, interrupt)
-    ended = ending(monkeypatch, "explain", "refused")
-    said = capfd.readouterr()
-    assert ended == commands.INTERRUPTED and said.out + said.err == f"{commands.INTERRUPTED_TEXT}\n"
+def test_ctrl_c_ends_a_command_with_130(where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(where, Mock(side_effect=KeyboardInterrupt))
+    assert ending(monkeypatch, "explain", "refused") == commands.INTERRUPTED
+    assert "".join(capfd.readouterr()) == f"{commands.INTERRUPTED_TEXT}\n"
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="Linux has it")
@@ -86,21 +79,16 @@ def test_a_stdout_that_is_closed_is_one_message(tmp_path: Path) -> None:
     assert "output_unwritable: stdout cannot be written: it is closed" in ended.stderr
 
 
-def test_an_error_of_the_system_that_is_not_of_the_output_is_not_taken_for_one(
+def test_another_error_of_the_system_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", fail)
+    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         ending(monkeypatch, "explain", "refused")
     assert "output_unwritable" not in capfd.readouterr().err
 
 
-def test_what_dagster_calls_beta_is_not_said_to_users(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_dagster_calls_beta_is_not_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Hundreds of lines before the result of `land`; any other warning is shown: the control."""
 
     def warn(_: str) -> str:

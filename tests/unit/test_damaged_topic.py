@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import click
 import dagster as dg
 import pytest
 from click.testing import CliRunner
@@ -29,7 +28,6 @@ from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
-from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
@@ -49,23 +47,21 @@ MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away,
 GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
 
-def write_step(lake: Lake, topic: str) -> Path:
-    """Plan two ranges of a topic, and return the file that says so."""
-    log = World()
-    log.grow(0, 20)
-    step = plan(LogState(), dataclasses.replace(log.observe(LogState()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
+def write_step(lake: Lake, topic: str, end: int = 20) -> Path:
+    """Plan two ranges of a topic, or what comes next up to an end, and return the file of its first step."""
+    log, log_state = World(), lake.read_plan_log(topic).state
+    log.grow(0, end)
+    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic=topic), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and lake.commit_step(step)
     assert isinstance(lake.store, DiskStore)
-    (file,) = (lake.store.folder / "plan" / topic).rglob("*.json")
-    return file
+    return min((lake.store.folder / "plan" / topic).rglob("*.json"))
 
 
 @pytest.fixture
 def edges(tmp_path: Path) -> Edges:
     """A lake with a good topic and a damaged one, whose broker does not answer."""
-    environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
-    environment["DAGSTER_HOME"] = str(tmp_path / "dagster")
-    edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
+    places = {"OFFSETLAKE_LAKE": str(tmp_path), "DAGSTER_HOME": str(tmp_path / "dagster")}
+    edges = Edges(read_settings({**places, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), kafka_timeout_seconds=0.2)
     write_step(edges.lake, GOOD.name)
     write_step(edges.lake, DAMAGED.name).write_text("{}")
     return edges
@@ -77,24 +73,21 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def test_two_processes_that_register_a_key_at_once_both_go_on(
-    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one's keys come between Dagster's look at what there is and its insert."""
+def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: the other process's keys come between Dagster's look at what there is and its insert."""
     name, coverage = str(GOOD.partitions.name), edges.lake.coverage(GOOD.name)
     keys = [offsets.key for offsets in coverage.log.ranges]
-    honest, faults = instance.add_dynamic_partitions, []
+    honest = instance.add_dynamic_partitions
+    faults = [IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed"))]
 
     def add(partitions_def_name: str, partition_keys: list[str]) -> None:
-        if not faults:
-            honest(partitions_def_name, partition_keys)  # the other process
-            faults.append(IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed")))
-            raise faults[0]
-        honest(partitions_def_name, partition_keys)
+        honest(partitions_def_name, partition_keys)  # the first time it is the other process
+        if faults:
+            raise faults.pop()
 
     monkeypatch.setattr(instance, "add_dynamic_partitions", add)
     assert register_keys(instance, GOOD, coverage) == 0
-    assert len(faults) == 1, "the fault"
+    assert not faults, "the fault"
     assert sorted(instance.get_dynamic_partitions(name)) == sorted(keys)
 
 
@@ -103,8 +96,8 @@ def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instan
     assert families["offsetlake_topic_error"] == {("damaged", "broken_plan_log"): 1, ("orders", "broker_unavailable"): 1}
     assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
     assert families["offsetlake_ranges"]["orders", "0", "pending"] == 2
-    assert families["offsetlake_planned_offset"]["orders", "0"] == 20
-    assert families["offsetlake_landed_offset"]["orders", "0"] == 0
+    offsets = [families[f"offsetlake_{name}_offset"]["orders", "0"] for name in ("planned", "landed")]
+    assert offsets == [20, 0]
     assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
 
 
@@ -114,9 +107,10 @@ def test_the_other_topic_is_drawn_and_sql_answers_for_it(edges: Edges, instance:
     duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
     assert duck.query("SELECT count(*) FROM ranges")[1] == [(2,)]
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
-    for ask in (lambda: read_picture(DAMAGED, edges, instance), lambda: duck.query("SELECT count(*) FROM damaged")):
-        with pytest.raises(BrokenPlanLog):
-            ask()
+    with pytest.raises(BrokenPlanLog):
+        read_picture(DAMAGED, edges, instance)
+    with pytest.raises(BrokenPlanLog):
+        duck.query("SELECT count(*) FROM damaged")
 
 
 def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: Edges) -> None:
@@ -135,17 +129,15 @@ def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: 
 
 
 def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
-    screen = terminal.Terminal(file=io.StringIO(), width=200)
+    printed = io.StringIO()
     for module in (show, glance):
-        monkeypatch.setattr(module, "OUT", screen)
+        monkeypatch.setattr(module, "OUT", terminal.Terminal(file=printed, width=200))
     glance.print_status(documents, EPOCH_MS, by_partition=True)
-    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return printed.getvalue()
 
 
-def test_status_shows_what_the_lake_says_and_each_error_once(
-    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker is asked once, however many topics it has."""
+def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the lake says; the broker is asked once, however many topics it has."""
     write_step(edges.lake, "payments")
     payments = dataclasses.replace(GOOD, name="payments")
     documents = [document for document, _ in read_statuses([DAMAGED, GOOD, payments], edges, instance)]
@@ -161,7 +153,7 @@ def test_status_shows_what_the_lake_says_and_each_error_once(
     assert "orders: only what the lake says is shown" in text
 
 
-def test_status_says_once_what_all_tables_of_a_topic_share(
+def test_status_says_once_what_tables_share(
     edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decoded table, the latest one that is made of it, and the topic itself, where its broker answers."""
@@ -180,26 +172,19 @@ def test_status_says_once_what_all_tables_of_a_topic_share(
     assert "tables/raw/orders" in document["tables"][0]["error"] and document["tables"][0]["kind"] == "broken_table"
 
 
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
+def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(edges: Edges, instance: dg.DagsterInstance) -> None:
+    """defs.yaml wins, so what to correct is there; nobody is told to start another broker. The control has none of its own."""
+    for own, words in (
         ("127.0.0.1:1", "bootstrap_servers in the defs.yaml of topic orders"),
-        (None, "correct its address: OFFSETLAKE_BOOTSTRAP_SERVERS"),
-    ],
-)
-def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(
-    edges: Edges, instance: dg.DagsterInstance, own: str | None, words: str
-) -> None:
-    """defs.yaml wins, so what to correct is there; nobody is told to start another broker."""
-    topic = dataclasses.replace(GOOD, bootstrap_servers=own)
-    ((document, _),) = read_statuses([topic], edges, instance)
-    assert words in document["error"] and "broker start" not in document["error"]
+        (None, "OFFSETLAKE_BOOTSTRAP_SERVERS"),
+    ):
+        topic = dataclasses.replace(GOOD, bootstrap_servers=own)
+        ((document, _),) = read_statuses([topic], Edges(edges.settings, kafka_timeout_seconds=0.2), instance)
+        assert f"correct its address: {words}" in document["error"] and "broker start" not in document["error"]
 
 
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["bytes", "value", "cut", "noise"]))
-def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
-    seed: int, kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_damage_of_a_step_is_more_than_one_error(seed: int, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """However the object is damaged, it reads as before, or is one error of its topic; nothing else is raised."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
     file = write_step(lake, "orders")
@@ -226,11 +211,7 @@ def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
 def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges: Edges, instance: dg.DagsterInstance) -> None:
     """[R-2] Planning needs the end of the log alone, yet the whole of it is held; the control asks the broker."""
     first = write_step(edges.lake, "held")
-    log = World()
-    log.grow(0, 40)
-    log_state = edges.lake.read_plan_log("held").state
-    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic="held"), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None and edges.lake.commit_step(step)
+    write_step(edges.lake, "held", 40)
     with pytest.raises(BrokerUnavailable):
         run_tick(Topic("held", Policy()), instance, edges)
     first.write_text("{}")
@@ -238,16 +219,7 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges
         run_tick(Topic("held", Policy()), instance, Edges(edges.settings, kafka_timeout_seconds=0.2))
 
 
-STRAY = [
-    "x.json",
-    "00000000000000000000.json.swp",
-    "backup/00000000000000000000.json",
-    "00000000000000000000 (1).json",
-    "1.json",
-]
-
-
-@pytest.mark.parametrize("name", STRAY)
+@pytest.mark.parametrize("name", ["x.json", f"{0:020d}.json.swp", f"backup/{0:020d}.json", f"{0:020d} (1).json", "1.json"])
 def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edges: Edges, name: str) -> None:
     """What could be a step is not passed over. The control is the other topic."""
     assert isinstance(edges.lake.store, DiskStore)
@@ -274,50 +246,40 @@ def logless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edges:
     world.land()
     for tree in ("data", "manifests", "plan"):
         shutil.copytree(tmp_path / tree / TOPIC, tmp_path / tree / "zzz")
-    for path in [*(tmp_path / "plan/zzz").rglob("*.json"), *(tmp_path / "manifests/zzz").rglob("*.json")]:
-        path.write_text(path.read_text().replace(f'"{TOPIC}"', '"zzz"'))
+        for path in (tmp_path / tree / "zzz").rglob("*.json"):
+            path.write_text(path.read_text().replace(f'"{TOPIC}"', '"zzz"'))
     shutil.rmtree(tmp_path / "plan" / TOPIC)
     monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: world.kafka)
     return Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, tmp_path))
 
 
-TOPICS = [Topic(TOPIC, Policy()), Topic("zzz", Policy())]
-
-
-@pytest.mark.parametrize(("module", "command"), [(losses, losses.losses), (land, land.rebuild)])
+@pytest.mark.parametrize(("module", "command", "work"), [(losses, "losses", "read_ledger"), (land, "rebuild", "rebuild_topic")])
+@pytest.mark.usefixtures("capfd")
 def test_a_refused_topic_is_named_and_the_others_are_done(
-    logless: Edges,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    module: ModuleType,
-    command: click.Command,
+    logless: Edges, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
 ) -> None:
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
-    done: list[str] = []
+    done, said, honest = list[str](), list[str](), getattr(module, work)
+
+    def watched(topic: Topic, *rest: Any) -> Any:
+        found = honest(topic, *rest)
+        done.append(topic.name)
+        return found
+
+    monkeypatch.setattr(module, work, watched)
+    monkeypatch.setattr(module, "open_edges", lambda: logless)
+    monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
+    monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
 
     def ran(*arguments: str) -> tuple[int, Any]:
         done.clear()
-        chosen = [topic for topic in TOPICS if not arguments or topic.name in arguments]
+        chosen = [topic for topic in (GOOD, Topic("zzz", Policy())) if not arguments or topic.name in arguments]
         monkeypatch.setattr(module, "find_topics", lambda name: (chosen, ()))
-        monkeypatch.setattr(module, "open_edges", lambda: logless)
-        monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
-        result = CliRunner().invoke(command, list(arguments))
+        result = CliRunner().invoke(getattr(module, command), list(arguments))
         return result.exit_code, result.exception
-
-    for name, honest in (("read_ledger", losses.read_ledger), ("rebuild_topic", land.rebuild_topic)):
-
-        def watched(topic: Topic, *rest: Any, honest: Any = honest) -> Any:
-            found = honest(topic, *rest)
-            done.append(topic.name)
-            return found
-
-        monkeypatch.setattr(losses if name == "read_ledger" else land, name, watched)
-    said: list[str] = []
-    monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
 
     assert ran("zzz")[0] == 0 and done == ["zzz"] and not said
     code, raised = ran()
     assert (code, done) == (1, ["zzz"]) and isinstance(raised, SystemExit)
     assert said == [f"topic {TOPIC}: broken_plan_log"]
     assert isinstance(ran(TOPIC)[1], BrokenPlanLog)
-    capfd.readouterr()

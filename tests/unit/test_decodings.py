@@ -41,12 +41,11 @@ def test_of_two_writers_of_a_version_one_looks_again(topic: DecodedTopic) -> Non
 
 def test_a_range_gives_its_files_away_in_the_commit_that_gives_it_others(topic: DecodedTopic) -> None:
     """[R-69] At each version each row is once; the files of the version before stay for who reads it."""
-    first = topic.put(RANGE, numbered(RANGE, "abc"))
-    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1)
-    assert first.decoded is not None and second.decoded is not None
-    assert first.decoded.path != second.decoded.path
+    first = topic.put(RANGE, numbered(RANGE, "abc")).decoded
+    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1).decoded
+    assert first is not None and second is not None and first.path != second.path
     assert shown_places(topic.lake, topic.name) == [(0, 0), (0, 1), (0, 2)]
-    assert (folder(topic) / first.decoded.path).exists()
+    assert (folder(topic) / first.path).exists()
 
 
 def test_who_has_read_a_table_reads_only_what_is_newer_and_sees_that_it_was_made_anew(topic: DecodedTopic) -> None:
@@ -83,12 +82,10 @@ def test_a_file_that_is_gone_before_the_commit_is_not_committed(topic: DecodedTo
 def test_columns_that_are_gone_are_one_clear_error(topic: DecodedTopic) -> None:
     topic.put(RANGE, numbered(RANGE, "abc"))
     shutil.rmtree(folder(topic) / "_schemas")
-    decodings = Decodings(topic.lake)
-    other = topic.put
     topic.value_type = pa.struct([("m", pa.int64())])
     with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
-        other(NEXT, {10: ("k", {"m": 1})})
-    assert set(decodings.read(topic.name)) == {RANGE}
+        topic.put(NEXT, {10: ("k", {"m": 1})})
+    assert set(Decodings(topic.lake).read(topic.name)) == {RANGE}
 
 
 def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(topic: DecodedTopic) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,16 +56,35 @@ def manifest_of(world: SmallWorld) -> Manifest:
     return manifest
 
 
-def delete_landed_file(world: SmallWorld) -> None:
-    world.lake.store.delete_folder(published_path(manifest_of(world)))
+def lose(world: SmallWorld, path: str) -> None:
+    """Have the landed file or its manifest be deleted by somebody."""
+    world.lake.store.delete_folder(path)
     world.lake = world.open(Writer())
     assert len(world.coverage.pending()) == 1, "the fault"
 
 
-def delete_manifest(world: SmallWorld) -> None:
-    world.lake.store.delete_folder(manifest_path(TOPIC, manifest_of(world).offsets, 0))
-    world.lake = world.open(Writer())
-    assert len(world.coverage.pending()) == 1, "the fault"
+def go_on(world: SmallWorld, then: str, percent: int) -> None:
+    """Have Kafka compact the topic, or delete some of it, or nothing."""
+    if then == "compacted":
+        world.kafka.compact(100)
+    if then == "expired":
+        world.kafka.expire(0, percent)
+
+
+@contextmanager
+def no_deleting(world: SmallWorld, error: BaseException) -> Iterator[None]:
+    """Have each deletion of a file below `data/` end by an error."""
+    kind = type(world.lake.store)
+    delete: Callable[[Store, str], None] = kind.delete_folder
+
+    def fail(store: Store, prefix: str) -> None:
+        with store.explained("delete", prefix):
+            if prefix.startswith("data/"):
+                raise error
+        delete(store, prefix)
+
+    with patch.object(kind, "delete_folder", fail):
+        yield
 
 
 def rewrite(world: SmallWorld, path: str, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -117,22 +138,11 @@ def test_a_replace_deletes_doubles_before_it_takes_rows_away(world: SmallWorld, 
     assert world.coverage.pending() == [] and check_tiling(TOPIC, world.lake).passed
 
 
-def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(world: SmallWorld) -> None:
     """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before."""
     before, said = world.files(), check_tiling(TOPIC, world.lake).violations
-    delete: Callable[[Store, str], None] = type(world.lake.store).delete_folder
-
-    def die(store: Store, prefix: str) -> None:
-        if prefix.startswith("data/"):
-            raise Dead
-        delete(store, prefix)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(world.lake.store), "delete_folder", die)
-        with pytest.raises(Dead):
-            world.land("replace")
+    with no_deleting(world, Dead()), pytest.raises(Dead):
+        world.land("replace")
     world.lake = world.open(Writer())
     assert world.files() == before and check_tiling(TOPIC, world.lake).violations == said and manifest_of(world).revision == 0
     (verdict,) = world.land("replace")
@@ -178,36 +188,22 @@ def test_a_double_with_other_values_is_kept_and_named(world: SmallWorld) -> None
     assert world.files() == before
 
 
-def test_a_double_of_equal_rows_in_other_bytes_is_deleted(world: SmallWorld) -> None:
-    """[R-37] The control: rows are compared, not bytes."""
-    rewrite(world, the_double(world), lambda rows: rows)
+@pytest.mark.parametrize("rewritten", ["double", "landed file"])
+def test_a_double_of_equal_rows_is_deleted(world: SmallWorld, rewritten: str) -> None:
+    """[R-37] The control: rows are compared, not bytes, and once the landed file is mended, which was damaged before."""
+    if rewritten == "double":
+        rewrite(world, the_double(world), lambda rows: rows)
+    else:
+        rewrite(world, published_path(manifest_of(world)), with_other_values)
     world.land("replace")
     assert_whole(world)
 
 
-def test_a_replace_deletes_a_double_once_it_has_mended_the_landed_file(world: SmallWorld) -> None:
-    """[R-37] Before it, the landed file was damaged and proved nothing."""
-    rewrite(world, published_path(manifest_of(world)), with_other_values)
-    world.land("replace")
-    assert_whole(world)
-
-
-def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_deletes_it(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_deletes_it(world: SmallWorld) -> None:
     """[R-15] The run goes on, and says so."""
-    delete: Callable[[Store, str], None] = type(world.lake.store).delete_folder
-
-    def refuse(store: Store, prefix: str) -> None:
-        with store.explained("delete", prefix):
-            if prefix.startswith("data/"):
-                raise PermissionError(13, "not yours", prefix)
-        delete(store, prefix)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(world.lake.store), "delete_folder", refuse)
+    with no_deleting(world, PermissionError(13, "not yours")):
         (verdict,) = world.land("replace")
-        assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
+    assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
     world.land("replace")
     assert_whole(world)
 
@@ -218,12 +214,9 @@ def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_de
 @pytest.mark.parametrize("then", ["compacted", "expired"])
 def test_a_landed_file_that_is_gone_is_published_again_from_its_double(world: SmallWorld, then: str) -> None:
     """[R-23] Somebody deleted it, and Kafka has less by now: the rows stand in a file with the very same bytes."""
-    delete_landed_file(world)
+    lose(world, published_path(manifest_of(world)))
     assert set(world.shown()) == {*range(4)}
-    if then == "compacted":
-        world.kafka.compact(100)
-    else:
-        world.kafka.expire(0, 75)
+    go_on(world, then, 75)
     (verdict,) = world.land(on_loss="record")
     assert verdict.outcome is Outcome.ROLLED_FORWARD
     assert all_losses(world.coverage, world.kafka.read_watermarks(TOPIC, COMMITTED)) == []
@@ -237,11 +230,8 @@ def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then:
     """[R-37] The landed file is gone, its double has other bytes, and the next revision has what Kafka has by now."""
     rewrite(world, the_double(world), lambda rows: rows)
     path = the_double(world)
-    delete_landed_file(world)
-    if then == "compacted":
-        world.kafka.compact(100)
-    else:
-        world.kafka.expire(0, 75)
+    lose(world, published_path(manifest_of(world)))
+    go_on(world, then, 75)
     for mode in ("land", "land", "replace"):
         verdicts = world.land(mode, on_loss="record")
         assert set(world.shown()) == {*range(4)}, "each row is shown yet"
@@ -276,11 +266,8 @@ def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallW
     """[R-16] Landed at least once, under its attempt's name: nothing is doubled, under whatever policy."""
     fresh.land()
     before = fresh.files()
-    delete_manifest(fresh)
-    if then == "compacted":
-        fresh.kafka.compact(100)
-    if then == "expired":
-        fresh.kafka.expire(0, 50)
+    lose(fresh, manifest_path(TOPIC, manifest_of(fresh).offsets, 0))
+    go_on(fresh, then, 50)
     fresh.land(delivery=policy, on_loss="record")
     assert fresh.files() == before
     assert_whole(fresh, {*range(4)})
@@ -289,7 +276,7 @@ def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallW
 def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> None:
     """[R-16] Its manifest is gone, and its rows were changed: Kafka's are landed beside it, and it stays."""
     fresh.land()
-    delete_manifest(fresh)
+    lose(fresh, manifest_path(TOPIC, manifest_of(fresh).offsets, 0))
     (path,) = fresh.files()
     rewrite(fresh, path, with_other_values)
     fresh.land()
@@ -301,7 +288,7 @@ def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> 
 def test_of_several_files_the_one_with_most_rows_is_landed(world: SmallWorld) -> None:
     """[R-16] The other one is a double then, and proven to be one."""
     rewrite(world, published_path(manifest_of(world)), lambda rows: rows.slice(0, 2).take([0, 1]))
-    delete_manifest(world)
+    lose(world, manifest_path(TOPIC, manifest_of(world).offsets, 0))
     world.kafka.expire(0, 50)
     world.land("replace", on_loss="record")
     assert_whole(world, {*range(4)})

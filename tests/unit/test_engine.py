@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import grpc
 import pytest
@@ -39,11 +39,6 @@ from pipeline_defs.core.login.client_properties import ClientProperties, Login, 
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support.world import PATIENCE_SECONDS, World
-
-LOGINS = (
-    Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
-    Access(ClientProperties("SSL", tls=Tls(key=Pem("ssl.keystore.location", "/k.pem")))),
-)
 
 
 class Answering(grpc.GenericRpcHandler):
@@ -84,11 +79,9 @@ class Deaf(Answering):
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
-    for module, name, seconds in (
-        *((engine, "GREETING_SECONDS", 0.1), (engine, "SILENT_SECONDS", 0.1), (engine, "WATCH_SECONDS", 0.05)),
-        (spark_session, "FAREWELL_SECONDS", 1.0),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    for name in ("GREETING_SECONDS", "SILENT_SECONDS", "WATCH_SECONDS"):
+        monkeypatch.setattr(engine, name, 0.1)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     with Deaf() as found:
         yield found
 
@@ -115,11 +108,7 @@ def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(deaf: Deaf, 
 def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
-
-    def refuse(url: str) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    asker = Engine(lambda: deaf.url, refuse)
+    asker = Engine(lambda: deaf.url, Mock(side_effect=error_of(errno.EROFS)))
     asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
     outcomes: list[Exception] = []
 
@@ -168,15 +157,6 @@ def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:
         assert foreign.tokens == []
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
-    """Return the folder of a server whose start lock another holds and does not let go of, as one that is stopped does."""
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    with locks.hold_start(folder, lambda: None, 0, EngineUnavailable):
-        yield folder
-
-
 def own_server(fingerprint: str = "f") -> Server:
     """A server that runs, as far as its state says: it is this process."""
     me = read_process(os.getpid())
@@ -184,73 +164,69 @@ def own_server(fingerprint: str = "f") -> Server:
     return Server(1, "hush-4711", me, me, time.time(), fingerprint, "4")
 
 
-def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_state(folder: Path, server: Server) -> None:
+    spark_server.write_private(folder / spark_server.STATE, dataclasses.asdict(server))
+
+
+def error_of(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] What it has started is used; where there is nothing, who waits is told soon whom for; a server ends as ever."""
     monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
-    told = rf"process {os.getpid()} on .* does not go on: .*{held / '.lock'}; nothing was started; .*`kill -CONT`"
-    with pytest.raises(EngineUnavailable, match=told):
-        spark_server.start_server(held, {}, "f")
     server = own_server()
-    spark_server.write_private(held / spark_server.STATE, dataclasses.asdict(server))
-    assert spark_server.start_server(held, {}, "f") == server
-    with pytest.raises(EngineUnavailable, match=told):
-        spark_server.start_server(held, {}, "another")
-    assert not spark_serving._withdraw(held, server), "it takes away what names it some other time"
-    assert spark_server.read_server(held) == server
+    told = rf"process {os.getpid()} on .* does not go on: .*{tmp_path / '.lock'}; nothing was started; .*`kill -CONT`"
+    with locks.hold_start(tmp_path, lambda: None, 0, EngineUnavailable):
+        with pytest.raises(EngineUnavailable, match=told):
+            spark_server.start_server(tmp_path, {}, "f")
+        write_state(tmp_path, server)
+        assert spark_server.start_server(tmp_path, {}, "f") == server
+        with pytest.raises(EngineUnavailable, match=told):
+            spark_server.start_server(tmp_path, {}, "another")
+        assert not spark_serving._withdraw(tmp_path, server), "it takes away what names it some other time"
+    assert spark_server.read_server(tmp_path) == server
 
 
-@pytest.fixture
-def mute_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have `java` be one that starts and never reports; return the file that has its pid, once it runs."""
+def test_a_jvm_that_never_reports_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     pid, java = tmp_path / "pid", tmp_path / "java_home" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho $$ > {pid}.fresh && mv {pid}.fresh {pid}\nexec sleep 600\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
-    return pid
 
+    def has_ended() -> bool:
+        found = read_process(int(pid.read_text()))
+        return found is None or not found.is_running()
 
-def has_ended(pid: Path) -> bool:
-    found = read_process(int(pid.read_text()))
-    return found is None or not found.is_running()
-
-
-def test_a_jvm_that_never_reports_is_given_up_and_ended(
-    mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
     monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
     with pytest.raises(EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "):
         spark_serving._start_jvm({}, tmp_path / "log")
-    if mute_java.exists():  # a machine that is slow may not have come so far
-        World.wait_until(lambda: has_ended(mute_java))
-        mute_java.unlink()
+    if pid.exists():  # a machine that is slow may not have come so far
+        World.wait_until(has_ended)
+        pid.unlink()
 
     def interrupt(folder: Path, fingerprint: str) -> None:
-        if mute_java.exists():
+        if pid.exists():
             raise KeyboardInterrupt
 
     monkeypatch.setattr(spark_server, "find_server", interrupt)
     with pytest.raises(KeyboardInterrupt):
         spark_server.start_server(tmp_path / "engine", {}, "f")
-    World.wait_until(lambda: has_ended(mute_java))
+    World.wait_until(has_ended)
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
     """[R-77] What was to be done is tried again within ten; by Spark's defaults it takes minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    def seconds(policy: DefaultPolicy) -> float:
-        state = policy.to_state()
-        return sum(iter(state.next_attempt, None)) / 1000
-
-    assert seconds(DefaultPolicy(**RETRIES)) < 5
-    assert seconds(DefaultPolicy()) > 60, "the control"
+    policies = (DefaultPolicy(**RETRIES), DefaultPolicy())
+    ours, theirs = (sum(iter(policy.to_state().next_attempt, None)) / 1000 for policy in policies)
+    assert ours < 5 and theirs > 60, "theirs is the control"
 
 
-def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_stuck_is_ended(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Who asks a frozen server would wait for ever; nobody but its clients notices."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
@@ -266,9 +242,17 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
     assert ended == [url], "the control: nobody listens any more, so nothing is there to be ended"
 
 
-@pytest.mark.parametrize("login", LOGINS, ids=["password", "key"])
-def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [
+        ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711")),
+        ClientProperties("SSL", tls=Tls(key=Pem("ssl.keystore.location", "/k.pem"))),
+    ],
+    ids=["password", "key"],
+)
+def test_a_login_goes_to_another_machine_through_tls_alone(properties: ClientProperties) -> None:
     """[R-79] It travels with each plan. The controls: loopback, TLS, a token, which goes through TLS only, and no login."""
+    login = Access(properties)
     for url in ("sc://spark.example:15002", "sc://10.0.0.7", "sc://spark.example:1/;use_ssl=false"):
         with pytest.raises(BadSetting, match=r"the Kafka login would travel in the clear to the Spark at ") as caught:
             Spark(RemoteEngine(url), "broker:9092", login)
@@ -279,9 +263,7 @@ def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> Non
     Spark(Engine(lambda: "sc://localhost:1"), "broker:9092", login)
 
 
-def test_a_remote_that_nobody_answers_at_is_told_at_once_and_nothing_is_started(
-    listener: socket.socket, tmp_path: Path
-) -> None:
+def test_a_remote_that_nobody_answers_at_is_told_at_once(listener: socket.socket, tmp_path: Path) -> None:
     """[R-77] Who names a cluster does not land on this machine instead."""
     url = f"sc://localhost:{listener.getsockname()[1]}"
     listener.close()
@@ -299,15 +281,16 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(tmp_path: Path
     log = tmp_path / "log"
     spark_server.begin_anew_if_long(log)
     log.write_text("0123456789")
-    monkeypatch.setattr(spark_server, "LOG_BYTES", 10)
-    spark_server.begin_anew_if_long(log)
-    assert log.read_text() == "0123456789"
-    monkeypatch.setattr(spark_server, "LOG_BYTES", 9)
-    spark_server.begin_anew_if_long(log)
-    assert not log.exists()
+    for most, left in ((10, ["0123456789"]), (9, [])):
+        monkeypatch.setattr(spark_server, "LOG_BYTES", most)
+        spark_server.begin_anew_if_long(log)
+        assert [file.read_text() for file in tmp_path.iterdir()] == left
 
 
-def break_folder(folder: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
+def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
+    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
+    folder = tmp_path / "engine"
     if how == "a file":
         folder.write_text("")
     elif how == "a pipe":
@@ -317,13 +300,6 @@ def break_folder(folder: Path, how: str) -> None:
         folder.symlink_to(folder.with_name("nothing"))
     else:
         (folder / how / "something").mkdir(parents=True)
-
-
-@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
-def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
-    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
-    folder = tmp_path / "engine"
-    break_folder(folder, how)
     with pytest.raises(EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"):
         spark_server.start_server(folder, {}, "f")
 
@@ -331,14 +307,11 @@ def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] It is full, read-only or another's: no bare error of the system."""
-
-    def refuse(path: Path, document: object) -> None:
-        raise OSError(number, os.strerror(number), str(path))
-
+    refuse = Mock(side_effect=error_of(number))
     monkeypatch.setattr(spark_server, "write_private", refuse)
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.start_server(tmp_path, {}, "f")
-    monkeypatch.setattr(spark_server, "stop_process", lambda *_: refuse(tmp_path, None))
+    monkeypatch.setattr(spark_server, "stop_process", refuse)
     (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.stop_server(tmp_path)
@@ -354,26 +327,18 @@ def sleeper() -> Iterator[Process]:
         child.kill()
 
 
-def test_a_disk_that_is_read_only_keeps_no_server_running(
-    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_disk_keeps_no_server_running(sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] What is to be stopped is stuck, and may be so by that very disk; that its state stays is told."""
     server = dataclasses.replace(own_server(), process=sleeper, jvm=sleeper)
-    spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
-
-    def refuse(path: Path, missing_ok: bool) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "unlink", refuse)
+    write_state(tmp_path, server)
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=error_of(errno.EROFS)))
     with pytest.raises(EngineUnavailable, match=r"cannot be used: .*Read-only"):
         spark_server.stop_server(tmp_path, 1)
     assert not sleeper.is_running()
 
 
-def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
-    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-77] It may be stopped, and does not see then that it is alone; the control: one whose process runs is left to go."""
+def test_the_jvm_of_a_killed_server_is_ended(sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] By who starts another one: it may be stopped, and not see that it is alone; one whose process runs is left."""
     own = own_server()
     running: list[bool] = []
 
@@ -385,33 +350,30 @@ def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
     os.kill(sleeper.pid, signal.SIGSTOP)
     for process in (own.process, Process(own.process.pid, "another")):
         server = dataclasses.replace(own, process=process, jvm=sleeper)
-        spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+        write_state(tmp_path, server)
         assert spark_server.start_server(tmp_path, {}, "another") == own
     assert running == [True, False]
 
 
-class Hanging:
-    """A session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
+def hanging(jvm: subprocess.Popen[bytes]) -> Any:
+    """Return a session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
 
-    def __init__(self, jvm: subprocess.Popen[bytes]) -> None:
-        self._jvm_process = jvm
-        self.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
-        connect = self.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService
-        connect.listActiveExecutions.side_effect = self.stop
-
-    def stop(self) -> None:
-        self._jvm_process.wait(PATIENCE_SECONDS)
+    def wait() -> None:
+        jvm.wait(PATIENCE_SECONDS)
         raise Py4JError("gone")
+
+    context = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
+    context._jvm.org.apache.spark.sql.connect.service.SparkConnectService.listActiveExecutions.side_effect = wait
+    return SimpleNamespace(sparkContext=context, stop=wait)
 
 
 @pytest.mark.parametrize("ask", ["watch", "stop"])
 def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Where it is to go, no client is left to notice that."""
-    monkeypatch.setattr(spark_serving, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(spark_serving, "HANG_SECONDS", 0.1)
-    monkeypatch.setattr(spark_serving, "JVM_END_SECONDS", 0.1)
+    for name in ("WATCH_SECONDS", "HANG_SECONDS", "JVM_END_SECONDS"):
+        monkeypatch.setattr(spark_serving, name, 0.1)
     with subprocess.Popen(["sleep", "600"]) as jvm:
-        session: Any = Hanging(jvm)
+        session = hanging(jvm)
         try:
             if ask == "watch":
                 spark_serving._watch(tmp_path, own_server(), session, threading.Event(), Limits())
@@ -438,26 +400,24 @@ def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkey
     make_work = spark_serving._make_work
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as jvm:
         monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(proc=jvm))
-        monkeypatch.setattr(spark_serving, "_describe", lambda *_: own_server())
-        monkeypatch.setattr(spark_serving, "_open_port", lambda *_: (None, 1))
-        monkeypatch.setattr(spark_serving, "_stop", lambda *_: None)
-        monkeypatch.setattr(spark_serving, "_watch", lambda *_: None)
+        answers = {"_describe": own_server(), "_open_port": (None, 1), "_stop": None, "_watch": None}
+        for name, answer in answers.items():
+            monkeypatch.setattr(spark_serving, name, Mock(return_value=answer))
 
         def refuse(*_: object) -> None:
             make_work(tmp_path)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise error_of(errno.ENOSPC)
 
         monkeypatch.setattr(spark_serving, failing, refuse)
-        spark_server.write_private(
-            tmp_path / "request-1.json", {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
-        )
+        request = {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
+        spark_server.write_private(tmp_path / "request-1.json", request)
         with pytest.raises(OSError, match="No space"):
             spark_serving.serve(tmp_path, "request-1.json")
         assert jvm.poll() == 0
     assert not list((tmp_path / spark_server.WORK).iterdir())
 
 
-def test_a_starter_takes_no_server_that_another_has_begun_to_start(
+def test_a_starter_takes_no_server_of_another_starter(
     sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-77] That one was killed meanwhile: its server is of another configuration, and reads no request but its own."""
@@ -470,8 +430,7 @@ def test_a_starter_takes_no_server_that_another_has_begun_to_start(
         assert not torn.exists()
         (request,) = tmp_path.glob("*.json")
         assert json.loads(request.read_text())["fingerprint"] == "f" and command[-1] == request.name
-        state = dataclasses.asdict(own_server("another's"))
-        spark_server.write_private(tmp_path / spark_server.STATE, state)
+        write_state(tmp_path, own_server("another's"))
         return sleeper
 
     monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
@@ -503,16 +462,11 @@ def test_a_server_takes_the_letters_of_paths_for_what_they_are(
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    environments: list[dict[str, str]] = []
-
-    def spawn(command: list[str], environment: dict[str, str], **_: object) -> None:
-        environments.append(environment)
-        raise PermissionError
-
+    spawn = Mock(side_effect=PermissionError)
     monkeypatch.setattr(spark_server, "spawn_process", spawn)
     with pytest.raises(EngineUnavailable):
         spark_server.start_server(tmp_path, {}, "f")
-    assert environments[0].get("LC_ALL") == lc_all
+    assert spawn.call_args.kwargs["environment"].get("LC_ALL") == lc_all
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -520,9 +474,8 @@ TRACEBACK = """Traceback (most recent call last):
     serve(Path(sys.argv[1]).absolute())
 pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited.
 """
-HEAP = "Invalid maximum heap size: -Xmx4x"
-
-
+HEAP, NO_VM = "Invalid maximum heap size: -Xmx4x", "Error occurred during initialization of VM"
+IN_USE = "java.net.BindException: in use"
 FULL = "java.io.IOException: No space left on device"
 GOES_ON = "and the next run goes on"
 ROOM = f"make room on that disk, {GOES_ON} (`offsetlake sweep --apply` deletes what dead attempts left)"
@@ -533,16 +486,8 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
     ("said", "free", "why"),
     [
         (f"{HEAP}\nError: Could not create\n{TRACEBACK}", 1, f"{HEAP} | Error: Could not create"),
-        (
-            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
-            1,
-            "java.net.BindException: in use | Caused by: a",
-        ),
-        (
-            f"Error occurred during initialization of VM\nConflicting collectors\n{TRACEBACK}",
-            1,
-            "Error occurred during initialization of VM: Conflicting collectors",
-        ),
+        (f"{IN_USE}\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}", 1, f"{IN_USE} | Caused by: a"),
+        (f"{NO_VM}\nConflicting collectors\n{TRACEBACK}", 1, f"{NO_VM}: Conflicting collectors"),
         (f"killed\n{TRACEBACK}", 1, "killed"),
         (TRACEBACK, 1, TRACEBACK.splitlines()[-1]),
         ("", 1, "it said nothing"),
@@ -552,9 +497,7 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
         (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: {ROOM}"),
     ],
 )
-def test_an_error_of_a_start_has_its_reason(
-    said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_fails_says_why(said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one.
 
     Of a disk that is full it says what to do: what fails after it is no reason; nor does an empty log say that all was well.
@@ -572,9 +515,7 @@ def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:
     assert options[:2] == [f'"-Djava.io.tmpdir={tmp_path}"', "-Djava.io.tmpdir=/theirs"], "the last one counts"
 
 
-def test_what_a_command_says_of_spark_was_asked(
-    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_status_says_of_spark_was_asked(listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] One that is frozen runs, and answers nobody; a clock that was set back is not told."""
     monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
     settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path)
@@ -582,21 +523,18 @@ def test_what_a_command_says_of_spark_was_asked(
     settings.engine_folder.mkdir()
     server = dataclasses.replace(own_server(), port=listener.getsockname()[1], since=time.time() + 86_400)
 
-    def ask(*arguments: str) -> tuple[int, str]:
+    def ask(code: int, *arguments: str) -> str:
         said = CliRunner().invoke(command.status, list(arguments))
-        return said.exit_code, said.stdout
+        assert said.exit_code == code
+        return said.stdout
 
-    spark_server.write_private(settings.engine_folder / spark_server.STATE, dataclasses.asdict(server))
-    code, said = ask()
-    assert code == 1 and "serves nobody" in said
-    code, said = ask("--json")
-    assert code == 1 and json.loads(said) == {"running": True, "answers": False, **server.facts}
+    write_state(settings.engine_folder, server)
+    assert "serves nobody" in ask(1)
+    assert json.loads(ask(1, "--json")) == {"running": True, "answers": False, **server.facts}
     monkeypatch.setattr(command, "find_silence", lambda url: None)
-    code, said = ask()
-    assert code == 0 and "for 0 s" in said
+    assert "for 0 s" in ask(0)
     settings = dataclasses.replace(settings, engine="in-process")
-    code, said = ask("--json")
-    assert code == 1 and json.loads(said) == {"running": False, "engine": "in-process"}
+    assert json.loads(ask(1, "--json")) == {"running": False, "engine": "in-process"}
 
 
 def test_an_error_of_pythons_in_a_worker_is_told_by_type_and_place() -> None:

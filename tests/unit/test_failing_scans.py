@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import obstore
 import pyarrow as pa
@@ -39,49 +42,65 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
-from pipeline_defs.landing.landing import land, land_topics
-from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
+from pipeline_defs.landing.landing import Told, land_topics
+from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
-BY_FOUR = Policy(records_per_range=4, max_age_seconds=0)
+STARTS = [0, 4, 8]
+Said = dict[tuple[str, int], Outcome]
 
 
-class Stumbling(FakeSpark):
-    """Spark that cannot read one record; counts its jobs."""
+class Cluster(FakeSpark):
+    """Spark that reads topics of one cluster, and fails at some offsets; tells which topics each job read."""
 
-    def __init__(self, kafka: FakeKafka, poison: int) -> None:
-        super().__init__(kafka, lambda step, **_: None)
-        self.poison = poison
-        self.jobs = 0
+    def __init__(self, *topics: str, records: int = 10) -> None:
+        self.kafkas = {topic: kafka_with(records, topic) for topic in topics}
+        super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
+        self.poison: set[tuple[str, int]] = set()
+        self.error: OffsetlakeError = ScanFailed("a record cannot be read")
+        self.jobs: list[tuple[str, ...]] = []
+
+    def kafka_of(self, topic: str) -> FakeKafka:
+        return self.kafkas[topic]
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
-        self.jobs += 1
-        if any(self.poison in each.offsets for each in scan.ranges):
-            raise ScanFailed("a record cannot be read")
+        self.jobs.append(scan.topics)
+        if any(topic == each.topic and offset in each.offsets for each in scan.ranges for topic, offset in self.poison):
+            raise self.error
         super().stage(scan, isolation_level, folder)
 
 
-def land_planned(lake: Lake, kafka: FakeKafka, spark: FakeSpark, attempt: str = "a", **others: Any) -> list[Verdict]:
-    """Land all that is planned."""
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    return list(land(TOPIC, keys, Attempt(attempt, "run", "test"), fake_tools(lake, kafka, spark, **others)))
+def land_each(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> list[Told]:
+    """Plan and land everything of all topics; `changes` are of a topic's tools."""
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    tools, keys = {}, {}
+    for topic, kafka in spark.kafkas.items():
+        plan_all(lake, kafka, policy, topic)
+        tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
+        keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
+    return list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
 
 
-class Java(Exception):
-    """What py4j raises, as Spark words it."""
+def land_and_hear(
+    lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]
+) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
+    """The same, and tell what became of each range, and the topics that an error ended."""
+    told = land_each(lake, spark, attempt, **changes)
+    verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
+    said = {(topic, verdict.offsets.start): verdict.outcome for topic, verdict in verdicts}
+    assert len(said) == len(verdicts)
+    return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
 
 
-class OnFullDisk(Stumbling):
-    """Spark whose every job ends as Java says, by the error that adapters/spark/spark.py makes of that."""
+def land_all(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> Said:
+    """The same, where no error ends a topic."""
+    said, errors = land_and_hear(lake, spark, attempt, **changes)
+    assert errors == []
+    return said
 
-    def __init__(self, kafka: FakeKafka, cause: str) -> None:
-        super().__init__(kafka, -1)
-        self.cause = cause
 
-    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
-        self.jobs += 1
-        said = f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{self.cause}"
-        raise scan_failed(f"land {len(scan.ranges)} ranges", Java(said), "nothing became visible")
+def all_of(outcome: Outcome, *topics: str, starts: Sequence[int] = STARTS) -> Said:
+    return {(topic, start): outcome for topic in topics for start in starts}
 
 
 @pytest.mark.parametrize(
@@ -94,36 +113,34 @@ class OnFullDisk(Stumbling):
 )
 def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -> None:
     """[R-15] All ranges of the scan fail with that error at once; another error is looked for in halves, the control."""
-    kafka, lake = kafka_with(64), Lake(str(tmp_path))
-    plan_all(lake, kafka, BY_FOUR)
+    spark, lake = Cluster("a", records=64), Lake(str(tmp_path))
+    spark.poison = {("a", offset) for offset in range(64)}
 
-    def jobs_of(cause: str) -> tuple[int, list[str]]:
-        spark = OnFullDisk(kafka, cause)
-        verdicts = land_planned(lake, kafka, spark)
+    def violations_of(cause: str) -> set[str]:
+        said = f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{cause}"
+        spark.error = scan_failed("land 16 ranges", RuntimeError(said), "nothing became visible")
+        verdicts = [verdict for _, verdict in land_each(lake, spark) if isinstance(verdict, Verdict)]
         assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
-        return spark.jobs, sorted({violation for verdict in verdicts for violation in verdict.violations})
+        return {violation for verdict in verdicts for violation in verdict.violations}
 
-    jobs, violations = jobs_of(cause)
-    assert jobs == 1
-    assert len(violations) == 1 and says in violations[0]
-    assert jobs_of("Caused by: java.io.IOException: Connection reset")[0] > 16
+    (violation,) = violations_of(cause)
+    assert says in violation and len(spark.jobs) == 1
+    violations_of("Caused by: java.io.IOException: Connection reset")
+    assert len(spark.jobs) > 1 + 16
 
 
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path: Path, delivery: Delivery) -> None:
     """[R-15] Under `at_most_once` what fails is abandoned, so its ranges are read in jobs of their own; else in halves."""
-    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
-    policy = Policy(records_per_range=1000, max_age_seconds=0)
+    spark, lake = Cluster("a", records=0), Lake(str(tmp_path))
     for number in range(10):
-        kafka.now.partitions[0].append([SpanKind.DATA] * (3 + number * 5 % 7), "v", EPOCH_MS)
-        plan_all(lake, kafka, policy)
-    ranges = list(lake.coverage(TOPIC).log.ranges)
-    bad = ranges[4]
-    spark = Stumbling(kafka, bad.start)
-    verdicts = land_planned(lake, kafka, spark, delivery=delivery)
-    assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
-    assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
-    assert spark.jobs == len(ranges) if delivery is Delivery.AT_MOST_ONCE else 1 < spark.jobs < len(ranges)
+        spark.kafkas["a"].now.partitions[0].append([SpanKind.DATA] * (3 + number * 5 % 7), "v", EPOCH_MS)
+        plan_all(lake, spark.kafkas["a"], Policy(records_per_range=1000, max_age_seconds=0), "a")
+    starts = [offsets.start for offsets in lake.coverage("a").log.ranges]
+    spark.poison = {("a", starts[4])}
+    said = land_all(lake, spark, a={"delivery": delivery})
+    assert said == {**all_of(Outcome.LANDED, "a", starts=starts), ("a", starts[4]): Outcome.FAILED}
+    assert len(spark.jobs) == len(starts) if delivery is Delivery.AT_MOST_ONCE else 1 < len(spark.jobs) < len(starts)
 
 
 def test_each_line_of_a_failed_run_names_its_range() -> None:
@@ -134,11 +151,11 @@ def test_each_line_of_a_failed_run_names_its_range() -> None:
     assert violations_by_range("orders", here, [said[0], said[1]]) == [said[0], f"range orders/0 [0, 10): {said[1]}"]
 
 
-class Absent(FakeSpark):
+class Absent(Cluster):
     """Spark that is not there for so many asks, and that is gone in the middle of so many jobs."""
 
-    def __init__(self, kafka: FakeKafka, absent: int = 0, dying: int = 0) -> None:
-        super().__init__(kafka, lambda step, **_: None)
+    def __init__(self, absent: int = 0, dying: int = 0) -> None:
+        super().__init__("a", records=8)
         self.absent, self.dying = absent, dying
         self.folders: list[str] = []
 
@@ -156,111 +173,33 @@ class Absent(FakeSpark):
         super().stage(scan, isolation_level, folder)
 
 
-def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
-    plan_all(lake, kafka, BY_FOUR)
-    return [verdict.outcome for verdict in land_planned(lake, kafka, spark, f"a{spark.absent}", delivery=delivery)]
-
-
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
     """[R-77] Else a Spark that does not start would have a whole backlog abandoned; one that dies at work does, the control."""
     for absent, dying, then in ((1, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
-        kafka, lake = kafka_with(8), Lake(str(tmp_path / f"{absent}"))
-        spark = Absent(kafka, absent, dying)
-        assert land_with(spark, kafka, lake, Delivery.AT_MOST_ONCE) == [Outcome.FAILED] * 2
+        spark, lake = Absent(absent, dying), Lake(str(tmp_path / f"{absent}"))
+        tools = {"delivery": Delivery.AT_MOST_ONCE}
+        assert land_all(lake, spark, a=tools) == all_of(Outcome.FAILED, "a", starts=[0, 4])
         assert len(spark.folders) == dying, "no job is done twice"
-        assert land_with(spark, kafka, lake, Delivery.AT_MOST_ONCE) == [then] * 2
+        assert land_all(lake, spark, "again", a=tools) == all_of(then, "a", starts=[0, 4])
 
 
 @pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
 @pytest.mark.parametrize(("dying", "outcome"), [(2, Outcome.LANDED), (3, Outcome.FAILED)])
-def test_a_job_is_done_again_elsewhere_where_spark_went_away(
-    tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome
-) -> None:
+def test_a_job_is_done_again_where_spark_went_away(tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
-    kafka, lake = kafka_with(8), Lake(str(tmp_path))
-    spark = Absent(kafka, dying=dying)
-    assert land_with(spark, kafka, lake, delivery) == [outcome] * 2
+    spark = Absent(dying=dying)
+    said = land_all(Lake(str(tmp_path)), spark, a={"delivery": delivery})
+    assert said == all_of(outcome, "a", starts=[0, 4])
     assert len(set(spark.folders)) == len(spark.folders) == 3
-
-
-class Deadly(Stumbling):
-    """Spark that dies of one record."""
-
-    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
-        try:
-            super().stage(scan, isolation_level, folder)
-        except ScanFailed:
-            raise EngineLost("Spark went away") from None
 
 
 def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None:
     """[R-77] Each job with it is done three times, and then in halves, until it is alone."""
-    kafka, lake = kafka_with(64), Lake(str(tmp_path))
-    plan_all(lake, kafka, BY_FOUR)
-    spark = Deadly(kafka, poison=21)
-    verdicts = land_planned(lake, kafka, spark)
-    assert [v.offsets.start for v in verdicts if v.outcome is Outcome.FAILED] == [20]
-    assert len(verdicts) == 16 and spark.jobs < 4 * 5
-
-
-RECORDS, PER_RANGE = 10, 4
-STARTS = [0, 4, 8]
-Said = dict[tuple[str, int], Outcome]
-
-
-class Cluster(FakeSpark):
-    """Spark that reads topics of one cluster, and cannot read some offsets; tells which topics each job read."""
-
-    def __init__(self, *topics: str) -> None:
-        self.kafkas = {topic: kafka_with(RECORDS, topic) for topic in topics}
-        super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
-        self.poison: set[tuple[str, int]] = set()
-        self.jobs: list[tuple[str, ...]] = []
-
-    def kafka_of(self, topic: str) -> FakeKafka:
-        return self.kafkas[topic]
-
-    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
-        self.jobs.append(scan.topics)
-        if any(topic == each.topic and offset in each.offsets for each in scan.ranges for topic, offset in self.poison):
-            raise ScanFailed("a record cannot be read")
-        super().stage(scan, isolation_level, folder)
-
-
-class Elsewhere:
-    """The same Spark as one that reads another cluster."""
-
-    def __init__(self, spark: Cluster) -> None:
-        self._spark, self.writer, self.source = spark, spark.writer, "another cluster"
-        self.open, self.stage = spark.open, spark.stage
-
-
-def land_all(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> Said:
-    """Plans and lands everything of all topics; `changes` are of a topic's tools."""
-    said, errors = land_and_hear(lake, spark, attempt, **changes)
-    assert errors == []
-    return said
-
-
-def land_and_hear(
-    lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]
-) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
-    """The same, and tells the topics that an error ended."""
-    policy = Policy(records_per_range=PER_RANGE, max_age_seconds=0)
-    tools, keys = {}, {}
-    for topic, kafka in spark.kafkas.items():
-        plan_all(lake, kafka, policy, topic)
-        tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
-        keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
-    told = list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
-    verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
-    said = {(topic, verdict.offsets.start): verdict.outcome for topic, verdict in verdicts}
-    assert len(said) == len(verdicts)
-    return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
-
-
-def all_of(outcome: Outcome, *topics: str) -> Said:
-    return {(topic, start): outcome for topic in topics for start in STARTS}
+    spark = Cluster("a", records=64)
+    spark.poison, spark.error = {("a", 21)}, EngineLost("Spark went away")
+    said = land_all(Lake(str(tmp_path)), spark)
+    assert said == {**all_of(Outcome.LANDED, "a", starts=range(0, 64, 4)), ("a", 20): Outcome.FAILED}
+    assert len(spark.jobs) < 4 * 5
 
 
 def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path) -> None:
@@ -275,16 +214,6 @@ def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path) -> Non
     assert land_all(lake, spark, "again") == all_of(Outcome.ALREADY_LANDED, "a", "b", "c")
 
 
-def test_one_topics_bad_record_takes_no_range_of_another_along(tmp_path: Path) -> None:
-    """[R-15] A job that fails is halved, over topics too."""
-    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    spark.poison = {("b", 5)}
-    assert land_all(lake, spark) == {**all_of(Outcome.LANDED, "a", "b"), ("b", 4): Outcome.FAILED}
-    assert len(spark.jobs) > 1, "the fault: the first job failed"
-    spark.poison = set()
-    assert land_all(lake, spark, "again")["b", 4] is Outcome.LANDED
-
-
 @pytest.mark.parametrize(
     "change",
     [{"delivery": Delivery.AT_MOST_ONCE}, {"isolation_level": "read_uncommitted"}, {"spark": "another cluster"}],
@@ -294,7 +223,8 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
     """[R-12] What `at_most_once` reads and fails is abandoned: another topic's record must never be the cause."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b", "c")
     if "spark" in change:
-        change = {"spark": Elsewhere(spark)}
+        elsewhere = {"source": "another cluster", "writer": spark.writer, "open": spark.open, "stage": spark.stage}
+        change = {"spark": SimpleNamespace(**elsewhere)}
     spark.poison = {("a", 0)}
     said = land_all(lake, spark, b=change)
     assert said == {**all_of(Outcome.LANDED, "a", "b", "c"), ("a", 0): Outcome.FAILED}
@@ -302,9 +232,7 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
     assert ("a", "c") in spark.jobs, "the control: these two are"
 
 
-def test_what_one_topic_still_owes_is_not_swept_with_what_another_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-58] Both stage below the same attempt: a committed range whose publishing failed is rolled forward by the next run."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
     publish = Lake.publish
@@ -323,24 +251,11 @@ def test_what_one_topic_still_owes_is_not_swept_with_what_another_staged(
     assert not spark.jobs, "nothing is read again"
 
 
-class Broken:
-    """Kafka of one topic of which one method fails, from its nth call on."""
-
-    def __init__(self, kafka: FakeKafka, method: str, nth: int, error: Exception) -> None:
-        self._kafka, self._method, self._left, self._error = kafka, method, nth, error
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._kafka, name)
-        if name != self._method:
-            return found
-
-        def call(*given: Any, **named: Any) -> Any:
-            self._left -= 1
-            if self._left < 0:
-                raise self._error
-            return found(*given, **named)
-
-        return call
+def broken_kafka(kafka: FakeKafka, method: str, nth: int, error: Exception) -> Mock:
+    """Return Kafka of one topic of which one method fails, from its nth call on."""
+    found = Mock(wraps=kafka)
+    getattr(found, method).side_effect = chain([DEFAULT] * nth, repeat(error))
+    return found
 
 
 QUESTIONS = [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
@@ -353,7 +268,7 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     errors = [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")]
     error = errors[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
     lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
-    kafka = Broken(spark.kafkas[broken], method, nth, error)
+    kafka = broken_kafka(spark.kafkas[broken], method, nth, error)
     said, told = land_and_hear(lake, spark, **{broken: {"kafka": kafka}})
     others = [topic for topic in spark.kafkas if topic != broken]
     assert said == all_of(Outcome.LANDED, *others)
@@ -363,19 +278,16 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     assert land_all(lake, spark, "again") == {**all_of(Outcome.ALREADY_LANDED, *others), **all_of(Outcome.LANDED, broken)}
 
 
-HUSH = "a record has hush-4711"
-
-
 @pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 1), ("is_compacted", 0)])
 def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str, nth: int) -> None:
     """[R-15] It is told by type and line; its words are not told."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    kafka = Broken(spark.kafkas["a"], method, nth, RuntimeError(HUSH))
+    kafka = broken_kafka(spark.kafkas["a"], method, nth, RuntimeError("a record has hush-4711"))
     said, errors = land_and_hear(lake, spark, a={"kafka": kafka})
     assert said == all_of(Outcome.LANDED, "b")
     ((topic, error),) = errors
-    assert (topic, error.kind, HUSH in str(error)) == ("a", "unforeseen", False)
-    assert "topic a: RuntimeError was raised at test_failing_scans.py, line " in str(error)
+    assert (topic, error.kind, "hush" in str(error)) == ("a", "unforeseen", False)
+    assert "topic a: RuntimeError was raised at mock.py, line " in str(error)
 
 
 def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +297,7 @@ def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch
 
     def fail(self: Lake, manifest: Manifest) -> Manifest:
         if (manifest.topic, manifest.offsets.start) == ("a", 4):
-            raise KeyError(HUSH)
+            raise KeyError("a record has hush-4711")
         return commit(self, manifest)
 
     with monkeypatch.context() as failing:
@@ -393,18 +305,6 @@ def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch
         said = land_all(lake, spark)
     assert said == {**all_of(Outcome.LANDED, "a", "b"), ("a", 4): Outcome.FAILED}
     assert land_all(lake, spark, "again")["a", 4] is Outcome.LANDED
-
-
-def break_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the disk give the bytes of no file with this path."""
-    digest = hashlib.file_digest
-
-    def read(file: Any, name: str) -> Any:
-        if str(file.name).endswith(path):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return digest(file, name)
-
-    monkeypatch.setattr(hashlib, "file_digest", read)
 
 
 @pytest.mark.parametrize(("on_change", "outcome"), [("keep", Outcome.FAILED), ("replace", Outcome.REPLACED)])
@@ -416,22 +316,24 @@ def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
     land_all(lake, spark)
     (path,) = (path for path in lake.store.list("data/a") if path.endswith("0000000000000000004.parquet"))
     before = (tmp_path / path).read_bytes()
+    digest = hashlib.file_digest
+
+    def read(file: Any, name: str) -> Any:
+        if str(file.name).endswith(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return digest(file, name)
+
+    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
+    tools = {topic: fake_tools(lake, kafka, spark) for topic, kafka in spark.kafkas.items()}
+    redo = Attempt("redo", "run", "test", redo=True, on_change=on_change)
     with monkeypatch.context() as broken:
-        break_disk(path, broken)
-        violation = check_published("a", lake).violations
-        said = redo(lake, spark, on_change)
-    assert len(violation) == 1 and path in violation[0] and "Input/output error" in violation[0]
+        broken.setattr(hashlib, "file_digest", read)
+        (violation,) = check_published("a", lake).violations
+        said = {(topic, each.offsets.start): each.outcome for topic, each in land_topics(keys, redo, tools)}
+    assert path in violation and "Input/output error" in violation
     at = 0 if path.rsplit("-", 1)[0].endswith("00000") else 4
     assert said == {**all_of(Outcome.UNCHANGED, "a", "b"), ("a", at): outcome}
     assert (tmp_path / path).read_bytes() == before
-
-
-def redo(lake: Lake, spark: Cluster, on_change: str) -> Said:
-    """Read everything of all topics again."""
-    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
-    tools = {topic: fake_tools(lake, kafka, spark) for topic, kafka in spark.kafkas.items()}
-    told = land_topics(keys, Attempt("redo", "run", "test", redo=True, on_change=on_change), tools)
-    return {(topic, each.offsets.start): each.outcome for topic, each in told if isinstance(each, Verdict)}
 
 
 def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,13 +344,11 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: py
     for path in [each for each in lake.store.list("manifests/a") if "/00000000000000000000-" in each]:
         obstore.delete(bucket, path)
 
-    def refuse(**_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     fresh = Lake("s3://lake")
     fresh.store._objects = bucket
     with monkeypatch.context() as full:
-        full.setattr(object_store.tempfile, "NamedTemporaryFile", refuse)
+        full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        full.setattr(object_store.tempfile, "NamedTemporaryFile", Mock(side_effect=full_disk))
         said = land_all(fresh, spark, "again")
     assert said == {**all_of(Outcome.ALREADY_LANDED, "a", "b"), ("a", 0): Outcome.FAILED}
 
@@ -456,7 +356,7 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: py
 def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
     """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
     lake, spark = Lake(str(tmp_path)), Cluster("a")
-    kafka = Broken(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
+    kafka = broken_kafka(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
     said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
     assert (said, len(errors)) == ({}, 1)
     states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}
@@ -465,22 +365,17 @@ def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None
 
 def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    kafka = Broken(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
+    kafka = broken_kafka(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
     assert land_and_hear(lake, spark, a={"kafka": kafka}) == (all_of(Outcome.LANDED, "a", "b"), [])
 
 
 def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> None:
     """[R-15] Nothing of it is touched, and what is staged stays for whoever mends it."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    broken = SimpleNamespace(coverage_of=raise_broken, store=lake.store)
+    broken = SimpleNamespace(coverage_of=Mock(side_effect=BrokenManifest("a")), store=lake.store)
     said, errors = land_and_hear(lake, spark, a={"lake": broken})
     assert said == all_of(Outcome.LANDED, "b")
     assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
-
-
-def raise_broken(topic: str, keys: list[str]) -> None:
-    del keys
-    raise BrokenManifest(topic)
 
 
 @pytest.mark.parametrize("rounds", range(5))

@@ -28,7 +28,7 @@ from tests.support.decoded import decoded_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC
 
 LONG_MS = 10**12
-STEPS, GRID, PARTITIONS = 12, 10, 2
+STEPS, GRID, PARTITIONS, FAILING = 12, 10, 2, 60
 
 
 class SharedLake(Lake):
@@ -36,37 +36,37 @@ class SharedLake(Lake):
 
     def __init__(self, root: str, bucket: MemoryStore | None) -> None:
         super().__init__(root)
+        self._bucket = bucket
         if bucket is not None:
             self.store._objects = bucket
 
+    def again(self) -> SharedLake:
+        """Open the lake as another process does."""
+        return SharedLake(self.store.root, self._bucket)
+
 
 @pytest.fixture(params=["disk", "bucket"])
-def bucket(request: pytest.FixtureRequest) -> MemoryStore | None:
-    return MemoryStore() if request.param == "bucket" else None
+def empty(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedLake:
+    """A lake that sums up every few steps."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
+    return SharedLake(str(tmp_path), None) if request.param == "disk" else SharedLake("s3://lake", MemoryStore())
 
 
 @pytest.fixture
-def lake(tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def lake(empty: SharedLake) -> SharedLake:
     """A topic of two Kafka partitions and twelve steps, all landed, most of it summed up."""
-    monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
-    lake = again(tmp_path, bucket)
     for seq in range(STEPS):
-        plan_and_land(lake, [seq])
-        lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
-    assert lake.recent(TOPIC).log.base is not None
-    return lake
-
-
-def again(tmp_path: Path, bucket: MemoryStore | None) -> Lake:
-    """Open the lake as another process does."""
-    return SharedLake(str(tmp_path) if bucket is None else "s3://lake", bucket)
+        plan_and_land(empty, [seq])
+        empty.move_frontier(empty.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
+    assert empty.recent(TOPIC).log.base is not None
+    return empty
 
 
 def ranges_of(seq: int) -> list[OffsetRange]:
     return [OffsetRange(0, partition, seq * GRID, (seq + 1) * GRID) for partition in range(PARTITIONS)]
 
 
-def step(lake: Lake, seq: int) -> None:
+def step(lake: SharedLake, seq: int) -> None:
     end = (seq + 1) * GRID
     marks = dict.fromkeys(range(PARTITIONS), Watermarks(0, end))
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges_of(seq))
@@ -74,7 +74,7 @@ def step(lake: Lake, seq: int) -> None:
     assert lake.commit_step(PlanStep(seq, TOPIC, 0, "id", EPOCH_MS + seq, {}, marks, links, heads))
 
 
-def land(lake: Lake, offsets: OffsetRange) -> None:
+def land(lake: SharedLake, offsets: OffsetRange) -> None:
     manifest = manifest_of(offsets)
     assert manifest.file is not None
     log = lake.recent(TOPIC).log
@@ -83,19 +83,26 @@ def land(lake: Lake, offsets: OffsetRange) -> None:
     lake.store.put_new(data_path(TOPIC, offsets), b"x" * manifest.file.bytes, "staging/x")
 
 
-def plan_and_land(lake: Lake, steps: Iterable[int]) -> None:
+def plan_and_land(lake: SharedLake, steps: Iterable[int]) -> None:
     for seq in steps:
         step(lake, seq)
         for offsets in ranges_of(seq):
             land(lake, offsets)
 
 
-def test_nothing_that_grows_is_listed(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, watched: list[str]) -> None:
+def test_nothing_that_grows_is_listed(lake: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
-    fresh = again(tmp_path, bucket)
+    fresh = lake.again()
     for each in (lake, fresh):
         assert each.goes_on(each.recent(TOPIC).log), "the first time a process lists what is behind its log"
-    watched.clear()
+    watched: list[str] = []  # the folders of which all objects are listed
+    for real in (Store.list, Store.versions, Store.entries):
+
+        def call(store: Store, prefix: str, *given: Any, real: Any = real) -> Any:
+            watched.append(prefix)
+            return real(store, prefix, *given)
+
+        monkeypatch.setattr(Store, real.__name__, call)
     for each in (lake, fresh):
         assert each.goes_on(each.recent(TOPIC).log)
     assert {path for path in watched if not path.startswith("frontier/")} == {f"begun/{TOPIC}", f"accepted/{TOPIC}"}
@@ -104,34 +111,15 @@ def test_nothing_that_grows_is_listed(lake: Lake, tmp_path: Path, bucket: Memory
     assert {f"plan/{TOPIC}", f"manifests/{TOPIC}", f"data/{TOPIC}"} <= {*watched}
 
 
-@pytest.fixture
-def watched(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders of which all objects are listed, from now on."""
-    del lake
-    listed: list[str] = []
-    for name in ("list", "versions", "entries"):
-        real = getattr(Store, name)
-
-        def call(store: Store, prefix: str, *given: Any, real: Any = real) -> Any:
-            listed.append(prefix)
-            return real(store, prefix, *given)
-
-        monkeypatch.setattr(Store, name, call)
-    return listed
-
-
-def test_few_objects_are_read_however_long_the_history_is(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_objects_are_read_however_long_the_history_is(lake: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] A fresh process reads the document and what is newer; of an idle topic the next look reads nothing again."""
-    fresh, read = again(tmp_path, bucket), list[str]()
-    real = Store.get
+    fresh, read, get = lake.again(), list[str](), Store.get
 
-    def get(store: Store, path: str) -> bytes | None:
+    def reading(store: Store, path: str) -> bytes | None:
         read.append(path)
-        return real(store, path)
+        return get(store, path)
 
-    monkeypatch.setattr(Store, "get", get)
+    monkeypatch.setattr(Store, "get", reading)
     before = fresh.recent(TOPIC)
     assert len(before.log.ranges) < STEPS * PARTITIONS / 2
     assert len(read) <= 1 + len(before.log.steps) + len(before.manifests)
@@ -143,27 +131,20 @@ def test_few_objects_are_read_however_long_the_history_is(
     assert read == [step_path(TOPIC, STEPS)]
 
 
-FAILING = 60
-
-
 @pytest.fixture
-def failing(tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def failing(empty: SharedLake) -> SharedLake:
     """A topic of which one Kafka partition is landed and the other never, step by step, and summed up."""
-    monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
-    lake = again(tmp_path, bucket)
     for seq in range(FAILING):
-        step(lake, seq)
-        land(lake, ranges_of(seq)[0])
-        lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
-    return lake
+        step(empty, seq)
+        land(empty, ranges_of(seq)[0])
+        empty.move_frontier(empty.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
+    return empty
 
 
-def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(
-    failing: Lake, tmp_path: Path, bucket: MemoryStore | None
-) -> None:
+def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: SharedLake) -> None:
     """[R-96] Of each step the ranges that wait are kept alone; once they are landed, they are summed up too."""
     waiting = [ranges_of(seq)[1] for seq in range(FAILING)]
-    for lake in (failing, again(tmp_path, bucket)):
+    for lake in (failing, failing.again()):
         found = lake.recent(TOPIC)
         assert found.pending() == waiting
         assert len(found.log.ranges) <= FAILING + 5, "of those that are landed the newest few"
@@ -172,16 +153,14 @@ def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(
     for offsets in waiting:
         land(failing, offsets)
     assert failing.move_frontier(failing.recent(TOPIC), EPOCH_MS + FAILING, LONG_MS)
-    assert again(tmp_path, bucket).recent(TOPIC).log.base == failing.recent(TOPIC).log.base
+    assert failing.again().recent(TOPIC).log.base == failing.recent(TOPIC).log.base
     assert len(failing.recent(TOPIC).log.ranges) <= 4 and failing.recent(TOPIC).pending() == []
 
 
-def test_what_waits_in_a_row_is_listed_and_not_looked_up_one_by_one(
-    failing: Lake, tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-96] In an object store that is one request for up to a thousand names."""
+def test_what_waits_in_a_row_is_listed_at_once(failing: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-96] And not looked up one by one: in an object store that is one request for up to a thousand names."""
     asked: dict[str, int] = {"find": 0, "find_in_row": 0}
-    fresh = again(tmp_path, bucket)
+    fresh = failing.again()
     for name in asked:
         real = getattr(type(fresh.store), name)
 
@@ -194,30 +173,27 @@ def test_what_waits_in_a_row_is_listed_and_not_looked_up_one_by_one(
     assert asked["find"] < 20 and asked["find_in_row"] > 4 * FAILING
 
 
-def test_an_old_offset_is_found_without_its_history(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+def test_an_old_offset_is_found_without_its_history(lake: SharedLake) -> None:
     """[R-96] Any offset, of any step; one that is in no range is in none."""
     for seq in range(STEPS):
         for offsets in ranges_of(seq):
-            found = again(tmp_path, bucket).around(TOPIC, offsets.partition, offsets.end - 1)
+            found = lake.again().around(TOPIC, offsets.partition, offsets.end - 1)
             assert found.states()[offsets] is State.LANDED
             assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
-    assert not any(STEPS * GRID in offsets for offsets in again(tmp_path, bucket).around(TOPIC, 0, STEPS * GRID).states())
-    assert 5 not in {o.partition for o in again(tmp_path, bucket).around(TOPIC, 5, 0).states()}
+    assert not any(STEPS * GRID in offsets for offsets in lake.again().around(TOPIC, 0, STEPS * GRID).states())
+    assert 5 not in {o.partition for o in lake.again().around(TOPIC, 5, 0).states()}
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read"])
-def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(
-    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, is_known: bool
-) -> None:
+def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(lake: SharedLake, is_known: bool) -> None:
     """[R-96] Though no document sums them up: what was landed of them is there; with them back, all is well."""
     step(lake, STEPS)
     land(lake, ranges_of(STEPS)[0])
-    reader = again(tmp_path, bucket)
+    reader = lake.again()
     if is_known:
         reader.recent(TOPIC)
     path = step_path(TOPIC, STEPS)
-    lost = lake.store.get(path)
-    assert lost is not None
+    lost = lake.store.get(path) or b""
     lake.store.delete_folder(path)
     for _ in range(3):  # not only the first time
         with pytest.raises(BrokenPlanLog):
@@ -228,7 +204,7 @@ def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(
 
 
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])
-def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> None:
+def test_nothing_is_planned_into_a_hole_however_wide(lake: SharedLake, lost: int) -> None:
     """[R-96] Later steps are there; they are far away, so one of their ranges is landed."""
     for seq in range(STEPS, STEPS + lost + 2):
         step(lake, seq)
@@ -241,9 +217,9 @@ def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> N
         lake.goes_on(lake.recent(TOPIC).log)
 
 
-def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+def test_a_step_that_was_changed_in_its_place_is_read_again(lake: SharedLake) -> None:
     """[R-10] Whoever plans does not go round for ever between what it has kept and what is there."""
-    reader = again(tmp_path, bucket)
+    reader = lake.again()
     log = reader.recent(TOPIC).log
     path = step_path(TOPIC, log.steps[-1].seq)
     other = replace(log.steps[-1], planner="another")
@@ -254,37 +230,35 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake, tmp_path
 
 
 @pytest.mark.parametrize("name", ["z", f"{99:020d}.{'0' * 16}"])
-def test_what_is_nobodys_keeps_nobody_from_planning(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, name: str) -> None:
+def test_what_is_nobodys_keeps_nobody_from_planning(lake: SharedLake, name: str) -> None:
     """[R-96] What is no step's name, or of a step that was lost and all that it planned moved away."""
     lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
-    reader = again(tmp_path, bucket)
+    reader = lake.again()
     log = reader.recent(TOPIC).log
     assert log.base is not None
     assert reader.goes_on(log) and reader.goes_on(log)
 
 
 @pytest.mark.parametrize("lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"])
-def test_a_log_with_a_hole_is_refused(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, lost: int) -> None:
+def test_a_log_with_a_hole_is_refused(lake: SharedLake, lost: int) -> None:
     """[R-96] Whoever reads names the step that is not there."""
     for seq in range(STEPS, STEPS + 4):
         step(lake, seq)
     lake.store.delete_folder(step_path(TOPIC, lost))
     with pytest.raises(BrokenPlanLog, match=f"expected plan step {lost}"):
-        again(tmp_path, bucket).recent(TOPIC)
+        lake.again().recent(TOPIC)
 
 
-def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: Lake) -> None:
+def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: SharedLake) -> None:
     """[R-96] In what is not summed up."""
-    step(lake, STEPS)
-    offsets, other = ranges_of(STEPS)
-    land(lake, offsets)
-    land(lake, other)
+    plan_and_land(lake, [STEPS])
+    offsets, _ = ranges_of(STEPS)
     assert lake.recent(TOPIC).pending() == []
     lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
     assert lake.recent(TOPIC).pending() == [offsets]
 
 
-def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: SharedLake) -> None:
     """[R-96] Who asks for the last hour reads from that one."""
     hour_ms = 3_600_000
     documents = sorted(lake.store.list(f"frontier/{TOPIC}"))
@@ -292,40 +266,27 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: Lake, tmp_pa
     plan_and_land(lake, range(STEPS, STEPS + 3))
     assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 2 * hour_ms, LONG_MS)
     assert min(lake.store.list(f"frontier/{TOPIC}")) == documents[-1]
-    base = again(tmp_path, bucket).recent(TOPIC, EPOCH_MS + hour_ms).log.base
+    base = lake.again().recent(TOPIC, EPOCH_MS + hour_ms).log.base
     assert base is not None and base.made_at_ms <= EPOCH_MS + hour_ms
-    newest = again(tmp_path, bucket).recent(TOPIC).log.base
+    newest = lake.again().recent(TOPIC).log.base
     assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
 
 
-def test_who_knows_less_than_the_lake_plans_nothing_behind_it(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
-    """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next one."""
-    daemon = again(tmp_path, bucket)
-    log = daemon.recent(TOPIC).log
-    assert daemon.goes_on(log), "the control"
-    step(lake, STEPS)
-    land(lake, ranges_of(STEPS)[0])
-    lake.store.delete_folder(step_path(TOPIC, STEPS))
-    assert daemon.recent(TOPIC).log == log, "it has no way to know when it reads"
-    with pytest.raises(BrokenPlanLog):
-        daemon.goes_on(log)
-
-
-def test_documents_of_a_longer_log_are_passed_over_and_go(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+def test_documents_of_a_longer_log_are_passed_over_and_go(lake: SharedLake) -> None:
     """[R-96] As after a restore of an older lake beside newer documents."""
     newest = lake.recent(TOPIC).log.base
     assert newest is not None
     foreign = replace(newest, seq=STEPS + 50, steps_sha256="0" * 64, made_at_ms=newest.made_at_ms + 1)
     path = f"frontier/{TOPIC}/{foreign.seq:020d}.{foreign.made_at_ms:013d}.json"
     lake.store.put_new(path, foreign.to_json(), "staging/x")
-    assert again(tmp_path, bucket).recent(TOPIC).log.base == newest
+    assert lake.again().recent(TOPIC).log.base == newest
     plan_and_land(lake, range(STEPS, STEPS + 3))
     assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 100, LONG_MS)
     assert path not in lake.store.list(f"frontier/{TOPIC}")
     assert len(lake.store.list(f"frontier/{TOPIC}")) > 1
 
 
-def test_a_document_that_was_changed_is_not_believed(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+def test_a_document_that_was_changed_is_not_believed(lake: SharedLake) -> None:
     """[R-96] One digit of any field of it is enough; the one before it does as well."""
     newest = lake.recent(TOPIC).log.base
     assert newest is not None
@@ -338,11 +299,11 @@ def test_a_document_that_was_changed_is_not_believed(lake: Lake, tmp_path: Path,
         assert Frontier.from_json(changed) is None, field
         lake.store.delete_folder(path)
         lake.store.put_new(path, changed, "staging/x")
-        base = again(tmp_path, bucket).recent(TOPIC).log.base
+        base = lake.again().recent(TOPIC).log.base
         assert base is None or base.seq < newest.seq, field
 
 
-def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: Lake) -> None:
+def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: SharedLake) -> None:
     """[R-96] Files of attempts that died under `at_least_once` are found by listing them alone."""
     plan_and_land(lake, range(STEPS, STEPS + 4))
     coverage = lake.recent(TOPIC)
@@ -355,7 +316,7 @@ def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: Lake) ->
     assert lake.recent(TOPIC).log.base is None
 
 
-def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: Lake) -> None:
+def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: SharedLake) -> None:
     """[R-96] Of what is summed up: by what they were decoded from, not by how many there are."""
     coverage, whole = lake.recent(TOPIC), lake.coverage(TOPIC)
 

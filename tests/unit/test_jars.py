@@ -17,8 +17,7 @@ from pipeline_defs.adapters.system import jars
 from pipeline_defs.adapters.system.java import find_java
 from pipeline_defs.adapters.testbed import class_archive
 from pipeline_defs.core.errors import JarsUnavailable, JavaUnusable
-
-ROOT = Path(__file__).parents[2]
+from pipeline_defs.settings import PROJECT
 
 
 @pytest.fixture
@@ -44,9 +43,8 @@ def cache(tmp_path: Path, pins: dict[str, str]) -> Path:
 
 def test_pinned_files_are_used_without_java_or_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    expected = (cache / "spark/one.jar", cache / "spark/two.jar")
-    assert jars.resolve_jars("spark", cache) == expected
-    assert jars.resolve_jars("spark", cache) == expected
+    for _ in range(2):
+        assert jars.resolve_jars("spark", cache) == (cache / "spark/one.jar", cache / "spark/two.jar")
 
 
 def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[str, str]) -> None:
@@ -61,9 +59,8 @@ def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[st
     )
 
 
-def test_without_java_nothing_is_resolved_and_nothing_is_left(
-    tmp_path: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("pins")
+def test_without_java_nothing_is_resolved_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaUnusable, match="no Java found"):
@@ -80,43 +77,30 @@ def test_a_cache_that_cannot_be_made_is_said_with_the_way_out(tmp_path: Path, pi
 def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> None:
     """Real Ivy with nobody at its proxy; afterwards the cache has its log and lock, and no half directory."""
     nobody = "".join(f" -D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline_defs.adapters.system.jars", tmp_path / "jars"],
-        cwd=ROOT,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": nobody},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pipeline_defs.adapters.system.jars", tmp_path / "jars"]
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": nobody}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     log = tmp_path / "jars/ivy-broker.log"
-    progress, line = done.stderr.splitlines()
     assert done.returncode == 1
-    assert progress == f"resolving 47 broker jars, once, up to a minute (log: {log})"
-    assert line == (
-        f"setup: broker jars could not be resolved, Ivy gave exit code 1: check the network (the first run needs it) "
-        f"and run `make setup` again (log: {log})"
+    assert done.stderr == (
+        f"resolving 47 broker jars, once, up to a minute (log: {log})\n"
+        "setup: broker jars could not be resolved, Ivy gave exit code 1: check the network (the first run needs it) "
+        f"and run `make setup` again (log: {log})\n"
     )
     assert "kafka_2.13" in log.read_text()
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == [".lock", "ivy-broker.log"]
 
 
 def test_the_spark_side_is_five_jars_at_the_version_of_pyspark() -> None:
-    version = importlib.metadata.version("pyspark")
-    assert sorted(jars.read_pins("spark")) == [
-        "commons-pool2-2.12.0.jar",
-        "kafka-clients-3.9.1.jar",
-        f"spark-avro_2.13-{version}.jar",
-        f"spark-sql-kafka-0-10_2.13-{version}.jar",
-        f"spark-token-provider-kafka-0-10_2.13-{version}.jar",
-    ]
+    ours = ("spark-avro", "spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10")
+    of_spark = [f"{name}_2.13-{importlib.metadata.version('pyspark')}.jar" for name in ours]
+    assert sorted(jars.read_pins("spark")) == ["commons-pool2-2.12.0.jar", "kafka-clients-3.9.1.jar", *of_spark]
 
 
 def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
     lines = jars.PINS_FILE.read_text().splitlines()
-    assert all(
-        re.fullmatch(r"[0-9a-f]{64}  (broker|spark|s3a|delta)/[^/ ]+\.jar|[0-9a-f]{64}  registry/[^/ ]+\.tar\.gz", line)
-        for line in lines
-    )
+    pin = re.compile(r"[0-9a-f]{64}  ((broker|spark|s3a|delta)/[^/ ]+\.jar|registry/[^/ ]+\.tar\.gz)")
+    assert all(map(pin.fullmatch, lines))
     assert len(lines) == sum(len(jars.read_pins(conf)) for conf in get_args(jars.JarsConf))
 
 
@@ -125,17 +109,12 @@ def test_setup_fetches_nothing_that_only_tests_need() -> None:
     assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry", "s3a", "delta"}
 
 
-@pytest.fixture
-def foreign_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have `java` be one that prints a byte that is no UTF-8, as it does of its own options, and its version."""
+def test_a_java_that_prints_no_utf8_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it prints its own options, before its version."""
     java = tmp_path / "java_home" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_bytes(b"#!/bin/sh\nprintf 'Picked up -Dname=caf\\351\\nopenjdk version \"17.0.1\"\\n' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
-    return java
-
-
-def test_a_java_that_prints_no_utf8_is_read_all_the_same(foreign_java: Path, tmp_path: Path) -> None:
-    assert find_java() == foreign_java
+    assert find_java() == java
     assert 'caf\ufffd\nopenjdk version "17.0.1"' in class_archive._describe(tmp_path, "spark")

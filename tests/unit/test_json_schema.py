@@ -13,7 +13,7 @@ from pipeline_defs.adapters.formats.json.json_checks import find_violation, open
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
 
-COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
+COLUMNS: list[tuple[Any, str]] = [
     ({"type": "string"}, "STRING"),
     ({"type": "integer"}, "BIGINT"),
     ({"type": "number", "minimum": 0}, "DOUBLE"),
@@ -40,11 +40,8 @@ COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
     ({}, "STRING"),
     (True, "STRING"),
 ]
-PLACE = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "code": {"$ref": "#/$defs/code"}},
-    "$defs": {"code": {"type": "integer"}},
-}
+CITY = {"city": {"type": "string"}, "code": {"$ref": "#/$defs/code"}}
+PLACE = {"type": "object", "properties": CITY, "$defs": {"code": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize(("schema", "column"), COLUMNS)
@@ -56,11 +53,8 @@ def test_a_schema_within_itself_ends_as_text() -> None:
     """Beside it the same schema twice, which is no loop."""
     node = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
     assert columns_of(node, {}) == "STRUCT<`next`: STRING, `n`: BIGINT>"
-    both = {
-        "type": "object",
-        "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}},
-        "$defs": {"n": {"type": "integer"}},
-    }
+    twice = {name: {"$ref": "#/$defs/n"} for name in "ab"}
+    both = {"type": "object", "properties": twice, "$defs": {"n": {"type": "integer"}}}
     assert columns_of(both, {}) == "STRUCT<`a`: BIGINT, `b`: BIGINT>"
 
 
@@ -74,9 +68,7 @@ def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fet
     schema = json.dumps({"properties": {"to": {"$ref": "place.json"}, "n": {"maximum": 9}}, "required": ["n"]})
     validator = open_checker(schema, (("place.json", json.dumps(PLACE)),))
     assert find_violation(validator, b'{"n": 1, "to": {"city": "Rome"}}') is None
-    said = find_violation(validator, b'{"n": 10, "to": {"city": 1}}')
-    assert said is not None
-    assert set(said.split("; ")) == {
+    assert set(str(find_violation(validator, b'{"n": 10, "to": {"city": 1}}')).split("; ")) == {
         "at /n: not as maximum 9 says (/properties/n/maximum)",
         "at /to/city: expected string, found integer (/properties/city/type)",
     }
@@ -90,8 +82,7 @@ def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fet
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"1 2", b"{}]}", b"[" * 100_000, b"[" * 1500 + b"]" * 1500])
 def test_what_cannot_be_read_never_passes(body: bytes) -> None:
     """No JSON, more than one value, nested too deep: nobody has checked it, whatever another parser makes of it."""
-    found = find_violation(open_checker("true", ()), body)
-    assert found is not None and found.startswith("it cannot be checked: ")
+    assert str(find_violation(open_checker("true", ()), body)).startswith("it cannot be checked: ")
 
 
 def test_what_is_nested_too_deep_to_be_checked_is_said() -> None:
@@ -191,27 +182,19 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
     """Of one beyond DOUBLE a checker would be told that it is null, and allow it where null is."""
     maybe = open_checker('{"type": ["null", "string"]}', ())
     assert find_violation(maybe, b"null") is None
-    assert [find_violation(maybe, body) for body in (b"1e400", b"-1e400", b"NaN")] == [
-        *["it cannot be checked: a number is beyond DOUBLE"] * 2,
-        "it cannot be checked: NaN is no JSON",
-    ]
+    for body, why in (
+        (b"1e400", "a number is beyond DOUBLE"),
+        (b"-1e400", "a number is beyond DOUBLE"),
+        (b"NaN", "NaN is no JSON"),
+    ):
+        assert find_violation(maybe, body) == f"it cannot be checked: {why}"
     assert find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"
 
 
 INNER = StructType().add("x", "integer").add("at", "timestamp")
-ORDER = (
-    StructType()
-    .add("id", "long", nullable=False)
-    .add("b", "byte")
-    .add("ok", "boolean")
-    .add("price", "double")
-    .add("d", "date")
-    .add("note", "string")
-    .add("sum", DecimalType(10, 2))
-    .add("in", INNER)
-    .add("many", ArrayType(INNER))
-    .add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
-)
+ORDER = StructType().add("id", "long", nullable=False).add("b", "byte").add("ok", "boolean").add("price", "double")
+ORDER.add("d", "date").add("note", "string").add("sum", DecimalType(10, 2)).add("in", INNER).add("many", ArrayType(INNER))
+ORDER.add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
 
 
 @pytest.mark.parametrize(

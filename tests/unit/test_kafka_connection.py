@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import socketserver
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import (
-    KafkaConnectionError,
-    KafkaTimeoutError,
-    StaleMetadata,
-    TopicAlreadyExistsError,
-    UnsupportedVersionError,
-)
+from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndTimestamp
 
 from pipeline_defs.adapters.kafka import kafka_connection
@@ -40,8 +35,6 @@ from pipeline_defs.landing import planner
 from pipeline_defs.landing.planner import Planner
 from tests.support.secured import jaas
 
-CLOSED = "NetworkSelector closed!"
-
 
 class Admin:
     """A client that answers as kafka-python's does once it is closed."""
@@ -57,7 +50,7 @@ class Admin:
 
     def answer(self) -> str:
         if self.is_closed:
-            raise RuntimeError(CLOSED)
+            raise RuntimeError("NetworkSelector closed!")
         return "yes"
 
 
@@ -91,7 +84,7 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
         if len(opened) == 1:
             connection.close()
             assert connection._ask("orders", lambda other: other.answer()) == "yes"
-        raise UnsupportedVersionError
+        raise errors.UnsupportedVersionError
 
     with pytest.raises(BrokerUnavailable):
         connection._ask("orders", ask)
@@ -100,13 +93,8 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
 
 def test_another_error_of_a_client_is_not_asked_again_after(opened: list[Admin]) -> None:
     """The control."""
-    connection = Connection("127.0.0.1:1", timeout_seconds=30)
-
-    def ask(admin: Admin) -> str:
-        raise RuntimeError("another one")
-
     with pytest.raises(RuntimeError, match="another one"):
-        connection._ask("orders", ask)
+        Connection("127.0.0.1:1", timeout_seconds=30)._ask("orders", Mock(side_effect=RuntimeError("another one")))
     assert len(opened) == 1
 
 
@@ -124,13 +112,13 @@ def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pyt
         ((_, now),) = given[-1].values()
         asked.append(now)
         if now != 6:
-            raise StaleMetadata("fenced")
+            raise errors.StaleMetadata("fenced")
         return {0: 100}
 
-    monkeypatch.setattr(kafka, "observe", observe)
-    monkeypatch.setattr(kafka, "_connected", object)
-    monkeypatch.setattr(kafka, "_describe", lambda _: Description("id", {0: 2}, 3))
-    monkeypatch.setattr(kafka, "read_config", lambda _: {})
+    described = Mock(return_value=Description("id", {0: 2}, 3))
+    answers = {"observe": observe, "_connected": object, "_describe": described, "read_config": Mock(return_value={})}
+    for name, answer in answers.items():
+        monkeypatch.setattr(kafka, name, answer)
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.read_epoch_ends", read_ends)
     state = kafka.read_topic_state("t", LogState(3, 0, "id", {0: Head(100, 0, 4)}), Policy(records_per_range=1), 0)
     assert (asked, state.partitions[0].epoch_end) == ([5, 6], 100)
@@ -150,10 +138,7 @@ class LaggingAdmin:
 
     @property
     def _manager(self) -> Any:
-        return SimpleNamespace(run=self._run, send=self._send)
-
-    def _run(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return asyncio.run(ask())
+        return SimpleNamespace(run=lambda ask: asyncio.run(ask()), send=self._send)
 
     def _told(self, broker: int) -> UUID:
         self.asked.append(broker)
@@ -178,7 +163,7 @@ class LaggingAdmin:
         pass
 
 
-def kafka_of(admin: LaggingAdmin, seconds: float = 0.2) -> Kafka:
+def kafka_of(admin: object, seconds: float = 0.2) -> Kafka:
     kafka = Kafka("broker:9092", timeout_seconds=seconds)
     kafka._admin = cast("Any", admin)
     return kafka
@@ -216,28 +201,16 @@ def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: Lagg
     assert look_at(cast("Any", admin), ["orders"]).keys() == ({"orders"} if is_seen else set())
 
 
-class OldBrokers:
-    """Cluster too old for topic ids and leader epochs, of which a leader of before answers some of the first times."""
-
-    def __init__(self, ends: list[int]) -> None:
-        self.ends = ends
-
-    def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
-        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
-        return TopicState(topic, None, {0: PartitionState(Watermarks(0, end))})
-
-    def look_again(self, topic: str) -> None:
-        """Nothing was seen at a glance."""
-
-
 @pytest.mark.parametrize(("ends", "generation"), [([10, 4, 12], 0), ([10, 4], 1)], ids=["lags", "was cut off"])
 def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[int], generation: int
 ) -> None:
-    """[R-9] An old broker's answer cannot be told from one of a moment ago, so it is asked again for some time."""
+    """[R-9] An old broker's answer, without ids and epochs, cannot be told from one of a moment ago: it is asked again."""
     monkeypatch.setattr(planner, "SETTLE_SECONDS", 1.0)
     lake, policy = Lake(str(tmp_path)), Policy(records_per_range=100, max_age_seconds=0)
-    kafka = cast("Any", OldBrokers(ends))
+    states = [TopicState("orders", None, {0: PartitionState(Watermarks(0, end))}) for end in ends]
+    answers = Mock(side_effect=chain(states, repeat(states[-1])))
+    kafka: Any = SimpleNamespace(read_topic_state=answers, look_again=lambda topic: None)
     times = iter((1, 2))
     for _ in range(2):
         Planner("orders", policy, lake, kafka, lambda: next(times, 2), "test").commit(through_end=True)
@@ -254,9 +227,7 @@ READS: dict[str, Callable[[Kafka], object]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_glance_that_another_ends_in_the_middle_of_a_question_is_no_error(
-    read: Callable[[Kafka], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_glance_that_another_ends_is_no_error(read: Callable[[Kafka], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] Sensors of a code location share the connection: what one looks up, another has just closed."""
     kafka = kafka_of(LaggingAdmin({0: OLD}, {0: 0}))
     monkeypatch.setattr(Kafka, "_read_sizes", lambda *_: {"orders": {0: 1}})
@@ -287,19 +258,11 @@ def test_a_glance_that_another_ends_in_the_middle_of_a_question_is_no_error(
 
 def test_a_time_before_1970_is_no_question_of_another_kind() -> None:
     """[R-8] Kafka takes -1 for the end of the log: a topic would be left out from its beginning."""
-    admin, asked = LaggingAdmin({0: NEW}, {0: 0}), list[int]()
-
-    def answer(specs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
-        asked.extend(specs.values())
-        return {tp: OffsetAndTimestamp(7, 0, 0) for tp in specs}
-
-    admin.list_partition_offsets = answer  # type: ignore[assignment,method-assign]
-    for moment_ms in (-1, -2_208_988_800_000, 5):
+    place = TopicPartition("orders", 0)
+    admin = SimpleNamespace(list_partition_offsets=Mock(return_value={place: OffsetAndTimestamp(7, 0, 0)}))
+    for moment_ms, asked in ((-1, 0), (-2_208_988_800_000, 0), (5, 5)):
         assert kafka_of(admin).read_offsets_at("orders", {0: Watermarks(0, 9)}, moment_ms) == {0: 7}
-    assert asked == [0, 0, 5]
-
-
-ORDERS = "orders"
+        assert admin.list_partition_offsets.call_args.args == ({place: asked},)
 
 
 @dataclass
@@ -313,50 +276,38 @@ class CreatingAdmin:
     def create_topics(self, wanted: dict[str, Any]) -> None:
         (name,) = wanted
         if name in self.topics:
-            raise TopicAlreadyExistsError(name)
+            raise errors.TopicAlreadyExistsError(name)
         self.topics.add(name)
         if self.lost_answers:
             self.lost_answers -= 1
-            raise KafkaConnectionError("the answer was lost")
+            raise errors.KafkaConnectionError("the answer was lost")
 
     def wait_for_topics(self, names: Sequence[str], timeout_ms: int = 0) -> None:
         assert self.topics.issuperset(names)
         if self.slow_looks:
             self.slow_looks -= 1
-            raise KafkaTimeoutError("no leader yet")
+            raise errors.KafkaTimeoutError("no leader yet")
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-@pytest.fixture
-def kafka() -> Iterator[Kafka]:
-    """Return a connection that nobody listens to: its admin client is set by the test."""
-    with Kafka("127.0.0.1:1", timeout_seconds=2) as found:
-        yield found
-
-
 @pytest.mark.parametrize("fault", ["lost_answers", "slow_looks"])
-def test_a_request_that_is_repeated_finds_its_own_topic(kafka: Kafka, fault: str) -> None:
-    admin = CreatingAdmin()
-    setattr(admin, fault, 1)
-    kafka._admin = cast("Any", admin)
-    kafka.create_topic(ORDERS, 2)
-    assert admin.topics == {ORDERS}
+def test_a_request_that_is_repeated_finds_its_own_topic(fault: str) -> None:
+    admin = CreatingAdmin(**{fault: 1})
+    kafka_of(admin, seconds=2).create_topic("orders", 2)
+    assert admin.topics == {"orders"}
     assert (admin.lost_answers, admin.slow_looks) == (0, 0), "the fault"
 
 
-def test_a_topic_that_was_there_before_is_refused(kafka: Kafka) -> None:
-    kafka._admin = cast("Any", CreatingAdmin(topics={ORDERS}))
+def test_a_topic_that_was_there_before_is_refused() -> None:
     with pytest.raises(Refused, match=r"topic orders exists already .*; nothing was created"):
-        kafka.create_topic(ORDERS, 2)
+        kafka_of(CreatingAdmin(topics={"orders"})).create_topic("orders", 2)
 
 
 def test_leaders_that_never_answer_are_said() -> None:
-    with Kafka("127.0.0.1:1", timeout_seconds=0.3) as kafka:
-        kafka._admin = cast("Any", CreatingAdmin(slow_looks=10**6))
-        with pytest.raises(BrokerUnavailable, match="no leader yet"):
-            kafka.create_topic(ORDERS, 2)
+    with pytest.raises(BrokerUnavailable, match="no leader yet"):
+        kafka_of(CreatingAdmin(slow_looks=10**6), seconds=0.3).create_topic("orders", 2)
 
 
 SECRET = "hush-4711"
@@ -368,43 +319,34 @@ def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
     """Listens while the context is open, answers all that comes alike, or never, and keeps what came."""
     heard: list[bytes] = []
 
-    def serve() -> None:
-        with suppress(OSError):  # it is closed under us at the end
-            while True:
-                connection, _ = server.accept()
-                with connection, suppress(OSError):
-                    heard.append(connection.recv(65536))
-                    if answer is None:
-                        connection.recv(65536)  # until the other one gives up
-                    else:
-                        connection.sendall(answer)
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                heard.append(self.request.recv(65536))
+                if answer is None:
+                    self.request.recv(65536)  # until the other one gives up
+                else:
+                    self.request.sendall(answer)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.getsockname()[1]}", heard
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", heard
+        server.shutdown()
 
 
-ANSWERS = {
-    "nothing": b"",
-    "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "short frame": b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00",
-    "empty frame": b"\x00\x00\x00\x00",
-    "not ours": b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00",
-    "negative": b"\xff\xff\xff\xff",
-}
-
-
-@pytest.mark.parametrize("name", sorted(ANSWERS))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00", b"\x00\x00\x00\x00"),
+        *(b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00", b"\xff\xff\xff\xff"),
+    ],
+    ids=["nothing", "http", "short frame", "empty frame", "not ours", "negative"],
+)
 @pytest.mark.parametrize("login", [True, False])
-def test_what_does_not_speak_like_kafka_refuses_nobody(name: str, login: bool) -> None:
+def test_what_does_not_speak_like_kafka_refuses_nobody(answer: bytes, login: bool) -> None:
     """kafka-python then says what it says of it; no login is sent before the other side has said what it speaks."""
     access = Access(parse_client_properties(LOGIN, "the file")) if login else OPEN
-    with answering(ANSWERS[name]) as (server, heard):
+    with answering(answer) as (server, heard):
         knock(server, access, 2)
     assert heard and not any(SECRET.encode() in each for each in heard)
 

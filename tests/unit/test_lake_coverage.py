@@ -21,7 +21,6 @@ from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
-CONTENT = b"parquet"
 
 
 @pytest.fixture
@@ -41,8 +40,14 @@ def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     assert isinstance(lake.store, DiskStore)
     path = lake.store.folder / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(CONTENT)
-    return Manifest(TOPIC, offsets, replace(file, bytes=len(CONTENT)), (), provenance(offsets))
+    path.write_bytes(b"parquet")
+    return Manifest(TOPIC, offsets, replace(file, bytes=len(b"parquet")), (), provenance(offsets))
+
+
+def land(lake: Lake) -> None:
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    lake.publish(manifest)
 
 
 def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
@@ -51,9 +56,7 @@ def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
 
 def test_of_an_idle_topic_only_the_lists_are_read(lake: Lake) -> None:
     """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
-    manifest = stage(lake, FIRST)
-    lake.commit_manifest(manifest)
-    lake.publish(manifest)
+    land(lake)
     assert lake.coverage(TOPIC) is lake.coverage(TOPIC)
 
 
@@ -73,16 +76,13 @@ def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(l
     """No list tells that: so a coverage with unfinished ranges is never kept."""
     manifest = stage(lake, FIRST)
     lake.commit_manifest(manifest)
-    assert lake.coverage(TOPIC).unfinished == {FIRST}
-    assert manifest.file is not None
+    assert lake.coverage(TOPIC).unfinished == {FIRST} and manifest.file is not None
     (tmp_path / manifest.file.path).unlink()
     assert lake.coverage(TOPIC).unfinished == set()
 
 
 def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
-    manifest = stage(lake, FIRST)
-    lake.commit_manifest(manifest)
-    lake.publish(manifest)
+    land(lake)
     assert lake.coverage(TOPIC).manifests[FIRST].revision == 0
     newer = replace(stage(lake, FIRST, "b"), revision=1)
     lake.commit_manifest(newer)
@@ -105,9 +105,7 @@ def test_a_manifest_that_another_took_the_place_of_is_seen_by_who_wrote_it(lake:
     assert lake.coverage(TOPIC).manifests == {FIRST: other}
 
 
-def test_a_process_that_stands_still_with_the_lock_holds_nobody_up_for_ever(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stands_still_with_the_lock_holds_nobody_up(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-60] What is published is published without it; else whoever waits is told, and publishes when it is gone."""
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.05)
     first, second = stage(lake, FIRST), stage(lake, SECOND)

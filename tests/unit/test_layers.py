@@ -14,36 +14,22 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
 
-# package -> the foreign system that it speaks to; none for a library, as pyarrow's tables in memory are
-SYSTEMS: dict[str, str | None] = {
-    "kafka": "Kafka",
-    "pyspark": "Spark",
-    "py4j": "Spark",
-    "grpc": "Spark",
-    "avro": None,
-    "obstore": "object store",
-    "pyarrow.dataset": "Parquet",
-    "pyarrow.fs": "Parquet",
-    "pyarrow.parquet": "Parquet",
-    "pyarrow": None,
-    "numpy": None,
-    "deltalake": "Delta",
-    "duckdb": "DuckDB",
-    "prometheus_client": "Prometheus",
-    "apprise": "alerts",
-    "openlineage": "OpenLineage",
-    "confluent_kafka.schema_registry": "Schema Registry",
-    "httpx2": None,
-    "javaproperties": None,
-    "google.protobuf": None,
-    "grpc_tools": None,
-    "jsonschema_rs": None,
-    "pandas": None,
-    "ptars": None,
-    "stamina": None,
-    "rich": None,
-    "click": None,
-    "yaml": None,
+# foreign system -> the packages that speak to it; those of none are libraries, as pyarrow's tables in memory are
+SYSTEMS = {
+    "Kafka": ["kafka"],
+    "Spark": ["pyspark", "py4j", "grpc"],
+    "object store": ["obstore"],
+    "Parquet": ["pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet"],
+    "Delta": ["deltalake"],
+    "DuckDB": ["duckdb"],
+    "Prometheus": ["prometheus_client"],
+    "alerts": ["apprise"],
+    "OpenLineage": ["openlineage"],
+    "Schema Registry": ["confluent_kafka.schema_registry"],
+    None: [
+        *("avro", "pyarrow", "numpy", "httpx2", "javaproperties", "google.protobuf", "grpc_tools", "jsonschema_rs", "pandas"),
+        *("ptars", "stamina", "rich", "click", "yaml"),
+    ],
 }
 
 # who may name os.environ, and why
@@ -111,23 +97,18 @@ def foreign(file: str) -> set[str]:
     return {top for top in tops if top not in sys.stdlib_module_names and top not in {"pipeline_defs", "assets"}}
 
 
-def systems(file: str) -> set[str]:
+def systems(file: str) -> set[str | None]:
     """Is the set of foreign systems a file speaks to; a package that is not in SYSTEMS is a decision to take."""
-    found = set()
-    for name in imports(file):
-        if name.partition(".")[0] in foreign(file):
-            package = next(package for package in SYSTEMS if f"{name}.".startswith(f"{package}."))
-            found.add(SYSTEMS[package])
-    return {system for system in found if system is not None}
+    names = [f"{name}." for name in imports(file) if name.partition(".")[0] in foreign(file)]
+    speaks = {f"{package}.": system for system, packages in SYSTEMS.items() for package in packages}
+    return {next(speaks[package] for package in speaks if name.startswith(package)) for name in names} - {None}
 
 
 def names_environment(file: str) -> bool:
-    for node in ast.walk(syntax(file)):
-        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "getenvb"}:
-            return True
-        if isinstance(node, ast.ImportFrom) and node.module == "os":
-            return True
-    return False
+    nodes = list(ast.walk(syntax(file)))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    return "os" in modules or bool(attributes & {"environ", "environb", "getenv", "getenvb"})
 
 
 def layer_of(file: str) -> str:
@@ -207,10 +188,8 @@ def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
 
 def test_nothing_imports_the_package_for_users() -> None:
     """`offsetlake` is how it is installed; imported by its folder too, its module would be loaded twice."""
-    importing = [
-        file for file in files("") for name in imports(file) if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
-    ]
-    assert importing == []
+    theirs = ("offsetlake", "pipeline_defs.offsetlake")
+    assert [file for file in files("") for name in imports(file) if name.startswith(theirs)] == []
 
 
 def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
@@ -235,11 +214,8 @@ def test_the_walk_sees_what_it_must_see() -> None:
     assert "pipeline_defs.core.errors.ScanFailed" in set(imports("adapters/spark/engine.py"))
     assert foreign("adapters/spark/spark_serving.py") == {"pyspark", "py4j"}
     assert foreign("adapters/lake/parquet.py") == {"numpy", "pyarrow"}
-    assert [systems(f"adapters/{name}.py") for name in ("lake/parquet", "store/store", "system/java")] == [
-        {"Parquet"},
-        {"object store"},
-        set(),
-    ]
+    places = ("lake/parquet", "store/store", "system/java")
+    assert [systems(f"adapters/{place}.py") for place in places] == [{"Parquet"}, {"object store"}, set()]
     assert "dagster" in foreign("orchestration/pulse/ticking.py")
     assert names_environment("settings.py")
 
