@@ -13,7 +13,6 @@ import pytest
 
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
-from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.core.log.holes import SpanKind
@@ -116,15 +115,6 @@ def test_what_was_asked_for_stays_what_it_was(world: SmallWorld) -> None:
     grow(world)
     assert offsets_of(read(world)) != offsets_of(before), "the control"
     assert relation.order('"offset"').arrow().read_all().cast(RAW_SCHEMA).equals(before)
-
-
-def test_the_views_of_a_lake_without_a_table_are_fixed_too(world: SmallWorld) -> None:
-    """[R-85] A file that lands under a statement would be in one half of it alone."""
-    world.land()
-    views = Duck(world.lake, [TOPIC])
-    grow(world)
-    assert views.ask(f"SELECT count(*) FROM {TOPIC}")[1] == [(9,)]
-    assert Duck(world.lake, [TOPIC]).ask(f"SELECT count(*) FROM {TOPIC}")[1] == [(12,)]
 
 
 def test_a_relation_is_of_the_connection_that_is_given(world: SmallWorld) -> None:

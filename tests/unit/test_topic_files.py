@@ -98,24 +98,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a nul": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "line 4: a value has a NUL character"),
     "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "it is a folder, expected a file"),
     "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "not below the project's folder"),
-    "another's file as a schema": (
-        HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n",
-        "not below the project's folder",
-    ),
+    "another's file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n", "not below the project's folder"),
     "a number as an owner": (HEAD + "  owners: [5]\n", r"line 4: `owners\.0`: expected a text, found 5[^;]*; in quotes"),
     "no file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: nope}}\n", "no such file"),
-    "a template of a name that is not there": (
-        HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n",
-        "the template '{{ nope }}' cannot be rendered: 'nope' is undefined",
-    ),
-    "a template of a variable that is not set": (
-        HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n",
-        "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing",
-    ),
-    "a login before a template that cannot be rendered": (
-        HEAD + "  bootstrap_servers: 'user:hush-4711@{{ nope }}:1'\n",
-        "the template '{{ nope }}' cannot be rendered",
-    ),
+    "a template of a name that is not there": (HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n", "the template '{{ nope }}' cannot be rendered: 'nope' is undefined"),
+    "a template of a variable that is not set": (HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n", "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing"),
+    "a login before a template that cannot be rendered": (HEAD + "  bootstrap_servers: 'user:hush-4711@{{ nope }}:1'\n", "the template '{{ nope }}' cannot be rendered"),
     "a template that does not end": (HEAD + "  bootstrap_servers: 'a {{ b'\n", "line 4: `bootstrap_servers`: the template"),
     "a template as a topic": (HEAD.replace("bad", "'{{ env.HOME }}'"), "line 3: `topic`: topic name .* is not one Kafka allows"),
     "bytes that are no text": (HEAD.encode() + b"  description: \xe9\n", "line 4 has the byte 0xe9, expected UTF-8"),
