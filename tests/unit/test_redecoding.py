@@ -9,7 +9,7 @@ import errno
 import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +57,22 @@ POISONED = [b'{"id": 1.5}' if n == 3 else b'{"id": %d}' % n for n in range(10)]
 ALL = list(range(10))
 
 
+def damage(path: Path) -> None:
+    path.write_bytes(bytes(100) + path.read_bytes()[100:])
+
+
+HARMS: dict[str, Callable[[Path], None]] = {"delete": Path.unlink, "change": damage}
+
+
 @pytest.fixture
 def topic(lake: Lake, tmp_path: Path) -> LandedTopic:
     """Is a topic with two planned ranges, of which nothing is landed."""
     return LandedTopic(tmp_path)
+
+
+def land_both(topic: LandedTopic) -> None:
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
 
 
 def test_a_replaced_range_with_the_same_decoded_rows_is_decoded_once(topic: LandedTopic) -> None:
@@ -144,23 +156,21 @@ def test_an_attempt_that_dies_before_its_commit_has_changed_nothing(topic: Lande
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == (ALL, [], [])
 
 
-@pytest.mark.parametrize("harm", ["delete", "change"])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_file_of_the_table_that_is_gone_or_changed_is_made_again(topic: LandedTopic, harm: str) -> None:
     """[R-68] By the same decoder the same rows come out, under another name."""
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
     assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED, "the control"
     path = topic.path(FIRST)
-    content = path.read_bytes()
-    path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    HARMS[harm](path)
     assert topic.outcome(FIRST, redo=True) is Decided.REPLACED
     assert (topic.values(FIRST), path.name in {each.name for each in topic.root.rglob("*.parquet")}) == (ALL, harm == "change")
 
 
 def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: LandedTopic) -> None:
     """[R-66] Every reader sees all rows by the columns that hold them; what an older range has not is null."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST, ArrowDecoder("id INT"))
     topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
     shown = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset").to_pylist()
@@ -172,8 +182,7 @@ def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: 
 
 def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopic) -> None:
     """[R-66] No columns hold both: the range fails by name, and goes in with the others when these are decoded again."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST)
     (verdict,) = topic.decode(SECOND, by=MENDED)
     assert verdict.outcome is Decided.FAILED
@@ -186,8 +195,7 @@ def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopi
 
 def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-66] Of a history of many Spark jobs all ranges go in together, in one version."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.decode(FIRST, SECOND)
     monkeypatch.setattr("pipeline_defs.tables.decoding.RANGES_PER_JOB", 1)
     verdicts = topic.decode(FIRST, SECOND, by=MENDED, redo=True)
@@ -197,9 +205,7 @@ def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedT
 
 def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) -> None:
     """It is said by name, and the others are decoded."""
-    topic.land(SECOND, WHOLE)
-    gone = topic.land(FIRST, WHOLE)
-    assert gone.file is not None
+    land_both(topic)
     (path,) = (topic.root / "data").rglob(f"{FIRST.stem}.parquet")
     content = path.read_bytes()
     first, second = topic.decode(FIRST, SECOND, watch=stop_at("read_landed", path.unlink))
@@ -221,8 +227,7 @@ class OnFullDisk(ArrowDecoder):
 
 def test_a_full_disk_is_no_decoded_ranges_fault(topic: LandedTopic) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     full, other = OnFullDisk(), OnFullDisk()
     other.cause = "java.io.IOException: Connection reset"
     said = [violation for verdict in topic.decode(FIRST, SECOND, by=full) for violation in verdict.violations]
@@ -248,8 +253,7 @@ class Dying(ArrowDecoder):
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
 def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, outcome: Decided) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     dying = Dying()
     dying.deaths = deaths
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND, by=dying)] == [outcome] * 2
@@ -386,7 +390,7 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp
 
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
-@pytest.mark.parametrize("harm", ["delete", "change"])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     compacted: LandedTopic, harm: str, of: list[str]
 ) -> None:
@@ -394,8 +398,7 @@ def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
     for path in paths:
-        content = path.read_bytes()
-        path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+        HARMS[harm](path)
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm == "delete" else [])
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
@@ -527,7 +530,7 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     compacted.outcome(FIRST, SAME, redo=True)  # a file of its own, and dead letters, beside the compacted ones
     path = compacted.path(SECOND)
     content = path.read_bytes()
-    path.write_bytes(bytes(100) + content[100:])
+    damage(path)
     failed, done = compact_decoded(compacted.lake, TOPIC)
     assert failed.outcome is CompactionOutcome.FAILED and done.outcome is CompactionOutcome.COMPACTED
     assert "has sha256" in failed.violations[0] and "offsetlake decode orders --key 0-10-20" in failed.violations[0]
@@ -542,10 +545,8 @@ def test_a_range_that_is_decoded_again_while_its_file_is_compacted_wins(
     """[R-91] The compaction is overtaken, and takes its file away."""
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)  # rows first, then dead letters
     compacted.outcome(FIRST, SAME, redo=True)
-    (verdict,) = compact_decoded(
-        compacted.lake, TOPIC, on_step=stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
-    )[:1]
-    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    meanwhile = stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
+    assert compact_decoded(compacted.lake, TOPIC, on_step=meanwhile)[0].outcome is CompactionOutcome.OVERTAKEN
     assert compacted.shown("decoded") == [n for n in BOTH if n != 13]
 
 
@@ -563,8 +564,7 @@ def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compa
 def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_path: Path) -> None:
     """[R-91] A range that widened a column takes that along: else one of the narrow type could never be read again."""
     topic = LandedTopic(tmp_path)
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST, ArrowDecoder("id INT"))
     topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
     compact_decoded(topic.lake, TOPIC)
