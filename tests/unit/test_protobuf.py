@@ -16,7 +16,6 @@ from google.protobuf.message_factory import GetMessageClass
 from pipeline_defs.adapters.formats.protobuf.protobuf_batches import arrow_type, decode_bodies, open_reader
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
     MAIN,
-    ProtoFile,
     compile_proto,
     encode_path,
     find_message,
@@ -136,11 +135,8 @@ def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> Non
     message In { repeated google.protobuf.Timestamp at = 1; map<string, google.protobuf.Duration> by = 2; Date day = 3; }
     message M { repeated In in = 1; }"""
     kind = GetMessageClass(message_of(text, "M"))
-    good = {
-        "at": [{"seconds": 253402300799}],
-        "by": {"k": {"seconds": -315576000000}},
-        "day": {"year": 1, "month": 1, "day": 1},
-    }
+    by = {"k": {"seconds": -315576000000}}
+    good = {"at": [{"seconds": 253402300799}], "by": by, "day": {"year": 1, "month": 1, "day": 1}}
     bad = [
         {"at": [{"seconds": 253402300800}]},
         {"at": [{}, {"seconds": 1 << 62}]},
@@ -228,13 +224,9 @@ def test_an_import_may_be_called_like_a_file_of_ours() -> None:
             compile_proto(ORDER, {name: place}, "the schema")
     for name in ("given", "descriptors", "a/b c.proto", "ü.proto"):
         text = f'syntax = "proto3"; import "{name}"; message M {{ p.Place to = 1; }}'
-        assert message_of_compiled(compile_proto(text, {name: place}, "the schema")).name == "M"
+        assert find_message(compile_proto(text, {name: place}, "the schema"), None, "the schema").name == "M"
     with pytest.raises(UnusableSchema, match=r"the import 'b\.proto' cannot be written"):
         compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
-
-
-def message_of_compiled(file: ProtoFile) -> Any:
-    return find_message(file, None, "the schema")
 
 
 def test_messages_that_multiply_are_refused_in_no_time() -> None:
@@ -320,10 +312,8 @@ def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_it
         reader = open_reader(file.descriptors, kind.full_name)
         wanted = arrow_type(pa.struct(list(reader.handler.schema())))
         values, errors = decode_bodies(pa.array(bodies, pa.binary()), reader, wanted)
-        found = [
-            None if body is None else "an error" if error else value
-            for body, value, error in zip(bodies, _rows(values), errors, strict=True)
-        ]
+        rows = zip(bodies, _rows(values), errors, strict=True)
+        found = [None if body is None else "an error" if error else value for body, value, error in rows]
         assert list(map(repr, found)) == list(map(repr, expected)), f"seed {seed}: {text}"  # a NaN is itself
         outcomes |= {type(each).__name__ for each in expected}
     assert outcomes == {"dict", "str", "NoneType"}, "the control"
