@@ -147,10 +147,8 @@ def test_one_row_is_no_rows(lake: Path, limit: int, title: str) -> None:
 
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
     """A join of two topics has most names twice."""
-    shown = ask(
-        "SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM decoded.orders a JOIN decoded.orders b USING (key) LIMIT 1", "--json"
-    )
-    (row,) = json.loads(shown.stdout)
+    both = "decoded.orders a JOIN decoded.orders b USING (key)"
+    (row,) = json.loads(ask(f"SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM {both} LIMIT 1", "--json").stdout)
     assert len(row) == 3 and list(row.values())[1:] == [row["key"] + 1, 7]
 
 

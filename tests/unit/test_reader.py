@@ -15,13 +15,11 @@ from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
-from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.operate.reader import _read
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld
 from tests.support.redecoding import OffsetDecoder, decode_by
-from tests.support.strategies import EPOCH_MS
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -175,8 +173,7 @@ def test_what_cannot_be_read_is_one_clear_error(
 ) -> None:
     """[R-85] It names what, where, what was expected, and what to do."""
     world.land()
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-    world.plan()
+    world.grow(3)
     asked = {"topic": TOPIC, "lake": world.folder, **changed}
     with pytest.raises(kind, match=said):
         offsetlake.read(asked.pop("topic"), **asked)
@@ -206,8 +203,7 @@ def test_a_file_that_goes_while_it_is_read_is_told(world: SmallWorld, form: Any)
 
 def grow(world: SmallWorld) -> None:
     """Land three records more."""
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-    world.plan()
+    world.grow(3)
     world.land()
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import unicodedata
-from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,10 +116,15 @@ def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPat
     assert "landing [/b]␛]0;title␇" in out.getvalue()
 
 
-def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
+@pytest.fixture
+def no_topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
     monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
+
+
+@pytest.mark.usefixtures("no_topics")
+def test_sql_shows_a_record_as_it_is() -> None:
+    """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
     moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
     statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
     shown = CliRunner().invoke(cli, ["sql", statement])
@@ -160,6 +165,7 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
     assert [each.name for each in listed if " ".join(commands.first_sentence(each).split()) not in words] == []
 
 
+@pytest.mark.usefixtures("no_topics")
 @pytest.mark.parametrize(
     ("expression", "size"),
     [
@@ -168,12 +174,8 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
         (r"{'at': repeat('\xFF\x00'::BLOB, 6000000)}", "characters"),
     ],
 )
-def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
-    expression: str, size: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_sql_shows_the_beginning_of_a_large_value_and_its_size(expression: str, size: str) -> None:
     """One record of 12 MB kept `sql` busy for minutes; `--json` has all of it: the control."""
-    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
-    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
     shown = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value"])
     said = re.sub(r"[│\s]+", " ", shown.stdout)  # a cell is folded
     assert shown.exception is None and f"{size} in all" in said, said
@@ -182,9 +184,9 @@ def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
     assert len(json.dumps(json.loads(whole.stdout))) > 6_000_000
 
 
-def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.usefixtures("no_topics")
+def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic `ranges` has no view, and the statement that means it asks the table without a word."""
-    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
     for name, is_said in (("ranges", True), ("orders", False)):
         monkeypatch.setattr(read, "load_topics", lambda name=name: SimpleNamespace(names=(name,)))
         shown = CliRunner().invoke(cli, ["sql", "SELECT count(*) FROM ranges"])
@@ -264,39 +266,31 @@ def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
 FIRST_SECONDS = bar.FIRST_SECONDS
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Shows the progress of work that waits until something has been shown of it."""
-
-    def run(*, is_terminal: bool) -> str:
-        out = io.StringIO()
-        monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
-        deadline = time.monotonic() + 60
-        with bar.progress("landing flights", 12) as work:
-            work.count(3, 12)
-            while not {"3/12", "3 of 12"} & set(re.findall(r"\d+(?:/| of )12", out.getvalue())):
-                assert time.monotonic() < deadline, out.getvalue()
-                time.sleep(0.01)
-        return out.getvalue()
-
-    return run
+def progress_of_work(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:
+    """Return what is shown of work that waits until something has been shown of it."""
+    out = io.StringIO()
+    monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
+    deadline = time.monotonic() + 60
+    with bar.progress("landing flights", 12) as work:
+        work.count(3, 12)
+        while not re.search(r"\b3(/| of )12", out.getvalue()):
+            assert time.monotonic() < deadline, out.getvalue()
+            time.sleep(0.01)
+    return out.getvalue()
 
 
-def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(
-    shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(bar, "EVERY_SECONDS", 0.02)  # the first line may be there before anything is done
-    line = shown(is_terminal=False).splitlines()[-1]
-    assert re.match(r"landing flights: 3 of 12 in \d+ s, ", line)
-    assert line.endswith("s left")
+    line = progress_of_work(monkeypatch, is_terminal=False).splitlines()[-1]
+    assert re.fullmatch(r"landing flights: 3 of 12 in \d+ s, .*s left", line)
 
 
-def test_a_terminal_gets_a_bar(shown: Callable[..., str]) -> None:
-    assert "3/12" in shown(is_terminal=True)
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "3/12" in progress_of_work(monkeypatch, is_terminal=True)
 
 
-def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that runs a hundred quick commands reads none of it; and 3 seconds are never silent."""
     out = io.StringIO()
     monkeypatch.setattr(bar, "ERRORS", Console(file=out))
