@@ -367,9 +367,7 @@ def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_ev
     assert_stays_refused(settled)
 
 
-def test_all_is_read_once_where_what_lost_steps_did_was_moved_away(
-    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] However many steps it takes until the log is as long as it was."""
     for _ in range(4):
         settled.grow(2)

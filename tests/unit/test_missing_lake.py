@@ -146,9 +146,7 @@ GONE = (
     + [(lose, ask) for lose in (unmount, mistype, mount_another) for ask in ("plan", "tick")]
     + [(lose, "begin a run") for lose in (unmount, mistype)],
 )
-def test_a_lake_that_is_gone_is_one_clear_error_and_stays_as_it_is(
-    place: Place, lose: Callable[[Place], None], ask: str
-) -> None:
+def test_a_lake_that_is_gone_is_a_clear_error_and_stays_as_it_is(place: Place, lose: Callable[[Place], None], ask: str) -> None:
     """[R-76] Who reads, plans, ticks or begins a run; the control is the same question before, and once the lake is back."""
     kept = place.lake.with_name("kept")
 

@@ -201,9 +201,7 @@ NAMES = [
 
 @pytest.mark.parametrize("is_text", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_import_is_written_outside_its_folder(
-    name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_import_leaves_its_folder(name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is called, as text or as a descriptor: one error that says which."""
     from confluent_kafka.schema_registry.protobuf import _schema_to_str
 

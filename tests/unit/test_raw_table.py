@@ -385,9 +385,7 @@ def test_a_compacted_file_that_is_not_as_the_log_says_is_never_cut(lake: Lake, s
 
 
 @pytest.mark.parametrize(("module", "name"), [(pq, "write_table"), (staging_places, "canonicalize")])
-def test_a_disk_that_is_full_while_a_file_is_cut_is_said(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
-) -> None:
+def test_a_full_disk_under_a_cut_is_said(lake: Lake, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
     """[R-63] As anywhere: with the place, and that the next run goes on; the table stays as it was."""
     compacted(lake)
     land(lake, R[1], 1, b"w")
@@ -450,9 +448,7 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("cure", ["replace", "drop"])
-def test_a_range_file_that_rots_between_its_mark_and_its_end_is_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cure: str
-) -> None:
+def test_a_range_file_that_rots_behind_its_mark_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cure: str) -> None:
     """[R-73] By what the audit advises, or by the drop's end: the table has the rows."""
     watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)
@@ -575,9 +571,7 @@ def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake:
         Digests(another(lake)).of(later)
 
 
-def test_a_range_that_is_replaced_while_it_is_audited_is_for_the_next_audit(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_replaced_while_it_is_audited_is_for_the_next_audit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-74] And compacted, and dropped: the table has none of the revision that the audit has read of, and needs none."""
     dropped(lake)
     other = another(lake)

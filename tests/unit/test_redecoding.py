@@ -385,9 +385,7 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
-    compacted: LandedTopic, harm: str, of: list[str]
-) -> None:
+def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(compacted: LandedTopic, harm: str, of: list[str]) -> None:
     """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
@@ -533,9 +531,7 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
 
 
-def test_a_range_that_is_decoded_again_while_its_file_is_compacted_wins(
-    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_decoded_while_its_file_is_compacted_wins(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-91] The compaction is overtaken, and takes its file away."""
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)  # rows first, then dead letters
     compacted.outcome(FIRST, SAME, redo=True)

@@ -124,9 +124,8 @@ def test_schemas_that_refer_to_each_other_are_one_error(fake: FakeRegistry) -> N
     fake.put_version("a", 1, 1, "{}", references=[reference("b", "b")])
     fake.put_version("b", 1, 2, "{}", references=[reference("a", "a")])
     fake.put(7, "{}", references=[reference("a", "a")])
-    with pytest.raises(
-        UnusableSchema, match=r"schema 7 of registry .* cannot be used: version 1 of subject a refers to itself"
-    ):
+    said = r"schema 7 of registry .* cannot be used: version 1 of subject a refers to itself"
+    with pytest.raises(UnusableSchema, match=said):
         Registry(fake.url).read_schema(7)
 
 

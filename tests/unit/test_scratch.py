@@ -79,9 +79,7 @@ def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
     assert [verdict.outcome for verdict in verdicts if verdict is not failed] == [Outcome.LANDED] * 2
 
 
-def test_a_scratch_file_that_is_deleted_under_the_planner_is_one_error_of_its_tick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scratch_file_deleted_under_the_planner_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] It says that it may be tried again, and the next tick plans."""
     world = SmallWorld(tmp_path, "disk")
     world.append(3)

@@ -209,9 +209,7 @@ def hear_interrupts() -> None:
     ("number", "whole_group"),
     [pytest.param(signal.SIGINT, True, id="ctrl-c in the terminal"), pytest.param(signal.SIGTERM, False, id="kill of make")],
 )
-def test_make_waits_until_an_interrupted_demo_has_cleaned_up(
-    tree: Path, tools: Path, number: signal.Signals, whole_group: bool
-) -> None:
+def test_make_waits_while_an_ended_demo_cleans_up(tree: Path, tools: Path, number: signal.Signals, whole_group: bool) -> None:
     write_fake_venv(tree)
     write_script(tree / ".venv/bin/offsetlake", DEMO.format(python=sys.executable))
     with subprocess.Popen(

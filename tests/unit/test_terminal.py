@@ -145,9 +145,7 @@ def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
     assert "{}" in screen.text() and "b'{}'" not in screen.text()
 
 
-def test_an_error_that_names_what_was_typed_is_literal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_with_what_was_typed_is_literal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "[/b]\x1b[31m"])
     with pytest.raises(SystemExit):
         commands.run()

@@ -220,9 +220,7 @@ def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file:
     assert all(str(file) in each.error.message and "defs/orders" in each.error.message for each in found.broken)
 
 
-def test_the_code_location_loads_the_others_and_says_which_file_is_wrong(
-    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where definitions are only checked, by `dg check defs`, the file is the error."""
     write(file, "")
     environment = {"DAGSTER_HOME": str(project / ".home"), "OFFSETLAKE_HOME": str(project / ".offsetlake")}
@@ -243,9 +241,7 @@ def test_the_code_location_loads_the_others_and_says_which_file_is_wrong(
     assert "broken_topics" not in {sensor.name for sensor in build_defs(edges, project=project).sensors or ()}
 
 
-def test_commands_name_the_wrong_file_and_go_on_with_the_others(
-    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_name_the_wrong_file_and_go_on_with_others(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, "attributes: [")
     monkeypatch.chdir(project)
     for name in [each for each in os.environ if each.startswith(("OFFSETLAKE_", "DAGSTER_"))]:
