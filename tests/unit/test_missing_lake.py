@@ -62,7 +62,6 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A lake in which a topic is landed."""
     place = Place(tmp_path)
     place.plan()
     assert place.land() == [Outcome.LANDED] * 2
@@ -84,7 +83,6 @@ def mistype(place: Place) -> None:
 
 
 def mount_another(place: Place) -> None:
-    """Have the lake of another topic stand there."""
     other = Place(place.lake.parent / "other")
     other.plan("payments")
     shutil.rmtree(place.lake)

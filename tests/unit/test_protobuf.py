@@ -193,6 +193,12 @@ def test_a_schema_that_cannot_be_used_is_said(text: str, name: str | None, reaso
         message_of(text, name)
 
 
+def in_base64(text: str, name: str | None = None) -> str:
+    from confluent_kafka.schema_registry.protobuf import _schema_to_str
+
+    return _schema_to_str(message_of(text, name).file)
+
+
 NAMES = [
     *("../x.proto", "a/../../x.proto", "/tmp/x.proto", "..", ".", "", "a//b.proto", "a/", "./a.proto", "a\\b.proto"),
     *("a\0b.proto", "a\nb.proto", MAIN, "\ud800.proto"),
@@ -203,9 +209,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_no_import_leaves_its_folder(name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is called, as text or as a descriptor: one error that says which."""
-    from confluent_kafka.schema_registry.protobuf import _schema_to_str
-
-    text = ORDER if is_text else _schema_to_str(message_of(ORDER, "Order").file)
+    text = ORDER if is_text else in_base64(ORDER, "Order")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
     (tmp_path / "a" / "b").mkdir(parents=True)
     with pytest.raises(UnusableSchema, match=r"the schema cannot be used: (it imports|the import) '") as caught:
@@ -243,9 +247,7 @@ def test_messages_that_multiply_are_refused_in_no_time() -> None:
 
 def test_a_schema_may_import_a_descriptor_in_base64() -> None:
     """As Confluent's clients for Python register what a schema imports, while others register text."""
-    from confluent_kafka.schema_registry.protobuf import _schema_to_str
-
-    place = _schema_to_str(message_of('syntax = "proto3"; package geo; message Place { string city = 1; }').file)
+    place = in_base64('syntax = "proto3"; package geo; message Place { string city = 1; }')
     text = 'syntax = "proto3"; import "geo/place.proto"; message M { geo.Place to = 1; }'
     kind = find_message(compile_proto(text, {"geo/place.proto": place}, "the schema"), None, "the schema")
     assert [field.name for field in kind.fields_by_name["to"].message_type.fields] == ["city"]

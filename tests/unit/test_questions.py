@@ -165,13 +165,6 @@ def test_json_is_json_whatever_the_value(lake: Path) -> None:
     )
     assert shown.exception is None, shown.output
     (row,) = json.loads(shown.stdout, parse_constant=strict)
-    assert row == {
-        "a": "NaN",
-        "b": ["Infinity", "-Infinity", 0.5],
-        "d": {"c": "NaN"},
-        "e": {"2026-01-02": "x"},
-        "f": "/w==",
-        "g": float(2**70),
-        "h": "1.50",
-    }
+    infinite, nested, a_map = ["Infinity", "-Infinity", 0.5], {"c": "NaN"}, {"2026-01-02": "x"}
+    assert [*row.values()] == ["NaN", infinite, nested, a_map, "/w==", float(2**70), "1.50"]
     assert ask("SELECT MAP {DATE '2026-01-02': 'nan'::DOUBLE} AS e").exception is None

@@ -79,7 +79,6 @@ DAY_MS = 24 * 3_600_000
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Is a lake with six planned ranges."""
     return planned(tmp_path)
 
 
@@ -343,7 +342,6 @@ def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, na
 
 
 def test_a_view_takes_no_column_from_the_folder_of_the_lake(tmp_path: Path) -> None:
-    """A lake below `env=prod` has the columns that any other has."""
     lake = planned(tmp_path / "env=prod")
     land(lake, R[0])
     assert "env" not in Duck(lake, [TOPIC]).query(f'SELECT * FROM "{TOPIC}"')[0]

@@ -28,7 +28,6 @@ KEYS = ("0-0-3", "0-3-6", "0-6-9")
 
 @pytest.fixture
 def world(tmp_path: Path) -> SmallWorld:
-    """Three ranges of three records, planned."""
     return SmallWorld(tmp_path, "disk", records=9, grid=3)
 
 
@@ -73,7 +72,6 @@ def dropped_and_replaced(world: SmallWorld) -> None:
 
 
 def emptied(world: SmallWorld) -> None:
-    """A range that has no row any more."""
     in_table(world)
     world.kafka.now.partitions[0].compacted.update(range(3))
     world.kafka.now.is_compacted = True
@@ -146,19 +144,11 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"table": "decoded", "topic": "order"}, UnknownTopic, r"did you mean `orders`\?"),
     ({"table": "decoded"}, Refused, "nothing of topic orders is decoded in the lake"),
     ({"table": "decoded", "range": "0-9-12"}, Refused, r"range orders/0 \[9, 12\) is pending, expected landed"),
-    (
-        {"table": "decoded", "range": "0-0-3"},
-        Refused,
-        r"range orders/0 \[0, 3\) is not decoded; .*`offsetlake decode orders --due`",
-    ),
+    ({"table": "decoded", "range": "0-0-3"}, Refused, r"orders/0 \[0, 3\) is not decoded; .*`offsetlake decode orders --due`"),
     ({"table": "latest"}, Refused, "topic orders has no latest records in the lake .*`offsetlake latest orders`"),
     ({"table": "latest", "range": "0-0-3"}, Refused, "a range and table='latest' are given"),
     ({"table": "latest", "day": "2013-01-01"}, Refused, "a day and table='latest' are given"),
-    (
-        {"as_": object()},
-        Refused,
-        "as_ is a object, expected one of arrow, duckdb, spark, a DuckDB connection or a Spark session",
-    ),
+    ({"as_": object()}, Refused, "as_ is a object, expected .*arrow, duckdb, spark, a DuckDB connection or a Spark session"),
     ({"lake": ""}, BadSetting, "lake='' cannot be read: it is empty"),
     ({"lake": "http://host/lake"}, BadSetting, "begins with http://, expected a path, or one of s3://"),
     ({"lake": 5}, BadSetting, "lake=5 cannot be read"),
