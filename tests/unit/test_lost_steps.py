@@ -270,9 +270,6 @@ def test_status_and_tick_say_it_of_that_topic_alone(tmp_path: Path) -> None:
     assert Lake(str(tmp_path)).store.list(f"plan/{TOPIC}") == {}
 
 
-# ---- where a frontier document sums up what is old
-
-
 @pytest.fixture
 def settled(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """A topic of which a document sums up what is landed."""
@@ -299,11 +296,6 @@ def go_on(world: SmallWorld, rounds: int = 3) -> int:
 
 def assert_stays_refused(world: SmallWorld) -> None:
     assert go_on(world) == 3
-    assert set(world.shown().values()) == {1}
-
-
-def assert_goes_on(world: SmallWorld) -> None:
-    assert go_on(world) == 0
     assert set(world.shown().values()) == {1}
 
 
@@ -387,7 +379,8 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
         settled.append(1)
         plan_from_document(settled, settled.lake)
     assert not read
-    assert_goes_on(settled)
+    assert go_on(settled) == 0
+    assert set(settled.shown().values()) == {1}
 
 
 def test_what_a_lost_step_had_reopened_is_found_and_finished(settled: SmallWorld) -> None:
@@ -521,7 +514,8 @@ def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(set
     with pytest.raises(Dead):
         land_from_document(settled, settled.open(Writer()), die, delivery=Delivery.AT_LEAST_ONCE)
     settled.lake = settled.open(Writer())
-    assert_goes_on(settled)
+    assert go_on(settled) == 0
+    assert set(settled.shown().values()) == {1}
 
 
 @pytest.mark.parametrize("are_landed", [False, True])
@@ -701,10 +695,7 @@ def test_a_scan_looks_at_the_log_once(whole: SmallWorld) -> None:
     assert [path for path in asked if path.startswith("plan/")] == [newest, newest]
 
 
-TREES = ["plan", "manifests", "claims", "accepted", "data", "decodings"]
-
-
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", ["plan", "manifests", "claims", "accepted", "data", "decodings"])
 def test_what_file_managers_hide_is_passed_over_in_every_folder(tmp_path: Path, tree: str) -> None:
     """[R-46] One rule for all; a Parquet file that a glob may show is named whatever it is called."""
     world = SmallWorld(tmp_path, "disk")

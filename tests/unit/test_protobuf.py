@@ -96,11 +96,8 @@ def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dic
     assert [error is None for error in errors] == [True, True, False, True]
 
 
-class Panic(BaseException):
+class PanicException(BaseException):
     """As pyo3 makes it of a panic in Rust."""
-
-
-Panic.__name__ = "PanicException"
 
 
 def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
@@ -110,7 +107,7 @@ def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
     class Panics:
         def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
             if b"\x08\x07" in bodies.to_pylist():
-                raise Panic("secret contents")
+                raise PanicException("secret contents")
             return reader.handler.array_to_record_batch(bodies)
 
     wanted = arrow_type(pa.struct(list(reader.handler.schema())))
@@ -295,9 +292,6 @@ def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, read
     assert [each.startswith(said) for each in find_mismatches(fields(writer), fields(reader))] == [True]
 
 
-MESSAGES = 80
-
-
 def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_its_own() -> None:
     """In any spelling the wire format allows, whatever stands beside it; no batch fails."""
     outcomes: set[str] = set()
@@ -306,13 +300,14 @@ def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_it
         file = compile_proto(text, {}, "the schema")
         kind = find_message(file, "M", "the schema")
         read = GetMessageClass(kind)
-        bodies: list[bytes | None] = [draw_message(dice, kind) for _ in range(MESSAGES)]
+        bodies: list[bytes | None] = [draw_message(dice, kind) for _ in range(80)]
         bodies = [mutate(dice, body) if body is not None and dice.random() < 0.3 else body for body in bodies] + [None]
         expected = [_expect(read, body) for body in bodies]
         reader = open_reader(file.descriptors, kind.full_name)
         wanted = arrow_type(pa.struct(list(reader.handler.schema())))
         values, errors = decode_bodies(pa.array(bodies, pa.binary()), reader, wanted)
-        rows = zip(bodies, _rows(values), errors, strict=True)
+        numbers = values.cast(_with_numbers(values.type)).to_pylist()  # times as microseconds
+        rows = zip(bodies, [_plain(each, values.type) for each in numbers], errors, strict=True)
         found = [None if body is None else "an error" if error else value for body, value, error in rows]
         assert list(map(repr, found)) == list(map(repr, expected)), f"seed {seed}: {text}"  # a NaN is itself
         outcomes |= {type(each).__name__ for each in expected}
@@ -326,13 +321,8 @@ def _expect(read: Any, body: bytes | None) -> Any:
         return "an error"
 
 
-def _rows(values: pa.Array) -> list[Any]:
-    """Return values as `read_row` has them: times as microseconds, maps in an order."""
-    kind = values.type
-    return [_plain(value, kind) for value in values.cast(_with_numbers(kind)).to_pylist()]
-
-
 def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as `read_row` has it: maps in an order."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

@@ -23,8 +23,6 @@ from tests.support.redecoding import OffsetDecoder, decode_by
 
 pytestmark = pytest.mark.usefixtures("watched")
 
-KEYS = ("0-0-3", "0-3-6", "0-6-9")
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> SmallWorld:
@@ -202,5 +200,4 @@ def read(world: SmallWorld, **how: Any) -> Any:
 
 
 def offsets_of(rows: pa.Table) -> list[int]:
-    found: list[int] = rows.column("offset").to_pylist()
-    return found
+    return [*rows.column("offset").to_pylist()]

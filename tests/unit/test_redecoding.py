@@ -298,15 +298,13 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
 
 
 decode_command = importlib.import_module("pipeline_defs.cli.work.decode")
-
 INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
 BOTH = [*ALL, *range(10, 20)]
 
 
 @pytest.fixture
-def compacted(lake: Lake, tmp_path: Path) -> LandedTopic:
+def compacted(topic: LandedTopic) -> LandedTopic:
     """Return a topic of two landed ranges, which are decoded, each with one dead letter, and compacted."""
-    topic = LandedTopic(tmp_path)
     for offsets in (FIRST, SECOND):
         topic.land(offsets, POISONED)
         topic.outcome(offsets, INT)
@@ -371,14 +369,13 @@ def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monke
         assert "decoded.is_outdated  false" in text and "decoded.decoded_at  2" in text and "_ms" not in text
 
 
-def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp_path: Path) -> None:
-    topic, value = LandedTopic(tmp_path), json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
+def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
     topic.land(FIRST, [value] * len(FIRST))
     topic.outcome(FIRST)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
-        patch.setattr(decode_command, "open_edges", lambda: topic.edges)
-        table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
+    monkeypatch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+    monkeypatch.setattr(decode_command, "open_edges", lambda: topic.edges)
+    table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
     assert json.loads(whole)["shown"][0]["value"] == value.decode()
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
@@ -551,9 +548,8 @@ def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compa
     assert {path.removeprefix(f"{TREE}/{TOPIC}/") for path in compacted.lake.store.list(f"{TREE}/{TOPIC}")} >= named
 
 
-def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_path: Path) -> None:
+def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(topic: LandedTopic) -> None:
     """[R-91] A range that widened a column takes that along: else one of the narrow type could never be read again."""
-    topic = LandedTopic(tmp_path)
     land_both(topic)
     topic.outcome(FIRST, ArrowDecoder("id INT"))
     topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))

@@ -428,18 +428,15 @@ def test_what_has_nothing_to_do_with_us_is_left_alone() -> None:
     assert read_settings(others, project=Path("/project")) == read_settings({}, project=Path("/project"))
 
 
-LINEAGE_URL = {"OPENLINEAGE_URL": "http://127.0.0.1:5000"}
-
-
 @pytest.mark.parametrize(
     ("environment", "file", "is_on"),
     [
         ({}, None, False),
         ({"OPENLINEAGE_NAMESPACE": "x"}, None, False),
-        (LINEAGE_URL, None, True),
+        ({"OPENLINEAGE_URL": "http://127.0.0.1:5000"}, None, True),
         ({"OPENLINEAGE_CONFIG": "lineage.yml"}, None, True),
         ({"OPENLINEAGE__TRANSPORT__TYPE": "console"}, None, True),
-        (LINEAGE_URL | {"OPENLINEAGE_DISABLED": "True"}, None, False),
+        ({"OPENLINEAGE_URL": "http://127.0.0.1:5000", "OPENLINEAGE_DISABLED": "True"}, None, False),
         *(({}, place, True) for place in ("openlineage.yml", ".openlineage/openlineage.yml")),
         ({"OPENLINEAGE_DISABLED": "true"}, "openlineage.yml", False),
     ],

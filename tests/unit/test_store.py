@@ -114,9 +114,6 @@ def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         Bucket().put_new("plan/0.json", b"ours", "")
 
 
-# ---- taken, and nothing there
-
-
 @pytest.fixture
 def quick() -> Iterator[None]:
     """Has what is asked again be asked at once."""
@@ -155,9 +152,6 @@ def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delet
     assert asked == [3], "bounded"
 
 
-# ---- paths
-
-
 @pytest.mark.parametrize("path", ["../out", "data/../../out", "/etc/out", "data/./x", "data//x", "", "data/\0"])
 def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Path, path: str) -> None:
     """Whatever a manifest or a name says: nothing outside is read, written or deleted."""
@@ -189,9 +183,6 @@ def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Pa
             call()
     assert (tmp_path / "out").read_bytes() == b"theirs"
     assert store.get("staging/mine") == b"mine" and store.list("data") == {}
-
-
-# ---- names that survive a power cut
 
 
 def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ HOSTILE = (
     "\\[x]",
     "[@click=app.bell]x[/]",
 )
+STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
 texts = st.sampled_from(HOSTILE) | st.text(st.characters() | st.sampled_from("[]/\\\x1b\x9b\x07\r:"), max_size=40)
 cells = st.recursive(
     texts | st.binary(max_size=20) | st.none() | st.integers() | st.datetimes(),
@@ -73,9 +74,6 @@ def controls(text: str) -> list[str]:
         for each in text
         if each not in "\n\t" and (unicodedata.category(each) in {"Cc", "Cs"} or unicodedata.bidirectional(each) in STEERING)
     ]
-
-
-STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
 
 
 @given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=3), name=texts)
@@ -199,6 +197,7 @@ def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
 
 NOW_MS = 1_700_000_000_000
 BILLIONS = 4_294_967_296
+FIRST_SECONDS = bar.FIRST_SECONDS  # before a fixture changes it
 
 
 def document(topic: str, **changed: Any) -> dict[str, Any]:
@@ -259,9 +258,6 @@ def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
     glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
     text = printed.export_text()
     assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
-
-
-FIRST_SECONDS = bar.FIRST_SECONDS
 
 
 def progress_of_work(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:
