@@ -322,9 +322,8 @@ def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
 
 def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake: Lake) -> None:
     """[R-63] Its rows leave the table, be they compacted or not, and nothing is due or amiss by it."""
-    manifests = land_each(lake, R[:3])
-    for number in range(2):
-        replace_by_nothing(lake, manifests[number])
+    for number, manifest in enumerate(land_each(lake, R[:3])[:2]):
+        replace_by_nothing(lake, manifest)
         append(lake)
         assert check_table(TOPIC, another(lake)).violations == ()
         assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
@@ -534,8 +533,7 @@ def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path)
 def test_an_unnamed_file_ages_by_the_clock_that_dated_it(lake: Lake, monkeypatch: pytest.MonkeyPatch, skew_days: int) -> None:
     """[R-84] The file system's: it may run behind this machine, so that a file of a moment ago looks a month old."""
     compacted(lake)
-    name = compacted_name(R[3], "7c1b")
-    unnamed = f"{raw_table_log(TOPIC, lake.store).folder}/{name}"
+    unnamed = f"{raw_table_log(TOPIC, lake.store).folder}/{compacted_name(R[3], '7c1b')}"
     lake.store.put_new(unnamed, b"x", "staging/t")
     linked_at_ms, now_ms = lake.store.linked_at_ms, time.time_ns() // 1_000_000
 
@@ -545,8 +543,7 @@ def test_an_unnamed_file_ages_by_the_clock_that_dated_it(lake: Lake, monkeypatch
 
     monkeypatch.setattr(lake.store, "linked_at_ms", by_another_clock)
     assert unnamed not in find_unnamed(TOPIC, lake, now_ms)
-    aged = lambda path: by_another_clock(path, skew_days - 8 * (path == unnamed))  # noqa: E731
-    monkeypatch.setattr(lake.store, "linked_at_ms", aged)
+    monkeypatch.setattr(lake.store, "linked_at_ms", lambda path: by_another_clock(path, skew_days - 8 * (path == unnamed)))
     assert unnamed in find_unnamed(TOPIC, lake, now_ms), "the control: a week later"
     assert lake.store.list("staging/clock") == {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
@@ -114,13 +114,6 @@ def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         Bucket().put_new("plan/0.json", b"ours", "")
 
 
-@pytest.fixture
-def quick() -> Iterator[None]:
-    """Has what is asked again be asked at once."""
-    with stamina.set_testing(True, attempts=3):
-        yield
-
-
 def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has a bucket answer that an object exists while nothing is there, as S3 does while another put is under way."""
     honest, asked = obstore.put, [0]
@@ -135,19 +128,19 @@ def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_put_that_meets_another_under_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] A 409 says nothing about ours: asked again it commits, if the other has come to nothing."""
     asked = conflicting(2, monkeypatch)
-    assert Bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
+    with stamina.set_testing(True, attempts=3):
+        assert Bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
     assert asked == [3]
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] It is no conflict: what would be read is not there, and may yet be the winner."""
     asked = conflicting(100, monkeypatch)
-    with pytest.raises(OutcomeUnknown, match=r"said to exist, and nothing is there .* do not delete anything there"):
+    said = r"said to exist, and nothing is there .* do not delete anything there"
+    with stamina.set_testing(True, attempts=3), pytest.raises(OutcomeUnknown, match=said):
         Bucket().put_new("manifests/0.json", b"ours", "")
     assert asked == [3], "bounded"
 
