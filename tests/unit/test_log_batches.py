@@ -47,12 +47,8 @@ def strange(compression: int, timestamp_ms: int = 1000) -> bytearray:
 
 
 def read(data: bytes, end: int) -> list[RecordBatch]:
-    answers = [data, b""]
-
-    def fetch(_: int) -> Any:
-        return SimpleNamespace(records=answers.pop(0), aborted_transactions=None)
-
-    return list(read_batches(fetch, 0, end))
+    answers: Any = iter([SimpleNamespace(records=each, aborted_transactions=None) for each in (data, b"")])
+    return list(read_batches(lambda _: next(answers), 0, end))
 
 
 @pytest.mark.parametrize("compression", [NONE, GZIP], ids=["plain", "gzip"])

@@ -9,15 +9,22 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.core.steps import no_step
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.mirror import mirror_frontier
 from pipeline_defs.orchestration.pulse import ticking
-from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import SmallWorld, Writer
 from tests.support.strategies import EPOCH_MS
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SmallWorld:
+    """A topic of two ranges, of which one is landed."""
+    world = SmallWorld(tmp_path, "disk", records=8, grid=4)
+    first, _ = world.coverage.log.ranges
+    world.land(only=first)
+    return world
 
 
 class Slow:
@@ -40,35 +47,27 @@ class Slow:
 
 
 @pytest.mark.parametrize("is_late", [True, False], ids=["overtaken", "the control"])
-def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(tmp_path: Path, is_late: bool) -> None:
+def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(world: SmallWorld, is_late: bool) -> None:
     """[R-36] U7: the first is about to write where it was, the second lands more and writes that; then the first writes."""
-    lake, kafka = Lake(str(tmp_path)), kafka_with(8)
-    plan_all(lake, kafka, Policy(records_per_range=4))
-    tools = fake_tools(lake, kafka, FakeSpark(kafka, no_step))
-    first, second = (offsets.key for offsets in lake.coverage(TOPIC).log.ranges)
-    list(land(TOPIC, [first], Attempt("one", "run", "test"), tools))
 
     def land_more() -> None:
-        list(land(TOPIC, [second], Attempt("two", "run", "test"), tools))
-        mirror_frontier(TOPIC, "group", Lake(str(tmp_path)), cast("Any", slow))
+        world.land()
+        mirror_frontier(TOPIC, "group", world.open(Writer()), cast("Any", slow))
 
     slow = Slow(land_more, is_late=is_late)
-    mirror_frontier(TOPIC, "group", lake, cast("Any", slow))
+    mirror_frontier(TOPIC, "group", world.lake, cast("Any", slow))
     assert slow.group == ({0: 8} if is_late else {0: 4})
     assert slow.moves == (3 if is_late else 1)
 
 
-def test_a_group_that_a_dying_run_has_moved_back_is_repaired_within_a_minute_though_nothing_arrives(tmp_path: Path) -> None:
+def test_a_group_that_a_dying_run_has_moved_back_is_repaired_within_a_minute_though_nothing_arrives(world: SmallWorld) -> None:
     """[R-36] By the tick of a process that has moved it before; until then it is not moved at each tick, the control."""
-    lake, kafka, now = Lake(str(tmp_path)), kafka_with(8), [EPOCH_MS]
-    plan_all(lake, kafka, Policy(records_per_range=4))
-    list(land(TOPIC, ["0-0-4"], Attempt("one", "run", "test"), fake_tools(lake, kafka, FakeSpark(kafka, no_step))))
-    slow = Slow(None, is_late=False)
-    edges = SimpleNamespace(mirrored={}, lake=lake, kafka=lambda topic: slow, now_ms=lambda: now[0])
+    slow, now = Slow(None, is_late=False), [EPOCH_MS]
+    edges = SimpleNamespace(mirrored={}, lake=world.lake, kafka=lambda topic: slow, now_ms=lambda: now[0])
     topic = SimpleNamespace(name=TOPIC, group="group")
 
     def tick() -> None:
-        assert ticking._mirror(cast("Any", topic), lake.recent(TOPIC), cast("Any", edges)) is None
+        assert ticking._mirror(cast("Any", topic), world.lake.recent(TOPIC), cast("Any", edges)) is None
 
     tick()
     slow.group = {0: 0}

@@ -108,9 +108,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("what", BAD_LINES)
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_line_that_is_no_record_is_one_error_with_its_number_and_what_was_sent(
-    what: str, tmp_path: Path, *, packed: bool
-) -> None:
+def test_a_line_that_is_no_record_is_one_error_with_number_and_what_was_sent(what: str, tmp_path: Path, packed: bool) -> None:
     file = tmp_path / ("records.jsonl.gz" if packed else "records.jsonl")
     data = b"\n".join([GOOD, b"", GOOD, BAD_LINES[what], GOOD])
     file.write_bytes(gzip.compress(data) if packed else data)

@@ -16,7 +16,6 @@ from google.protobuf.message_factory import GetMessageClass
 from pipeline_defs.adapters.formats.protobuf.protobuf_batches import arrow_type, decode_bodies, open_reader
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
     MAIN,
-    ProtoFile,
     compile_proto,
     encode_path,
     find_message,
@@ -97,11 +96,8 @@ def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dic
     assert [error is None for error in errors] == [True, True, False, True]
 
 
-class Panic(BaseException):
+class PanicException(BaseException):
     """As pyo3 makes it of a panic in Rust."""
-
-
-Panic.__name__ = "PanicException"
 
 
 def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
@@ -111,7 +107,7 @@ def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
     class Panics:
         def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
             if b"\x08\x07" in bodies.to_pylist():
-                raise Panic("secret contents")
+                raise PanicException("secret contents")
             return reader.handler.array_to_record_batch(bodies)
 
     wanted = arrow_type(pa.struct(list(reader.handler.schema())))
@@ -136,11 +132,8 @@ def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> Non
     message In { repeated google.protobuf.Timestamp at = 1; map<string, google.protobuf.Duration> by = 2; Date day = 3; }
     message M { repeated In in = 1; }"""
     kind = GetMessageClass(message_of(text, "M"))
-    good = {
-        "at": [{"seconds": 253402300799}],
-        "by": {"k": {"seconds": -315576000000}},
-        "day": {"year": 1, "month": 1, "day": 1},
-    }
+    by = {"k": {"seconds": -315576000000}}
+    good = {"at": [{"seconds": 253402300799}], "by": by, "day": {"year": 1, "month": 1, "day": 1}}
     bad = [
         {"at": [{"seconds": 253402300800}]},
         {"at": [{}, {"seconds": 1 << 62}]},
@@ -197,6 +190,12 @@ def test_a_schema_that_cannot_be_used_is_said(text: str, name: str | None, reaso
         message_of(text, name)
 
 
+def in_base64(text: str, name: str | None = None) -> str:
+    from confluent_kafka.schema_registry.protobuf import _schema_to_str
+
+    return _schema_to_str(message_of(text, name).file)
+
+
 NAMES = [
     *("../x.proto", "a/../../x.proto", "/tmp/x.proto", "..", ".", "", "a//b.proto", "a/", "./a.proto", "a\\b.proto"),
     *("a\0b.proto", "a\nb.proto", MAIN, "\ud800.proto"),
@@ -205,13 +204,9 @@ NAMES = [
 
 @pytest.mark.parametrize("is_text", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_import_is_written_outside_its_folder(
-    name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_import_leaves_its_folder(name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is called, as text or as a descriptor: one error that says which."""
-    from confluent_kafka.schema_registry.protobuf import _schema_to_str
-
-    text = ORDER if is_text else _schema_to_str(message_of(ORDER, "Order").file)
+    text = ORDER if is_text else in_base64(ORDER, "Order")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
     (tmp_path / "a" / "b").mkdir(parents=True)
     with pytest.raises(UnusableSchema, match=r"the schema cannot be used: (it imports|the import) '") as caught:
@@ -228,13 +223,9 @@ def test_an_import_may_be_called_like_a_file_of_ours() -> None:
             compile_proto(ORDER, {name: place}, "the schema")
     for name in ("given", "descriptors", "a/b c.proto", "ü.proto"):
         text = f'syntax = "proto3"; import "{name}"; message M {{ p.Place to = 1; }}'
-        assert message_of_compiled(compile_proto(text, {name: place}, "the schema")).name == "M"
+        assert find_message(compile_proto(text, {name: place}, "the schema"), None, "the schema").name == "M"
     with pytest.raises(UnusableSchema, match=r"the import 'b\.proto' cannot be written"):
         compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
-
-
-def message_of_compiled(file: ProtoFile) -> Any:
-    return find_message(file, None, "the schema")
 
 
 def test_messages_that_multiply_are_refused_in_no_time() -> None:
@@ -253,9 +244,7 @@ def test_messages_that_multiply_are_refused_in_no_time() -> None:
 
 def test_a_schema_may_import_a_descriptor_in_base64() -> None:
     """As Confluent's clients for Python register what a schema imports, while others register text."""
-    from confluent_kafka.schema_registry.protobuf import _schema_to_str
-
-    place = _schema_to_str(message_of('syntax = "proto3"; package geo; message Place { string city = 1; }').file)
+    place = in_base64('syntax = "proto3"; package geo; message Place { string city = 1; }')
     text = 'syntax = "proto3"; import "geo/place.proto"; message M { geo.Place to = 1; }'
     kind = find_message(compile_proto(text, {"geo/place.proto": place}, "the schema"), None, "the schema")
     assert [field.name for field in kind.fields_by_name["to"].message_type.fields] == ["city"]
@@ -303,9 +292,6 @@ def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, read
     assert [each.startswith(said) for each in find_mismatches(fields(writer), fields(reader))] == [True]
 
 
-MESSAGES = 80
-
-
 def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_its_own() -> None:
     """In any spelling the wire format allows, whatever stands beside it; no batch fails."""
     outcomes: set[str] = set()
@@ -314,16 +300,15 @@ def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_it
         file = compile_proto(text, {}, "the schema")
         kind = find_message(file, "M", "the schema")
         read = GetMessageClass(kind)
-        bodies: list[bytes | None] = [draw_message(dice, kind) for _ in range(MESSAGES)]
+        bodies: list[bytes | None] = [draw_message(dice, kind) for _ in range(80)]
         bodies = [mutate(dice, body) if body is not None and dice.random() < 0.3 else body for body in bodies] + [None]
         expected = [_expect(read, body) for body in bodies]
         reader = open_reader(file.descriptors, kind.full_name)
         wanted = arrow_type(pa.struct(list(reader.handler.schema())))
         values, errors = decode_bodies(pa.array(bodies, pa.binary()), reader, wanted)
-        found = [
-            None if body is None else "an error" if error else value
-            for body, value, error in zip(bodies, _rows(values), errors, strict=True)
-        ]
+        numbers = values.cast(_with_numbers(values.type)).to_pylist()  # times as microseconds
+        rows = zip(bodies, [_plain(each, values.type) for each in numbers], errors, strict=True)
+        found = [None if body is None else "an error" if error else value for body, value, error in rows]
         assert list(map(repr, found)) == list(map(repr, expected)), f"seed {seed}: {text}"  # a NaN is itself
         outcomes |= {type(each).__name__ for each in expected}
     assert outcomes == {"dict", "str", "NoneType"}, "the control"
@@ -336,13 +321,8 @@ def _expect(read: Any, body: bytes | None) -> Any:
         return "an error"
 
 
-def _rows(values: pa.Array) -> list[Any]:
-    """Return values as `read_row` has them: times as microseconds, maps in an order."""
-    kind = values.type
-    return [_plain(value, kind) for value in values.cast(_with_numbers(kind)).to_pylist()]
-
-
 def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as `read_row` has it: maps in an order."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

@@ -147,10 +147,8 @@ def test_one_row_is_no_rows(lake: Path, limit: int, title: str) -> None:
 
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
     """A join of two topics has most names twice."""
-    shown = ask(
-        "SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM decoded.orders a JOIN decoded.orders b USING (key) LIMIT 1", "--json"
-    )
-    (row,) = json.loads(shown.stdout)
+    both = "decoded.orders a JOIN decoded.orders b USING (key)"
+    (row,) = json.loads(ask(f"SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM {both} LIMIT 1", "--json").stdout)
     assert len(row) == 3 and list(row.values())[1:] == [row["key"] + 1, 7]
 
 
@@ -167,13 +165,6 @@ def test_json_is_json_whatever_the_value(lake: Path) -> None:
     )
     assert shown.exception is None, shown.output
     (row,) = json.loads(shown.stdout, parse_constant=strict)
-    assert row == {
-        "a": "NaN",
-        "b": ["Infinity", "-Infinity", 0.5],
-        "d": {"c": "NaN"},
-        "e": {"2026-01-02": "x"},
-        "f": "/w==",
-        "g": float(2**70),
-        "h": "1.50",
-    }
+    infinite, nested, a_map = ["Infinity", "-Infinity", 0.5], {"c": "NaN"}, {"2026-01-02": "x"}
+    assert [*row.values()] == ["NaN", infinite, nested, a_map, "/w==", float(2**70), "1.50"]
     assert ask("SELECT MAP {DATE '2026-01-02': 'nan'::DOUBLE} AS e").exception is None

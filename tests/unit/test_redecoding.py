@@ -9,7 +9,7 @@ import errno
 import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +57,22 @@ POISONED = [b'{"id": 1.5}' if n == 3 else b'{"id": %d}' % n for n in range(10)]
 ALL = list(range(10))
 
 
+def damage(path: Path) -> None:
+    path.write_bytes(bytes(100) + path.read_bytes()[100:])
+
+
+HARMS: dict[str, Callable[[Path], None]] = {"delete": Path.unlink, "change": damage}
+
+
 @pytest.fixture
 def topic(lake: Lake, tmp_path: Path) -> LandedTopic:
     """Is a topic with two planned ranges, of which nothing is landed."""
     return LandedTopic(tmp_path)
+
+
+def land_both(topic: LandedTopic) -> None:
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
 
 
 def test_a_replaced_range_with_the_same_decoded_rows_is_decoded_once(topic: LandedTopic) -> None:
@@ -144,23 +156,21 @@ def test_an_attempt_that_dies_before_its_commit_has_changed_nothing(topic: Lande
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == (ALL, [], [])
 
 
-@pytest.mark.parametrize("harm", ["delete", "change"])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_file_of_the_table_that_is_gone_or_changed_is_made_again(topic: LandedTopic, harm: str) -> None:
     """[R-68] By the same decoder the same rows come out, under another name."""
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
     assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED, "the control"
     path = topic.path(FIRST)
-    content = path.read_bytes()
-    path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    HARMS[harm](path)
     assert topic.outcome(FIRST, redo=True) is Decided.REPLACED
     assert (topic.values(FIRST), path.name in {each.name for each in topic.root.rglob("*.parquet")}) == (ALL, harm == "change")
 
 
 def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: LandedTopic) -> None:
     """[R-66] Every reader sees all rows by the columns that hold them; what an older range has not is null."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST, ArrowDecoder("id INT"))
     topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
     shown = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset").to_pylist()
@@ -172,8 +182,7 @@ def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: 
 
 def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopic) -> None:
     """[R-66] No columns hold both: the range fails by name, and goes in with the others when these are decoded again."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST)
     (verdict,) = topic.decode(SECOND, by=MENDED)
     assert verdict.outcome is Decided.FAILED
@@ -186,8 +195,7 @@ def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopi
 
 def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-66] Of a history of many Spark jobs all ranges go in together, in one version."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.decode(FIRST, SECOND)
     monkeypatch.setattr("pipeline_defs.tables.decoding.RANGES_PER_JOB", 1)
     verdicts = topic.decode(FIRST, SECOND, by=MENDED, redo=True)
@@ -197,9 +205,7 @@ def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedT
 
 def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) -> None:
     """It is said by name, and the others are decoded."""
-    topic.land(SECOND, WHOLE)
-    gone = topic.land(FIRST, WHOLE)
-    assert gone.file is not None
+    land_both(topic)
     (path,) = (topic.root / "data").rglob(f"{FIRST.stem}.parquet")
     content = path.read_bytes()
     first, second = topic.decode(FIRST, SECOND, watch=stop_at("read_landed", path.unlink))
@@ -221,8 +227,7 @@ class OnFullDisk(ArrowDecoder):
 
 def test_a_full_disk_is_no_decoded_ranges_fault(topic: LandedTopic) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     full, other = OnFullDisk(), OnFullDisk()
     other.cause = "java.io.IOException: Connection reset"
     said = [violation for verdict in topic.decode(FIRST, SECOND, by=full) for violation in verdict.violations]
@@ -248,8 +253,7 @@ class Dying(ArrowDecoder):
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
 def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, outcome: Decided) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     dying = Dying()
     dying.deaths = deaths
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND, by=dying)] == [outcome] * 2
@@ -294,15 +298,13 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
 
 
 decode_command = importlib.import_module("pipeline_defs.cli.work.decode")
-
 INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
 BOTH = [*ALL, *range(10, 20)]
 
 
 @pytest.fixture
-def compacted(lake: Lake, tmp_path: Path) -> LandedTopic:
+def compacted(topic: LandedTopic) -> LandedTopic:
     """Return a topic of two landed ranges, which are decoded, each with one dead letter, and compacted."""
-    topic = LandedTopic(tmp_path)
     for offsets in (FIRST, SECOND):
         topic.land(offsets, POISONED)
         topic.outcome(offsets, INT)
@@ -310,12 +312,6 @@ def compacted(lake: Lake, tmp_path: Path) -> LandedTopic:
     assert [each.outcome for each in verdicts] == [CompactionOutcome.COMPACTED] * 2
     assert len(decoded_table_log(TOPIC, topic.lake).read().files) == 2
     return topic
-
-
-def rows_of(topic: LandedTopic) -> dict[int, int]:
-    """Return the decoded value of each offset, as delta-rs reads it."""
-    table = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value", "_dead"]).to_pylist()
-    return {row["offset"]: row["value"]["id"] for row in table if not row["_dead"]}
 
 
 def test_compaction_keeps_every_row_and_what_is_known_of_each_range(compacted: LandedTopic) -> None:
@@ -373,29 +369,25 @@ def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monke
         assert "decoded.is_outdated  false" in text and "decoded.decoded_at  2" in text and "_ms" not in text
 
 
-def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp_path: Path) -> None:
-    topic, value = LandedTopic(tmp_path), json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
+def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
     topic.land(FIRST, [value] * len(FIRST))
     topic.outcome(FIRST)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
-        patch.setattr(decode_command, "open_edges", lambda: topic.edges)
-        table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
+    monkeypatch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+    monkeypatch.setattr(decode_command, "open_edges", lambda: topic.edges)
+    table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
     assert json.loads(whole)["shown"][0]["value"] == value.decode()
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
-@pytest.mark.parametrize("harm", ["delete", "change"])
-def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
-    compacted: LandedTopic, harm: str, of: list[str]
-) -> None:
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(compacted: LandedTopic, harm: str, of: list[str]) -> None:
     """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
     for path in paths:
-        content = path.read_bytes()
-        path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+        HARMS[harm](path)
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm == "delete" else [])
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
@@ -527,7 +519,7 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     compacted.outcome(FIRST, SAME, redo=True)  # a file of its own, and dead letters, beside the compacted ones
     path = compacted.path(SECOND)
     content = path.read_bytes()
-    path.write_bytes(bytes(100) + content[100:])
+    damage(path)
     failed, done = compact_decoded(compacted.lake, TOPIC)
     assert failed.outcome is CompactionOutcome.FAILED and done.outcome is CompactionOutcome.COMPACTED
     assert "has sha256" in failed.violations[0] and "offsetlake decode orders --key 0-10-20" in failed.violations[0]
@@ -536,16 +528,12 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
 
 
-def test_a_range_that_is_decoded_again_while_its_file_is_compacted_wins(
-    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_decoded_while_its_file_is_compacted_wins(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-91] The compaction is overtaken, and takes its file away."""
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)  # rows first, then dead letters
     compacted.outcome(FIRST, SAME, redo=True)
-    (verdict,) = compact_decoded(
-        compacted.lake, TOPIC, on_step=stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
-    )[:1]
-    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    meanwhile = stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
+    assert compact_decoded(compacted.lake, TOPIC, on_step=meanwhile)[0].outcome is CompactionOutcome.OVERTAKEN
     assert compacted.shown("decoded") == [n for n in BOTH if n != 13]
 
 
@@ -560,11 +548,9 @@ def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compa
     assert {path.removeprefix(f"{TREE}/{TOPIC}/") for path in compacted.lake.store.list(f"{TREE}/{TOPIC}")} >= named
 
 
-def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_path: Path) -> None:
+def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(topic: LandedTopic) -> None:
     """[R-91] A range that widened a column takes that along: else one of the narrow type could never be read again."""
-    topic = LandedTopic(tmp_path)
-    topic.land(FIRST, WHOLE)
-    topic.land(SECOND, WHOLE)
+    land_both(topic)
     topic.outcome(FIRST, ArrowDecoder("id INT"))
     topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
     compact_decoded(topic.lake, TOPIC)
@@ -572,7 +558,8 @@ def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_p
     assert kind == pa.struct([("id", pa.int64()), ("more", pa.string())]), "the control: the file holds both"
     assert topic.outcome(SECOND, ArrowDecoder("id INT"), redo=True) is Decided.REPLACED
     assert pq.read_schema(topic.path(FIRST)).field("value").type == pa.struct([("id", pa.int32())])
-    assert rows_of(topic) == dict(zip(BOTH, [*ALL, *ALL], strict=True))
+    rows = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset").to_pylist()
+    assert [(row["offset"], row["value"]["id"]) for row in rows] == [*zip(BOTH, [*ALL, *ALL], strict=True)]
     assert pa.schema(topic.table().schema().to_arrow()).field("value").type == pa.struct([("id", pa.int32())])
 
 

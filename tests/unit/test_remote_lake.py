@@ -20,6 +20,7 @@ from pipeline_defs.core.hadoop_urls import hadoop_url
 from pipeline_defs.landing.staging_places import RemoteStaging
 
 ROWS = 2_000
+Staged = tuple[Lake, Path, str]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_lake_whose_url_lacks_what_spark_needs_is_refused() -> None:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> tuple[Lake, Path, str]:
+def staged(tmp_path: Path) -> Staged:
     """A staged file of a lake in memory, the same file here, and its path there."""
     offsets = np.arange(ROWS, dtype=np.int64)
     noise = np.random.default_rng(1).bytes(ROWS * 1000)
@@ -59,9 +60,7 @@ def staged(tmp_path: Path) -> tuple[Lake, Path, str]:
     return lake, here, path
 
 
-def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(
-    staged: tuple[Lake, Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-80] The control is the whole file, by the same way."""
     lake, here, path = staged
     size = here.stat().st_size
@@ -87,9 +86,7 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(
         parquet.read_runs(file)
 
 
-def test_a_file_that_changed_after_its_digest_was_read_is_not_taken(
-    staged: tuple[Lake, Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changed_after_its_digest_was_read_is_not_taken(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-80] The control is the file as Spark has read it; what lies deeper, of tasks that did not commit, is none of it."""
     lake, here, path = staged
     monkeypatch.setattr(lake.store, "root", "s3://b")

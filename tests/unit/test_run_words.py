@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.cli.launching import Launched, reason_of
-from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
@@ -25,7 +24,7 @@ from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.topics import LAND_PENDING, Topic
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))
-ORDERS = Topic("orders", Policy())
+ORDERS, PAYMENTS = (Topic(name, Policy()) for name in ("orders", "payments"))
 WHY = "range orders/0 [10, 20): the broker has deleted 3 of its offsets"
 
 
@@ -51,8 +50,7 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
         yield Launched("whole", RANGES, succeeded=True)
         yield bad
 
-    settings = SimpleNamespace(dagster_home=tmp_path)
-    edges = SimpleNamespace(check_lake=lambda *_: None, settings=settings)
+    edges = SimpleNamespace(check_lake=lambda *_: None, settings=SimpleNamespace(dagster_home=tmp_path))
     monkeypatch.setattr(command, "find_topic", lambda name: ORDERS)
     monkeypatch.setattr(command, "open_edges", lambda: edges)
     monkeypatch.setattr(command, "choose_ranges", lambda *_: list(RANGES))
@@ -70,25 +68,22 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
 
 
 def test_each_landed_range_is_told_once() -> None:
-    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
-
     def land(key: dg.AssetKey, start: int, rows: int, outcome: str = "landed") -> None:
         metadata = {"rows": rows, "outcome": outcome}
-        instance.report_runless_asset_event(
-            dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata=metadata)
-        )
+        landed = dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata=metadata)
+        instance.report_runless_asset_event(landed)
 
     with dg.DagsterInstance.ephemeral() as instance:
-        land(orders.asset_key, 0, 1000)  # before: nobody is told
-        since = LandedSince([orders, payments], instance)
+        land(ORDERS.asset_key, 0, 1000)  # before: nobody is told
+        since = LandedSince([ORDERS, PAYMENTS], instance)
         assert since.read() == {}
-        land(orders.asset_key, 1000, 400)
-        land(orders.asset_key, 1400, 3)
-        land(orders.asset_key, 1000, 400, "superseded")  # by another run, at the same time
+        land(ORDERS.asset_key, 1000, 400)
+        land(ORDERS.asset_key, 1400, 3)
+        land(ORDERS.asset_key, 1000, 400, "superseded")  # by another run, at the same time
         land(dg.AssetKey("another"), 0, 7)
         assert since.read() == {"orders": LandedCount(2, 403)}
         assert since.read() == {}, "quiet when nothing lands"
-        land(payments.asset_key, 0, 5)
+        land(PAYMENTS.asset_key, 0, 5)
         assert since.read() == {"payments": LandedCount(1, 5)}
 
 
@@ -116,28 +111,26 @@ def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = No
 
 def test_a_failed_run_is_told_in_the_words_of_its_error_and_not_of_its_note() -> None:
     """The note leads to the runbook, and says nothing of what failed; nor does the name of a class."""
-    orders = KafkaTopic(topic="orders").as_topic()
     with dg.DagsterInstance.ephemeral() as instance:
-        failed = FailedSince([orders], instance, datetime.now(UTC))
-        run = fail(instance, orders.land_job, error=LakeUnavailable("the lake /nowhere cannot be read"))
+        failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+        run = fail(instance, ORDERS.land_job, error=LakeUnavailable("the lake /nowhere cannot be read"))
         assert failed.read(datetime.now(UTC)) == [f"run {run} of orders failed: the lake /nowhere cannot be read"]
 
 
 def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
     """The controls: a run that failed before, one that did not fail, and one of another project."""
-    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
     with dg.DagsterInstance.ephemeral() as instance:
-        fail(instance, orders.land_job)
-        failed = FailedSince([orders, payments], instance, datetime.now(UTC))
+        fail(instance, ORDERS.land_job)
+        failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
         assert failed.read(datetime.now(UTC)) == []
         fail(instance, "somebody_elses")
-        run = fail(instance, orders.land_job)
+        run = fail(instance, ORDERS.land_job)
         now = datetime.now(UTC)
         assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
         assert failed.read(now) == []
-        more = fail(instance, orders.land_job, error=ValueError("one"))
-        fail(instance, orders.decode_job, error=ValueError("two"))
-        other = fail(instance, payments.land_job, error=ValueError("three"))
+        more = fail(instance, ORDERS.land_job, error=ValueError("one"))
+        fail(instance, ORDERS.decode_job, error=ValueError("two"))
+        other = fail(instance, PAYMENTS.land_job, error=ValueError("three"))
         assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], "no topic holds another one back"
         assert failed.read(now + timedelta(seconds=59)) == []
         assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
@@ -146,16 +139,14 @@ def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
 
 def test_a_run_of_all_topics_is_told_by_topic() -> None:
     """What is of no topic here is told too; the control is a topic of another project in the same Dagster."""
-    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
     with dg.DagsterInstance.ephemeral() as instance:
-        failed = FailedSince([orders, payments], instance, datetime.now(UTC))
+        failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
         reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
         run = fail(instance, LAND_PENDING, error=RangesFailed("0 ranges landed, and there were 3 failures", reasons))
         now = datetime.now(UTC)
-        told = [
+        assert failed.read(now) == [
             f"run {run} of orders failed (and 1 more failed): {REASON}",
             f"run {run} of payments failed: its cluster is gone",
         ]
-        assert failed.read(now) == told
         whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
         assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]

@@ -1,5 +1,4 @@
 """What a defs.yaml says of records, found wrong when definitions load, before anything runs: with what was probably meant."""
-# ruff: noqa: E501  the table reads better with a case on a line
 
 from __future__ import annotations
 
@@ -25,27 +24,18 @@ def load(text: str) -> Any:
     return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
 
 
-ORDER = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "ordered_at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {"name": "inner", "type": ["null", {"type": "record", "name": "In", "fields": [{"name": "day", "type": "int"}]}]},
-        {"name": "either", "type": ["int", "string"]},
-    ],
-}
+def record(record_name: str, /, **fields: object) -> dict[str, object]:
+    """Return a record of Avro with fields of these types."""
+    return {"type": "record", "name": record_name, "fields": [{"name": name, "type": each} for name, each in fields.items()]}
+
+
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+ORDER = record("Order", id="long", ordered_at=MICROS, inner=["null", record("In", day="int")], either=["int", "string"])
 PROTO = """syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Order {
   int64 id = 1; google.protobuf.Timestamp ordered_at = 2; In inner = 3; repeated int32 many = 4; map<string, int32> by = 5;
   message In { int32 day = 1; } }"""
-JSON_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer"},
-        "ordered_at": {"type": "string"},
-        "inner": {"type": "object", "properties": {"day": {"type": "integer"}}},
-    },
-}
+INNER = {"type": "object", "properties": {"day": {"type": "integer"}}}
+JSON_SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "ordered_at": {"type": "string"}, "inner": INNER}}
 DDL = "id BIGINT NOT NULL, ordered_at TIMESTAMP, inner STRUCT<day: INT>, tags MAP<STRING, STRING>, at DATE, note STRING"
 SCHEMAS = {"json": DDL, "avro": json.dumps(ORDER), "protobuf": PROTO, "json_schema": json.dumps(JSON_SCHEMA)}
 
@@ -62,6 +52,8 @@ LOOPS = (
     '{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}',
     '{"properties": {"x": {"$ref": "#/properties/y"}, "y": {"anyOf": [{"type": "null"}, {"$ref": "#/properties/x"}]}}}',
 )
+MAP_OF_N = {"type": "map", "values": {"type": "array", "items": "N"}}
+ENUM_E, FIXED_E = {"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "fixed", "name": "E", "size": 1}
 WRONG = [
     ("json", "id BIGNIT, at TIMESTAMP", "`id` has the type BIGNIT, which Spark does not have, did you mean `BIGINT`\\?"),
     ("json", "id BIGINT, at DATETIME", "`at` has the type DATETIME, which Spark does not have, did you mean TIMESTAMP\\?"),
@@ -77,16 +69,8 @@ WRONG = [
     ("avro", '{"type": "recrod", "name": "R"}', "has the type recrod, which nobody defines, did you mean `record`"),
     ("avro", json.dumps(ORDER).replace('"long"', '"lnog"', 1), "whole.id has the type lnog, .*did you mean `long`"),
     ("avro", '{"type": "fixed", "name": "F", "size": 2147483647}', "fixed F has 2,147,483,647 bytes"),
-    (
-        "avro",
-        '{"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}',
-        "record N contains itself at .*next",
-    ),
-    (
-        "avro",
-        '{"type": "record", "name": "a.N", "fields": [{"name": "n", "type": {"type": "map", "values": {"type": "array", "items": "N"}}}]}',
-        r"record a.N contains itself at the whole.n\{\}\[\]",
-    ),
+    ("avro", json.dumps(record("N", next=["null", "N"])), "record N contains itself at .*next"),
+    ("avro", json.dumps(record("a.N", n=MAP_OF_N)), r"record a.N contains itself at the whole.n\{\}\[\]"),
     ("avro", '{"type": "fixed", "name": "F", "size": -1}', "fixed F has the size -1, expected a number of bytes from 0"),
     ("avro", '{"type": "fixed", "name": "F"}', "fixed F has the size null"),
     ("avro", '{"type": "fixed", "name": "F", "size": true}', "fixed F has the size true"),
@@ -97,21 +81,8 @@ WRONG = [
     ("avro", '{"type": "record", "name": "A"}', "record A has no list of `fields`"),
     ("avro", '{"type": "record", "name": "A", "fields": [{"name": "a"}]}', "record A has a field without a `name` or a `type`"),
     ("avro", '{"type": "array"}', "the whole is of type array and has no `items`"),
-    (
-        "avro",
-        json.dumps(
-            [
-                {"type": "enum", "name": "E", "symbols": ["a"]},
-                {"type": "array", "items": {"type": "fixed", "name": "E", "size": 1}},
-            ]
-        ),
-        r"E is defined twice, again at the whole\[\]",
-    ),
-    (
-        "avro",
-        '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}',
-        "fields differ in case only: A.a, A.A",
-    ),
+    ("avro", json.dumps([ENUM_E, {"type": "array", "items": FIXED_E}]), r"E is defined twice, again at the whole\[\]"),
+    ("avro", json.dumps(record("A", a="int", A="int")), "fields differ in case only: A.a, A.A"),
     ("avro", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
     ("json_schema", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
     *(("json_schema", each, "its references lead back to themselves") for each in LOOPS),
@@ -147,8 +118,8 @@ def test_a_right_schema_loads_and_so_does_one_that_a_registry_has(name: str) -> 
 
 
 TREES = {
-    "json_schema": '{"type": "object", "properties": {"id": {"type": "integer"}, "below": {"type": "array", "items": {"$ref": "#"}}}}',
-    "avro": '{"type": "record", "name": "A", "fields": [{"name": "a", "type": {"type": "fixed", "name": "F", "size": 0}}, {"name": "b", "type": "F"}]}',
+    "json_schema": json.dumps({"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#"}}}}),
+    "avro": json.dumps(record("A", a={"type": "fixed", "name": "F", "size": 0}, b="F")),
     "json": "a DECIMAL(38, 38), b DECIMAL(1)",
 }
 

@@ -19,8 +19,7 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
-from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer
+from tests.support.interleaving import SmallWorld
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -45,48 +44,18 @@ def nothing() -> None:
     """Do nothing."""
 
 
-def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_linked: bool) -> None:
     """[R-47] Two writers with one scratch name, as two runs have it that say the same earlier revision again."""
     store, answers = open_store(str(tmp_path)), []
 
     def write_too() -> None:
         answers.append(open_store(str(tmp_path)).put_new("manifests/0.json", b"theirs", "staging/same"))
 
-    linking(monkeypatch, "manifests", nothing, write_too)
-    assert store.put_new("manifests/0.json", b"the first", "staging/same") is Answer.COMMITTED
-    assert answers == [Answer.CONFLICT], "the control: the other one came in between"
-    assert store.get("manifests/0.json") == b"the first" and store.list("staging") == {}
-
-
-def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-47] The second one dies as soon as it has opened what it writes."""
-    world = SmallWorld(tmp_path, "disk", records=4, grid=4)
-    world.land()
-    world.kafka.compact(100)
-    world.die("commit", "replace")
-    for name in world.lake.store.entries("staging"):
-        world.lake.store.delete_folder(f"staging/{name}")
-    other, dead = world.open(Writer()), []
-
-    def write(self: Disk, path: str, data: bytes) -> None:
-        honest(self, path, b"")
-        raise Dead
-
-    def land_too() -> None:
-        monkeypatch.setattr(Disk, "write", write)
-        manifest = other.read_manifests(TOPIC)[world.coverage.log.steps[0].ranges[0]]
-        with pytest.raises(Dead):
-            other.commit_manifest(manifest)
-        dead.append(manifest.revision)
-        monkeypatch.setattr(Disk, "write", honest)
-
-    honest = Disk.write
-    linking(monkeypatch, "manifests", nothing, land_too)
-    (verdict,) = world.land()
-    assert dead == [2], "the control: the other writer opened its file after the link"
-    assert verdict.outcome is Outcome.ALREADY_LANDED
-    world.lake = world.open(Writer())
-    assert world.coverage.pending() == [] and world.shown() == dict.fromkeys(range(4), 1)
+    linking(monkeypatch, "manifests", *((nothing, write_too) if is_linked else (write_too, nothing)))
+    answers.append(store.put_new("manifests/0.json", b"ours", "staging/same"))
+    assert answers == ([Answer.CONFLICT, Answer.COMMITTED] if is_linked else [Answer.COMMITTED, Answer.CONFLICT])
+    assert store.get("manifests/0.json") == (b"ours" if is_linked else b"theirs") and store.list("staging") == {}
 
 
 @pytest.mark.parametrize("delivery", Delivery)
@@ -110,9 +79,7 @@ def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
     assert [verdict.outcome for verdict in verdicts if verdict is not failed] == [Outcome.LANDED] * 2
 
 
-def test_a_scratch_file_that_is_deleted_under_the_planner_is_one_error_of_its_tick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scratch_file_deleted_under_the_planner_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] It says that it may be tried again, and the next tick plans."""
     world = SmallWorld(tmp_path, "disk")
     world.append(3)

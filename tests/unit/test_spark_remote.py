@@ -35,9 +35,8 @@ def configured(url: str) -> LazyPySparkResource:
     "url", ["nonsense", "", " ", "http://h", "sc://", "sc://[::1", "sc://h:99999", "sc://a..b", f"sc://h/;token={SECRET}/a"]
 )
 def test_a_remote_of_the_resource_is_checked_as_that_of_the_environment(url: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        BadSetting, match=r"spark\.remote of the `pyspark` resource cannot be used: .*nothing was started"
-    ) as told:
+    said = r"spark\.remote of the `pyspark` resource cannot be used: .*nothing was started"
+    with pytest.raises(BadSetting, match=said) as told:
         open_edges(tmp_path).engine(configured(url))
     assert SECRET not in str(told.value)
 
@@ -83,13 +82,12 @@ def refuse(listener: socket.socket) -> None:
 
 
 KNOCKING = """
-from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
-from pipeline_defs.core.errors import EngineUnavailable
 import sys
 from pipeline_defs.adapters.spark import remote_engine
+from pipeline_defs.core.errors import EngineUnavailable
 remote_engine.REFUSED_SECONDS = 0.0
 try:
-    RemoteEngine(sys.argv[1]).session({})
+    remote_engine.RemoteEngine(sys.argv[1]).session({})
 except EngineUnavailable as error:
     print(error)
 """
@@ -103,8 +101,9 @@ def test_grpc_prints_nothing_where_a_token_is_for_a_server_without_tls(listener:
     done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     assert ";use_ssl=true where it speaks TLS; where it does not, with ;use_ssl=false, and without a token" in done.stdout
-    told = plain | {"GRPC_VERBOSITY": "INFO"}
-    done = subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        command, env=plain | {"GRPC_VERBOSITY": "INFO"}, capture_output=True, text=True, check=True, timeout=60
+    )
     assert "Handshake failed" in done.stderr
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import unicodedata
-from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +44,7 @@ HOSTILE = (
     "\\[x]",
     "[@click=app.bell]x[/]",
 )
+STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
 texts = st.sampled_from(HOSTILE) | st.text(st.characters() | st.sampled_from("[]/\\\x1b\x9b\x07\r:"), max_size=40)
 cells = st.recursive(
     texts | st.binary(max_size=20) | st.none() | st.integers() | st.datetimes(),
@@ -73,9 +74,6 @@ def controls(text: str) -> list[str]:
         for each in text
         if each not in "\n\t" and (unicodedata.category(each) in {"Cc", "Cs"} or unicodedata.bidirectional(each) in STEERING)
     ]
-
-
-STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
 
 
 @given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=3), name=texts)
@@ -116,10 +114,15 @@ def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPat
     assert "landing [/b]␛]0;title␇" in out.getvalue()
 
 
-def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
+@pytest.fixture
+def no_topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
     monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
+
+
+@pytest.mark.usefixtures("no_topics")
+def test_sql_shows_a_record_as_it_is() -> None:
+    """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
     moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
     statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
     shown = CliRunner().invoke(cli, ["sql", statement])
@@ -140,9 +143,7 @@ def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
     assert "{}" in screen.text() and "b'{}'" not in screen.text()
 
 
-def test_an_error_that_names_what_was_typed_is_literal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_with_what_was_typed_is_literal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "[/b]\x1b[31m"])
     with pytest.raises(SystemExit):
         commands.run()
@@ -160,6 +161,7 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
     assert [each.name for each in listed if " ".join(commands.first_sentence(each).split()) not in words] == []
 
 
+@pytest.mark.usefixtures("no_topics")
 @pytest.mark.parametrize(
     ("expression", "size"),
     [
@@ -168,12 +170,8 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
         (r"{'at': repeat('\xFF\x00'::BLOB, 6000000)}", "characters"),
     ],
 )
-def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
-    expression: str, size: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_sql_shows_the_beginning_of_a_large_value_and_its_size(expression: str, size: str) -> None:
     """One record of 12 MB kept `sql` busy for minutes; `--json` has all of it: the control."""
-    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
-    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
     shown = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value"])
     said = re.sub(r"[│\s]+", " ", shown.stdout)  # a cell is folded
     assert shown.exception is None and f"{size} in all" in said, said
@@ -182,9 +180,9 @@ def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
     assert len(json.dumps(json.loads(whole.stdout))) > 6_000_000
 
 
-def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.usefixtures("no_topics")
+def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic `ranges` has no view, and the statement that means it asks the table without a word."""
-    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
     for name, is_said in (("ranges", True), ("orders", False)):
         monkeypatch.setattr(read, "load_topics", lambda name=name: SimpleNamespace(names=(name,)))
         shown = CliRunner().invoke(cli, ["sql", "SELECT count(*) FROM ranges"])
@@ -199,6 +197,7 @@ def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
 
 NOW_MS = 1_700_000_000_000
 BILLIONS = 4_294_967_296
+FIRST_SECONDS = bar.FIRST_SECONDS  # before a fixture changes it
 
 
 def document(topic: str, **changed: Any) -> dict[str, Any]:
@@ -261,42 +260,31 @@ def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
     assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
 
 
-FIRST_SECONDS = bar.FIRST_SECONDS
+def progress_of_work(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:
+    """Return what is shown of work that waits until something has been shown of it."""
+    out = io.StringIO()
+    monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
+    deadline = time.monotonic() + 60
+    with bar.progress("landing flights", 12) as work:
+        work.count(3, 12)
+        while not re.search(r"\b3(/| of )12", out.getvalue()):
+            assert time.monotonic() < deadline, out.getvalue()
+            time.sleep(0.01)
+    return out.getvalue()
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Shows the progress of work that waits until something has been shown of it."""
-
-    def run(*, is_terminal: bool) -> str:
-        out = io.StringIO()
-        monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
-        deadline = time.monotonic() + 60
-        with bar.progress("landing flights", 12) as work:
-            work.count(3, 12)
-            while not {"3/12", "3 of 12"} & set(re.findall(r"\d+(?:/| of )12", out.getvalue())):
-                assert time.monotonic() < deadline, out.getvalue()
-                time.sleep(0.01)
-        return out.getvalue()
-
-    return run
-
-
-def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(
-    shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(bar, "EVERY_SECONDS", 0.02)  # the first line may be there before anything is done
-    line = shown(is_terminal=False).splitlines()[-1]
-    assert re.match(r"landing flights: 3 of 12 in \d+ s, ", line)
-    assert line.endswith("s left")
+    line = progress_of_work(monkeypatch, is_terminal=False).splitlines()[-1]
+    assert re.fullmatch(r"landing flights: 3 of 12 in \d+ s, .*s left", line)
 
 
-def test_a_terminal_gets_a_bar(shown: Callable[..., str]) -> None:
-    assert "3/12" in shown(is_terminal=True)
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "3/12" in progress_of_work(monkeypatch, is_terminal=True)
 
 
-def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that runs a hundred quick commands reads none of it; and 3 seconds are never silent."""
     out = io.StringIO()
     monkeypatch.setattr(bar, "ERRORS", Console(file=out))

@@ -98,24 +98,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a nul": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "line 4: a value has a NUL character"),
     "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "it is a folder, expected a file"),
     "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "not below the project's folder"),
-    "another's file as a schema": (
-        HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n",
-        "not below the project's folder",
-    ),
+    "another's file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n", "not below the project's folder"),
     "a number as an owner": (HEAD + "  owners: [5]\n", r"line 4: `owners\.0`: expected a text, found 5[^;]*; in quotes"),
     "no file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: nope}}\n", "no such file"),
-    "a template of a name that is not there": (
-        HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n",
-        "the template '{{ nope }}' cannot be rendered: 'nope' is undefined",
-    ),
-    "a template of a variable that is not set": (
-        HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n",
-        "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing",
-    ),
-    "a login before a template that cannot be rendered": (
-        HEAD + "  bootstrap_servers: 'user:hush-4711@{{ nope }}:1'\n",
-        "the template '{{ nope }}' cannot be rendered",
-    ),
+    "a template of a name that is not there": (HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n", "the template '{{ nope }}' cannot be rendered: 'nope' is undefined"),
+    "a template of a variable that is not set": (HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n", "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing"),
+    "a login before a template that cannot be rendered": (HEAD + "  bootstrap_servers: 'user:hush-4711@{{ nope }}:1'\n", "the template '{{ nope }}' cannot be rendered"),
     "a template that does not end": (HEAD + "  bootstrap_servers: 'a {{ b'\n", "line 4: `bootstrap_servers`: the template"),
     "a template as a topic": (HEAD.replace("bad", "'{{ env.HOME }}'"), "line 3: `topic`: topic name .* is not one Kafka allows"),
     "bytes that are no text": (HEAD.encode() + b"  description: \xe9\n", "line 4 has the byte 0xe9, expected UTF-8"),
@@ -200,31 +188,28 @@ def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Pat
     file.unlink()
 
 
-RIGHT = {
-    "everything": WHOLE,
-    "a byte order mark": "\ufeff" + HEAD,
-    "Windows' lines": HEAD.replace("\n", "\r\n"),
-    "texts that look otherwise": HEAD + "  description: '1_000'\n  tags: {a: 'yes', b: '1_0', c: '010'}\n",
-    "braces in prose and schemas": HEAD + "  description: 'a {{ x }} {% b #}'\n",
-    "an anchor": HEAD + "  decode: {key: &a {format: string}, value: *a}\n",
-    "a template": HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_BROKERS }}'\n",
+OTHERWISE = "  description: '1_000'\n  tags: {a: 'yes', b: '1_0', c: '010'}\n"
+RIGHT: dict[str, tuple[str, dict[str, object]]] = {
+    "everything": (WHOLE, {}),
+    "a byte order mark": ("\ufeff" + HEAD, {}),
+    "Windows' lines": (HEAD.replace("\n", "\r\n"), {}),
+    "texts that look otherwise": (HEAD + OTHERWISE, {"description": "1_000", "tags": {"a": "yes", "b": "1_0", "c": "010"}}),
+    "braces in prose": (HEAD + "  description: 'a {{ x }} {% b #}'\n", {"description": "a {{ x }} {% b #}"}),
+    "an anchor": (HEAD + "  decode: {key: &a {format: string}, value: *a}\n", {}),
+    "a template": (HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_BROKERS }}'\n", {"bootstrap_servers": "k:1"}),
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_loads_as_it_is_written(project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("text", "read"), RIGHT.values(), ids=RIGHT)
+def test_what_is_right_loads_as_it_is_written(
+    project: Path, file: Path, text: str, read: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The control."""
     monkeypatch.setenv("OFFSETLAKE_TEST_BROKERS", "k:1")
-    write(file, RIGHT[name])
+    write(file, text)
     found = load_topics(project)
     assert not found.broken and set(found.topics) == {"bad", "orders"}
-    topic = found.topics["bad"]
-    if name == "texts that look otherwise":
-        assert (topic.description, topic.tags) == ("1_000", {"a": "yes", "b": "1_0", "c": "010"})
-    if name == "braces in prose and schemas":
-        assert topic.description == "a {{ x }} {% b #}"
-    if name == "a template":
-        assert topic.bootstrap_servers == "k:1"
+    assert {name: getattr(found.topics["bad"], name) for name in read} == read
 
 
 def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file: Path) -> None:
@@ -235,9 +220,7 @@ def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file:
     assert all(str(file) in each.error.message and "defs/orders" in each.error.message for each in found.broken)
 
 
-def test_the_code_location_loads_the_others_and_says_which_file_is_wrong(
-    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where definitions are only checked, by `dg check defs`, the file is the error."""
     write(file, "")
     environment = {"DAGSTER_HOME": str(project / ".home"), "OFFSETLAKE_HOME": str(project / ".offsetlake")}
@@ -258,9 +241,7 @@ def test_the_code_location_loads_the_others_and_says_which_file_is_wrong(
     assert "broken_topics" not in {sensor.name for sensor in build_defs(edges, project=project).sensors or ()}
 
 
-def test_commands_name_the_wrong_file_and_go_on_with_the_others(
-    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_name_the_wrong_file_and_go_on_with_others(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, "attributes: [")
     monkeypatch.chdir(project)
     for name in [each for each in os.environ if each.startswith(("OFFSETLAKE_", "DAGSTER_"))]:

@@ -62,7 +62,6 @@ class Clusters:
         return dict(zip(("silent", "healthy"), found, strict=True))
 
     def end_question(self, answer: OffsetlakeError | None) -> None:
-        """Have the question that is put to the silent cluster end."""
         self.answers.put(answer)
         self.silent_clusters["silent:9092"]._thread.join()
 
