@@ -34,7 +34,7 @@ from pipeline_defs.adapters.store.disk import Disk
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.system import locks
-from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage
@@ -53,6 +53,8 @@ from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.redecoding import Killed as Dead
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60
@@ -60,10 +62,6 @@ CHANGES = {"put", "copy", "delete", "link", "rename"}  # calls after which a glo
 WRITES = {"put", "link", "rename", "copy"}  # calls whose answer can be lost; a lost answer of reading is asked for again
 FILLING = {*WRITES, "write", "upload"}
 FAULTS = ["dies", "loses the answer", "has a full disk"]
-
-
-class Dead(BaseException):
-    """Ends a writer: nothing in it catches this, as nothing catches SIGKILL."""
 
 
 @dataclass
@@ -210,15 +208,15 @@ class SmallWorld:
         self.append(records)
         self.plan()
 
+    def lose_a_row(self, offset: int) -> None:
+        """Have Kafka compact a record away, so that what it has of a range is another revision."""
+        self.kafka.now.is_compacted = True
+        self.kafka.now.partitions[0].compacted.add(offset)
+
     def die(self, at: str, mode: str = "land", **how: Any) -> None:
-        """Have an attempt die at the first passing of a step, and another process go on."""
-
-        def die(step: str, **_: object) -> None:
-            if step == at:
-                raise Dead
-
+        """Have an attempt die at a step, and another process go on."""
         with pytest.raises(Dead):
-            self.land(mode, on_step=die, **how)
+            self.land(mode, on_step=stop_at(at), **how)
         self.lake = self.open(Writer())
 
     def land(
@@ -271,6 +269,10 @@ class SmallWorld:
         """Sweep staging as `offsetlake sweep --older-than 0 --apply` does, at a time when all in it is old."""
         sweep_orphans(lake or self.lake, 2**53, 0)
 
+    def drop_staging(self) -> None:
+        for name in self.lake.store.entries("staging"):
+            self.lake.store.delete_folder(f"staging/{name}")
+
     @property
     def coverage(self) -> Coverage:
         return self.lake.coverage(TOPIC)
@@ -305,12 +307,12 @@ class SmallWorld:
                 rows.update(pq.read_table(each.path, columns=["offset"]).column("offset").to_pylist())
         return rows
 
-    def in_table(self) -> Counter[int]:
-        """Return how often the raw table has each offset, from what its log names alone."""
+    def in_table(self, log: DeltaLog | None = None) -> Counter[int]:
+        """Return how often the raw table, or that of a log, has each offset, from what its log names alone."""
         rows: Counter[int] = Counter()
-        table = raw_table_log(TOPIC, self.open(Writer()).store).read()
-        for path, file in table.files.items():
-            data = self.lake.store.get(f"tables/raw/{TOPIC}/{path}")
+        log = log or raw_table_log(TOPIC, self.open(Writer()).store)
+        for path, file in log.read().files.items():
+            data = self.lake.store.get(f"{log.folder}/{path}")
             assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
             offsets = _offsets(data)
             assert len(offsets) == file.rows

@@ -39,6 +39,7 @@ from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
 Watch = Callable[..., None]
+Pair = tuple[bytes | None, dict[str, Any] | None]  # a key and a value
 
 
 class Killed(BaseException):
@@ -65,19 +66,17 @@ class ArrowDecoder:
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
         folder.mkdir(parents=True)
-        kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
-        more = [("more", pa.string())] if "more" in self.schema else []
         for at, path in enumerate(files):
-            raw = pq.read_table(path)
-            numbers = self.read(raw)
-            rows = raw.filter(pa.array([(number is not None) == is_good for number in numbers]))
+            raw = pq.ParquetFile(path).read(use_threads=False)
+            pairs = self.read(raw)
+            rows = raw.filter(pa.array([(pair is not None) == is_good for pair in pairs]))
             if not rows.num_rows:
                 continue
             nothing = pa.array([None] * rows.num_rows, pa.int32())
             if is_good:
-                found = [{"id": each} | dict.fromkeys(dict(more), "x") for each in numbers if each is not None]
-                values = pa.array(found, pa.struct([("id", kind), *more]))
-                rows = rows.select([*TAKEN_OVER, "key"]).append_column("value", values)
+                keys, values = zip(*filter(None, pairs), strict=True)
+                rows = rows.select(TAKEN_OVER).append_column("key", pa.array(keys, pa.binary()))
+                rows = rows.append_column("value", pa.array(values, pa.struct(self.fields)))
             else:
                 rows = rows.select([*TAKEN_OVER, "key", "value"]).rename_columns({"key": "raw_key", "value": "raw_value"})
                 for name in ("side", "error_class", "error"):
@@ -85,8 +84,19 @@ class ArrowDecoder:
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
             pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression=self.compression)
 
-    def read(self, raw: pa.Table) -> list[float | None]:
-        """Read the number of each row; none is a dead letter."""
+    @property
+    def fields(self) -> dict[str, pa.DataType]:
+        """Are the fields of the column, by name."""
+        kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
+        return {"id": kind} | ({"more": pa.string()} if "more" in self.schema else {})
+
+    def read(self, raw: pa.Table) -> list[Pair | None]:
+        """Read key and value of each row; none is a dead letter."""
+        more = {"more": "x"} if "more" in self.schema else {}
+        pairs = zip(raw["key"].to_pylist(), self.numbers(raw), strict=True)
+        return [None if number is None else (key, {"id": number, **more}) for key, number in pairs]
+
+    def numbers(self, raw: pa.Table) -> list[float | None]:
         return [self._read(text) for text in raw["value"].to_pylist()]
 
     def _read(self, text: bytes) -> float | None:
@@ -100,7 +110,7 @@ class OffsetDecoder(ArrowDecoder):
 
     is_mended: bool = False
 
-    def read(self, raw: pa.Table) -> list[float | None]:
+    def numbers(self, raw: pa.Table) -> list[float | None]:
         return [offset if self.is_mended or not offset % 2 else None for offset in raw["offset"].to_pylist()]
 
 
@@ -206,15 +216,21 @@ def decode_by(
     return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
 
 
+def decode_due(decoder: ArrowDecoder, lake: Lake) -> None:
+    """Decodes what is due, if anything is."""
+    if due := Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC)):
+        decode_by(decoder, lake, due, Budget(99, 1.0))
+
+
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:
     """Watches for a step: kills the attempt there, or does something else meanwhile, the first time."""
     done: list[str] = []
 
     def watch(name: str, **_: object) -> None:
         if name == step and not done:
-            done.append(name)
             if then is None:
                 raise Killed
+            done.append(name)
             then()
 
     return watch
