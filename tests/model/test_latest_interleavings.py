@@ -285,7 +285,7 @@ def from_decoded(world: LatestWorld, decoded: DecodedRanges, *, by_rank: bool) -
     rows = []
     for offsets, each in decoded.known.items():
         if each.rows:
-            place = (offsets.generation, offsets.partition)
+            place = offsets.place
             found = decoded_rows(world.folder / decoded.path_of(offsets))
             rows += [row for row in found if row[:2] == place and offsets.start <= row[2] < offsets.end]
     return latest_of(rows, world.marks, by_rank=by_rank)

@@ -59,8 +59,7 @@ def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, t
         inside = [
             offsets
             for offsets in coverage.states()
-            if (offsets.generation, offsets.partition) == (group.offsets.generation, group.offsets.partition)
-            and group.offsets.start <= offsets.start < group.offsets.end
+            if offsets.place == group.offsets.place and group.offsets.start <= offsets.start < group.offsets.end
         ]
         assert {coverage.states()[offsets] for offsets in inside} == {State.LANDED}
         assert sum(map(len, inside)) == len(group.offsets)
@@ -113,7 +112,7 @@ def test_a_range_that_is_replaced_after_it_was_compacted_is_cut_out(
     file = data.draw(st.sampled_from(groups))
     within = offsets_of(file)
     ranges = [each for each in history.manifests if within.start <= each.start and each.end <= within.end]
-    ranges = [each for each in ranges if (each.generation, each.partition) == (within.generation, within.partition)]
+    ranges = [each for each in ranges if each.place == within.place]
     offsets = data.draw(st.sampled_from(sorted(ranges)))
     history.manifests[offsets] = replace(history.manifests[offsets], revision=history.manifests[offsets].revision + 1)
     due = find_due_by_files(history.coverage, table)

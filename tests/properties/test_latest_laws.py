@@ -87,7 +87,7 @@ def update(
 
 def _lies_in(place: Place, stretch: OffsetRange) -> bool:
     generation, _, _, partition, at = place
-    return (generation, partition) == (stretch.generation, stretch.partition) and stretch.start <= at < stretch.end
+    return (generation, partition) == stretch.place and stretch.start <= at < stretch.end
 
 
 @given(STEPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -43,35 +44,49 @@ class FakeRegistry:
         self.answers[f"/subjects/{subject}/versions/{version}"] = Answer(answer)
 
 
+class Answering(BaseHTTPRequestHandler):
+    """Answers, and tells nobody."""
+
+    def answer(self, status: int, body: bytes, kind: str = JSON, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(BrokenPipeError, ConnectionResetError):  # who asked has heard enough
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[Answering], context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve on a port of loopback, which is given, while the context is open."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @contextmanager
 def fake_registry() -> Iterator[FakeRegistry]:
     """Run the server while the context is open; it has nothing at first, and says so as a registry does."""
     answers: dict[str, Answer] = {}
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             asked.append(path)
             answer = answers.get(path, answers.get("*", Answer(NOT_THERE, 404)))
             body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.kind)
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(BrokenPipeError, ConnectionResetError):  # who asked has heard enough
-                self.wfile.write(body)
+            self.answer(answer.status, body, answer.kind, answer.headers)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield FakeRegistry(f"http://127.0.0.1:{server.server_port}", answers, asked)
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as port:
+        yield FakeRegistry(f"http://127.0.0.1:{port}", answers, asked)

@@ -84,4 +84,4 @@ def _hashable(key: Any) -> Any:
 
 def _lies_in(row: Row, ranges: Iterable[OffsetRange]) -> bool:
     place = row["generation"], row["partition"]
-    return any((each.generation, each.partition) == place and each.start <= row["offset"] < each.end for each in ranges)
+    return any(each.place == place and each.start <= row["offset"] < each.end for each in ranges)

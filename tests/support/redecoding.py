@@ -19,16 +19,18 @@ from deltalake import DeltaTable
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.log.holes import Cause, Interval
-from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict, Decoding
 from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.staging import stage_empty
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.tables.decoded_staging import DecodeTools
@@ -126,31 +128,7 @@ class LandedTopic:
         return Lake(str(self.root))
 
     def land(self, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
-        attempt, lake = f"l{revision}", self.lake
-        path = self.root / "staging" / attempt / f"{offsets.key}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
-        rows = [
-            raw_row((TOPIC, offsets.generation, offsets.partition, offsets.start + n), at, value)
-            for n, value in enumerate(values)
-        ]
-        columns = zip(*rows, strict=True) if rows else [()] * len(RAW_SCHEMA)
-        arrays = [pa.array(column, each) for column, each in zip(columns, RAW_SCHEMA.types, strict=True)]
-        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
-        found = path.relative_to(self.root).as_posix()
-        if values:
-            part = parquet.read_part(path)
-            assert part is not None
-            file = parquet.staged_file(part, found)
-        else:  # a later revision that has lost all
-            start, size = offsets.start, path.stat().st_size
-            file = StagedFile(found, size, parquet.digest(path), 0, start, start, None, None)
-        gone = offsets.start + len(values)
-        holes = (Interval(gone, offsets.end, Cause.COMPACTED),) if gone < offsets.end else ()
-        manifest = Manifest(TOPIC, offsets, file, holes, provenance(offsets, attempt), revision)
-        assert lake.commit_manifest(manifest) == manifest
-        assert lake.publish(manifest) == manifest
-        return manifest
+        return land_rows(self.lake, offsets, values, revision)
 
     def decode(
         self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
@@ -197,6 +175,31 @@ class LandedTopic:
         named = {Path(each).name for each in table_files(self.lake, TOPIC)}
         named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
         return [each.name for each in (self.root / TREE / TOPIC).glob("_dead=*/*.parquet") if each.name not in named]
+
+
+def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
+    """Lands the first offsets of a range, with these values, as a revision; without any, as one that has lost all."""
+    attempt, at = Attempt(f"land{revision}-{offsets.key}", "run", "test"), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    before = Lake(lake.store.root).read_manifests(TOPIC).get(offsets)
+    gone = offsets.start + len(values)
+    rows = [raw_row((TOPIC, *offsets.place, n), at, value) for n, value in enumerate(values, offsets.start)]
+    if rows:
+        staged = f"staging/{attempt.id}/part.parquet"
+        path = Path(lake.store.root) / staged
+        path.parent.mkdir(parents=True)
+        arrays = [pa.array(column, each) for column, each in zip(zip(*rows, strict=True), RAW_SCHEMA.types, strict=True)]
+        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
+        canonicalize(path)
+        part = parquet.read_part(path)
+        assert part is not None
+        file, schema = parquet.staged_file(part, staged), part.schema
+    else:
+        file, schema = stage_empty(offsets.key, offsets, attempt, lake), before.schema if before else {}
+    holes = (Interval(gone, offsets.end, Cause.COMPACTED),) if gone < offsets.end else ()
+    who, drop = provenance(offsets, attempt.id), before.drop if before else None
+    manifest = Manifest(TOPIC, offsets, file, holes, who, revision, schema=schema, drop=drop)
+    assert lake.commit_manifest(manifest) == manifest and lake.publish(manifest) == manifest
+    return manifest
 
 
 def decode_by(

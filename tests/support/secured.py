@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import javaproperties
 from cryptography import x509
@@ -151,7 +150,7 @@ class Secured:
             assert admin.create_acls([*_allow_landing()])["failed"] == []
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         stop_broker(self.folder / "broker")
 
     def at(self, protocol: str) -> str:

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import dagster as dg
@@ -85,7 +84,7 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.edges.kafka(self.topic).close()
         if self._instance is not None:
             self._instance.dispose()
@@ -248,7 +247,6 @@ class World:
         return self.coverage.pending()
 
     def tools(self, on_step: StepWatcher = no_step) -> Tools:
-
         return self.edges.tools(self.topic, self.edges.pyspark(), on_step)
 
     def land(
@@ -268,14 +266,12 @@ class World:
         self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
     ) -> list[DecodeVerdict]:
         """Runs the decoding protocol in this process, of what is landed and due, without Dagster."""
-
         assert self.topic.decode is not None
         due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
-        pyspark = self.edges.pyspark()
-        tools = self.edges.decode_tools(self.topic.decode, pyspark, on_step)
+        tools = self.edges.decode_tools(self.topic.decode, self.edges.pyspark(), on_step)
         return list(decode(self.name, due if keys is None else keys, attempt, tools))
 
     @property
