@@ -15,12 +15,11 @@ import pytest
 
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
-from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.landing.appending import append_landed
-from pipeline_defs.landing.auditing import check_published, check_table
+from pipeline_defs.landing.auditing import check_table
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, assert_all_is_in_order, drawing, hand_over, strike
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -97,9 +96,7 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool, kept: Collection[
     world.land()
     if world.coverage.pending():
         world.land("replace")
-    coverage = world.coverage
-    assert coverage.pending() == [] and completeness_violations(coverage) == [] and tiling_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     shown = world.shown()
     assert world.in_kafka() <= set(shown) <= {0, 1, 2, 3}
     if world.delivery is not Delivery.AT_LEAST_ONCE:

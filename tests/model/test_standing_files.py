@@ -18,7 +18,7 @@ import pytest
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
-from pipeline_defs.core.log.coverage import State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.coverage import State, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses
@@ -30,7 +30,7 @@ from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer
+from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
@@ -59,9 +59,7 @@ def overwrite(world: SmallWorld, path: str, data: bytes) -> None:
 
 
 def assert_all_is_shown_once(world: SmallWorld) -> None:
-    coverage = world.coverage
-    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
 
 
@@ -237,9 +235,7 @@ def test_a_manifest_whose_staged_file_was_swept_does_not_stick(world: SmallWorld
     if then == "expired":
         world.kafka.expire(0, 40)
     world.land(on_loss="record")
-    coverage = world.coverage
-    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     assert max(world.shown().values()) == 1
     assert world.in_kafka() <= set(world.shown())
 

@@ -81,6 +81,17 @@ def test_a_record_that_no_range_has_is_named_when_it_has_waited_for_too_long(
     assert found == ([Silence(0, 20, None, EPOCH_MS)] if is_named else [])
 
 
+def test_what_lands_begins_the_wait_anew() -> None:
+    """[R-56] A backlog that is worked off is no silence; the control: it is, where nothing of it landed."""
+    log = two_ranges()
+    first, second = log.ranges
+    now_ms = EPOCH_MS + PATIENCE_MS + 1
+    assert find_silences(land(log, []), {}, 60, now_ms) == [Silence(0, 0, first, EPOCH_MS)]
+    assert find_silences(land(log, [first], now_ms - 5), {}, 60, now_ms) == []
+    later_ms = now_ms + PATIENCE_MS
+    assert find_silences(land(log, [first], now_ms - 5), {}, 60, later_ms) == [Silence(0, 10, second, now_ms - 5)]
+
+
 def test_a_topic_that_was_never_planned_is_told_by_its_oldest_record() -> None:
     """[R-56] Nor has it landed anything: since when is what the record itself says, and without that nothing is."""
     nothing = Coverage(PlanLog(TOPIC, ()), {}, {})

@@ -72,7 +72,7 @@ def test_offsets_are_the_ranges_that_hold_one_of_them(lake: Lake, data: st.DataO
 def test_offsets_outside_of_the_plan_log_are_refused_by_name(lake: Lake) -> None:
     landable = in_state(lake.coverage, State.LANDED, State.PENDING)
     assume(landable)
-    last = max(o for o in lake.log.ranges if o.place == (landable[0].generation, landable[0].partition))
+    last = max(o for o in lake.log.ranges if o.place == landable[0].place)
     end = max(link.offsets.end for link in lake.log.links if link.offsets.place == last.place)
     beyond = replace(last, end=end + 5)
     with pytest.raises(Refused, match=rf"\[{end}, {end + 5}\) of .*; it holds \["):

@@ -28,7 +28,6 @@ R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
 
 
 def planned(folder: Path) -> Lake:
-    """Plans six ranges of a topic in a new lake."""
     lake, topic = Lake(str(folder)), World()
     topic.grow(0, 60)
     step = plan(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
@@ -38,7 +37,6 @@ def planned(folder: Path) -> Lake:
 
 
 def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v") -> Manifest:
-    """Lands ten rows, as a revision."""
     return land_rows(lake, offsets, [value] * len(offsets), revision)
 
 

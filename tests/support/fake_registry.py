@@ -34,12 +34,10 @@ class FakeRegistry:
     asked: list[str]
 
     def put(self, schema_id: int, text: Any, kind: str = "AVRO", *, references: Any = (), **more: Any) -> None:
-        """Have a schema under an id."""
         answer = {"schema": text, "schemaType": kind, "references": references, **more}
         self.answers[f"/schemas/ids/{schema_id}"] = Answer(answer)
 
     def put_version(self, subject: str, version: int | str, schema_id: int, text: Any, kind: str = "AVRO", **more: Any) -> None:
-        """Have a version of a subject."""
         answer = {"subject": subject, "id": schema_id, "version": version, "schema": text, "schemaType": kind, **more}
         self.answers[f"/subjects/{subject}/versions/{version}"] = Answer(answer)
 

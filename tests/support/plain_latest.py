@@ -37,7 +37,6 @@ def find_winners(inputs: Inputs, config: Latest, folder: Path) -> list[Row]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read all rows of a small file."""
     rows: list[Row] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
     return rows
 

@@ -67,7 +67,6 @@ class Power:
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether the daemon has ended by itself."""
         return self._daemon.poll() is not None
 
     def processes(self) -> set[int]:

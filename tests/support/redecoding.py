@@ -88,7 +88,6 @@ class ArrowDecoder:
 
     @property
     def fields(self) -> dict[str, pa.DataType]:
-        """Are the fields of the column, by name."""
         kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
         return {"id": kind} | ({"more": pa.string()} if "more" in self.schema else {})
 
@@ -163,11 +162,9 @@ class LandedTopic:
         return DeltaTable(f"{self.root}/{TREE}/{TOPIC}")
 
     def path(self, offsets: OffsetRange) -> Path:
-        """Is where the decoded rows of a range lie."""
         return self.root / Decodings(self.lake).read_ranges(TOPIC).path_of(offsets)
 
     def values(self, offsets: OffsetRange) -> list[int]:
-        """Are the decoded values of a range, in order."""
         return [value["id"] for value in pq.ParquetFile(self.path(offsets)).read()["value"].to_pylist()]
 
     def unnamed(self) -> list[str]:
@@ -220,7 +217,6 @@ def decode_by(
 
 
 def decode_due(decoder: ArrowDecoder, lake: Lake) -> None:
-    """Decodes what is due, if anything is."""
     if due := Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC)):
         decode_by(decoder, lake, due, Budget(99, 1.0))
 

@@ -28,8 +28,6 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
 class RunningRegistry:
-    """Is the registry while it runs."""
-
     def __init__(self, url: str) -> None:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 

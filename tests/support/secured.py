@@ -90,7 +90,6 @@ class Authority:
         return self.sign(self.name, self.key, is_ca=True)
 
     def issue(self, name: str, hosts: Sequence[str] = (), password: str | None = None) -> tuple[str, str]:
-        """Is a private key and its certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         pem = key.private_bytes(*form).decode()

@@ -299,7 +299,6 @@ def scripts(draw: st.DrawFn, *, events: Sequence[st.SearchStrategy[Action]] = tu
 
 
 def log_of(ticks: Iterable[Tick]) -> PlanLog:
-    """Builds the plan log that the ticks have written."""
     return PlanLog(TOPIC, tuple(tick.step for tick in ticks if tick.step))
 
 
@@ -321,5 +320,4 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
 
 
 def open_log(world: World, policy: Policy) -> LogState:
-    """Plans a topic for the first time."""
     return decide(LogState(), world.observe(LogState()), policy, world.now_ms).after(LogState())

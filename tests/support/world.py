@@ -105,7 +105,6 @@ class World:
         return self._instance
 
     def lose_dagster(self) -> None:
-        """Loses Dagster's database, and whatever else was in its home."""
         self.instance.dispose()
         self._instance = None
         shutil.rmtree(self.settings.dagster_home)
@@ -114,7 +113,6 @@ class World:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
 
     def move_lake(self, url: str) -> None:
-        """Goes on with another lake, at a URL."""
         self.settings = dataclasses.replace(self.settings, lake=url)
         self.edges = Edges(self.settings)
 
@@ -134,7 +132,6 @@ class World:
             self.send_numbered(count, partition)
 
     def delete_topic(self) -> None:
-        """Deletes the topic, as an operator would; what was sent so far stays known."""
         self.operations.delete_topic(self.name)
 
     def recreate_topic(self, partitions: int = 1) -> None:
@@ -149,7 +146,6 @@ class World:
         return self.operations.producer(**config)
 
     def begin_transaction(self, name: str = "tx", **config: Any) -> KafkaProducer:
-        """Opens a producer with an open transaction."""
         producer = self.producer(transactional_id=f"{self.name}-{name}", **config)
         producer.init_transactions()
         producer.begin_transaction()
@@ -178,14 +174,12 @@ class World:
         return places
 
     def send_numbered(self, count: int, partition: int = 0) -> list[tuple[int, int]]:
-        """Produces `count` small records to one Kafka partition."""
         return self.send({"partition": partition, "key": b"k%d" % n, "value": b"v%d" % n} for n in range(count))
 
     def delete_records(self, partition: int, before: int) -> None:
         self.operations.delete_records(self.name, partition, before)
 
     def alter_topic(self, **configs: str) -> None:
-        """Changes the topic's configuration, as an operator would."""
         self.operations.alter_topic(self.name, _dotted(configs))
 
     def wait_for_earliest(self, partition: int, offset: int) -> None:
