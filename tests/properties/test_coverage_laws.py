@@ -145,8 +145,8 @@ def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
 def inner_of(lake: Lake) -> list[OffsetRange]:
     """Are the landed ranges of the open generation, not left out since, behind which another one is landed."""
     last = {o.place: o for o in lake.manifests}.values()
-    is_open = lake.log.state.generation
-    return [o for o in lake.manifests if o not in last and o.generation == is_open and o not in lake.log.skipped]
+    generation = lake.log.state.generation
+    return [o for o in lake.manifests if o not in last and o.generation == generation and o not in lake.log.skipped]
 
 
 @given(lakes(), st.data())
