@@ -8,8 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.tables import compaction, decoding
+from tests.support.interleaving import watch_obstore
+
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Path]:
     """Yield folders for lakes, one after the other."""
     return (tmp_path / str(number) for number in count())
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each call of a store pass by the writer whose it is, who has one thread."""
+    watch_obstore(monkeypatch)
+    monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)

@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
-from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.landing.appending import append_landed
-from pipeline_defs.landing.auditing import check_published, check_table
-from pipeline_defs.tables import compaction
+from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
+from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, assert_all_is_in_order, drawing, hand_over, strike
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -31,12 +27,7 @@ ACTS = ["compact", "drop", "replace", "land", "vacuum", "land, compact, drop", "
 MOST_CALLS, MOST_WRITES = 60, 10
 TO_ITS_END = 10_000
 draw = drawing(11, 20)
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
-    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def begin(folder: Path, kind: str, start: str) -> SmallWorld:
@@ -54,44 +45,32 @@ def begin(folder: Path, kind: str, start: str) -> SmallWorld:
         world.drop()
     if start.startswith("half"):
         first, second, third = world.coverage.pending()
-        land_only(world, first, second)
+        world.land(only=first)
+        world.land(only=second)
         world.compact()
         if start == "half dropped":
             world.drop()
-        land_only(world, third)
-    log = world.kafka.now.partitions[0]
-    log.append([SpanKind.DATA] * 2, "v", EPOCH_MS)
-    world.kafka.now.is_compacted = True
-    log.compacted.add(2)
-    world.plan()
+        world.land(only=third)
+    world.lose_a_row(2)
+    world.grow(2)
     assert world.in_kafka() == {0, 1, 3, 4, 5, 6, 7}
     return world
 
 
-def land_only(world: SmallWorld, *ranges: Any) -> None:
-    for offsets in ranges:
-        world.land(only=offsets)
-
-
 def act(world: SmallWorld, names: str, writer: Writer) -> None:
     """Do one after the other; on a disk it may end at a lock with which the other writer stands still."""
+    lake = world.open(writer)
+    does = {"compact": world.compact, "drop": world.drop, "vacuum": vacuum_later}
     try:
-        act_freely(world, names, world.open(writer))
+        for name in names.split(", "):
+            does.get(name, partial(world.land, name))(lake)
     except LakeUnavailable as error:
         if world.bucket is not None or "holds the lock" not in str(error):
             raise
 
 
-def act_freely(world: SmallWorld, names: str, lake: Lake) -> None:
-    for name in names.split(", "):
-        if name == "compact":
-            world.compact(lake)
-        elif name == "drop":
-            world.drop(lake)
-        elif name == "vacuum":
-            vacuum(lake, EPOCH_MS + 8 * 24 * 3_600_000)
-        else:
-            world.land(name, lake)
+def vacuum_later(lake: Lake) -> None:
+    vacuum(lake, EPOCH_MS + 8 * 24 * 3_600_000)
 
 
 def assert_nothing_is_twice_or_missing(world: SmallWorld) -> None:
@@ -113,13 +92,11 @@ def assert_ends_well(world: SmallWorld, glob: Glob) -> None:
     assert_nothing_is_twice_or_missing(world)
     world.land()
     append_landed(TOPIC, world.lake, lambda: EPOCH_MS)  # as the next tick does
-    coverage = world.coverage
-    assert coverage.pending() == [] and completeness_violations(coverage) == [] and tiling_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     assert check_table(TOPIC, world.lake).violations == ()
     world.compact()
     world.drop()
-    vacuum(world.lake, EPOCH_MS + 8 * 24 * 3_600_000)
+    vacuum_later(world.lake)
     world.land("replace")
     assert world.standing() == world.in_table() == dict.fromkeys(world.in_kafka(), 1)
     assert_nothing_is_twice_or_missing(world)
@@ -133,15 +110,9 @@ def test_two_who_change_a_table_hand_over_anywhere(folders: Iterator[Path]) -> N
     for kind, start, one, other, first, second in drawn:
         world = begin(next(folders), kind, start)
         glob = Glob(world)
-        handed_over += hand_over(
-            partial(act, world, one),
-            partial(act, world, other),
-            first,
-            second,
-            partial(assert_ends_well, world, glob),
-            f"{kind}, {start}: {one}, {other}",
-            glob.look,
-        )
+        acts = partial(act, world, one), partial(act, world, other)
+        check, told = partial(assert_ends_well, world, glob), f"{kind}, {start}: {one}, {other}"
+        handed_over += hand_over(*acts, first, second, check, told, glob.look)
     assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
@@ -154,12 +125,6 @@ def test_one_who_changes_a_table_is_struck_anywhere(folders: Iterator[Path], fau
     for kind, start, name, number in drawn:
         world = begin(next(folders), kind, start)
         glob = Glob(world)
-        struck += strike(
-            partial(act, world, name),
-            fault,
-            number,
-            partial(assert_ends_well, world, glob),
-            f"{kind}, {start}: {name}",
-            glob.look,
-        )
+        check, told = partial(assert_ends_well, world, glob), f"{kind}, {start}: {name}"
+        struck += strike(partial(act, world, name), fault, number, check, told, glob.look)
     assert struck > len(drawn) // 20, "the control: some are struck"

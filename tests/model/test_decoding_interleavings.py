@@ -10,22 +10,16 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
-from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, completeness_of
-from pipeline_defs.tables import compaction, decoding
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
-from tests.support.redecoding import OffsetDecoder, decode_by
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike
+from tests.support.redecoding import OffsetDecoder, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -35,13 +29,7 @@ MOST_CALLS, MOST_WRITES = 60, 14
 draw = drawing(12, 20)
 OLD = OffsetDecoder("id BIGINT")
 MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
-    monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
-    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def begin(folder: Path, kind: str, start: str) -> SmallWorld:
@@ -56,24 +44,15 @@ def begin(folder: Path, kind: str, start: str) -> SmallWorld:
         decode_by(OLD, world.lake, ranges[:2] if start == "half decoded" else ranges, Budget(9, 1.0))
     if start == "compacted":
         compact_decoded(world.lake, TOPIC)
-    log = world.kafka.now.partitions[0]
-    log.append([SpanKind.DATA] * 2, "v", EPOCH_MS)
-    world.kafka.now.is_compacted = True
-    log.compacted.add(2)
-    world.plan()
+    world.lose_a_row(2)
+    world.grow(2)
     return world
-
-
-def decode_due(lake: Lake) -> None:
-    due = Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC))
-    if due:
-        decode_by(OLD, lake, due, Budget(9, 1.0))
 
 
 def act(world: SmallWorld, name: str, writer: Writer) -> None:
     lake = world.open(writer)
     if name == "decode":
-        decode_due(lake)
+        decode_due(OLD, lake)
     elif name == "mend":
         coverage = lake.coverage(TOPIC)
         landed = [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)]
@@ -87,15 +66,7 @@ def act(world: SmallWorld, name: str, writer: Writer) -> None:
 
 
 def in_table(world: SmallWorld) -> Counter[int]:
-    """Return how often the table's newest version has each offset, from what its log names alone."""
-    rows = Counter[int]()
-    for path, file in decoded_table_log(TOPIC, world.open(Writer())).read().files.items():
-        data = world.lake.store.get(f"{TREE}/{TOPIC}/{path}")
-        assert data is not None, path
-        offsets = pq.read_table(pa.BufferReader(data), columns=["offset"]).column("offset").to_pylist()
-        assert len(offsets) == file.rows
-        rows.update(offsets)
-    return rows
+    return world.in_table(decoded_table_log(TOPIC, world.open(Writer())))
 
 
 def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
@@ -105,7 +76,7 @@ def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
     assert before - {2} <= found.keys() or any(each.revision for each in world.coverage.manifests.values())
     world.lake = world.open(Writer())
     world.land()
-    decode_due(world.lake)
+    decode_due(OLD, world.lake)
     lake = world.open(Writer())
     assert {each.outcome for each in compact_decoded(lake, TOPIC)} <= {CompactionOutcome.COMPACTED}
     assert len(decoded_table_log(TOPIC, lake).read().files) <= 2
@@ -121,14 +92,9 @@ def test_two_who_decode_hand_over_anywhere(folders: Iterator[Path]) -> None:
     drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls)
     for kind, start, one, other, first, second in drawn:
         world = begin(next(folders), kind, start)
-        handed_over += hand_over(
-            partial(act, world, one),
-            partial(act, world, other),
-            first,
-            second,
-            partial(assert_ends_well, world, {*in_table(world)}),
-            f"{kind}, {start}: {one}, {other}",
-        )
+        acts = partial(act, world, one), partial(act, world, other)
+        check = partial(assert_ends_well, world, {*in_table(world)})
+        handed_over += hand_over(*acts, first, second, check, f"{kind}, {start}: {one}, {other}")
     assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
@@ -140,11 +106,6 @@ def test_one_who_decodes_is_struck_anywhere(folders: Iterator[Path], fault: str)
     drawn = draw(KINDS, STARTS, ["decode", "mend", "compact"], numbers)
     for kind, start, name, number in drawn:
         world = begin(next(folders), kind, start)
-        struck += strike(
-            partial(act, world, name),
-            fault,
-            number,
-            partial(assert_ends_well, world, {*in_table(world)}),
-            f"{kind}, {start}: {name}",
-        )
+        check = partial(assert_ends_well, world, {*in_table(world)})
+        struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}: {name}")
     assert struck > len(drawn) // 20, "the control: some are struck"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,14 +17,11 @@ from pipeline_defs.core.tables.decoding import Budget, Decided
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, watch_obstore
-from tests.support.redecoding import OffsetDecoder, decode_by
+from tests.support.interleaving import Dead, Glob, SmallWorld, Writer
+from tests.support.redecoding import OffsetDecoder, decode_by, stop_at
 from tests.support.strategies import EPOCH_MS
 
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -43,12 +39,6 @@ def small(folder: Path, kind: str) -> SmallWorld:
 def compacted(world: SmallWorld) -> None:
     world.land()
     world.compact()
-
-
-def lose_a_row(world: SmallWorld, offset: int) -> None:
-    """Have Kafka compact a record away, so that what it has of a range is another revision."""
-    world.kafka.now.is_compacted = True
-    world.kafka.now.partitions[0].compacted.add(offset)
 
 
 def first(world: SmallWorld) -> Manifest:
@@ -69,18 +59,16 @@ def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: Sma
     compacted(world)
     glob, meanwhile = Glob(world), list[str]()
 
-    def stand(step: str, **_: object) -> None:
-        if step != "drop_marked" or meanwhile:
-            return
+    def replace_twice() -> None:
         for offset in (0, 1):
-            lose_a_row(world, offset)
+            world.lose_a_row(offset)
             world.land("replace", world.open(Writer(after=glob.look)))
             meanwhile.append(published_path(first(world)))
             if not offset:
                 world.compact(world.open(Writer()))
                 world.drop(world.open(Writer(after=glob.look)))
 
-    world.drop(world.open(Writer(after=glob.look)), on_step=stand)
+    world.drop(world.open(Writer(after=glob.look)), on_step=stop_at("drop_marked", replace_twice))
     assert [path.split(".")[1] for path in meanwhile] == ["d001", "d002"], "the control: each drop gives a name up"
     assert world.shown() == {2: 1}, "the newest of the first range; the other was dropped"
     assert_all_is_well(world, glob)
@@ -97,7 +85,7 @@ def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_rep
     if is_replacing:
         compacted(world)
         world.drop()
-        lose_a_row(world, 2)
+        world.lose_a_row(2)
     glob, stood = Glob(world), list[int]()
 
     def stand(number: int) -> None:
@@ -107,9 +95,9 @@ def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_rep
                 world.land(mode, world.open(Writer(after=glob.look)))
                 world.compact(world.open(Writer()))
                 world.drop(world.open(Writer(after=glob.look)))
-                lose_a_row(world, 0)
+                world.lose_a_row(0)
             if is_replaced:
-                lose_a_row(world, 1)
+                world.lose_a_row(1)
                 world.land("replace", world.open(Writer(after=glob.look)))
 
     writer = Writer(before=stand, after=glob.look)
@@ -155,19 +143,10 @@ def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
 def half_dropped_and_replaced(world: SmallWorld) -> None:
     """Have the drop of a range die before its delete, and a replace of it die before it publishes."""
     compacted(world)
-    lose_a_row(world, 0)
-
-    def die_at(wanted: str) -> Any:
-        def die(step: str, **_: object) -> None:
-            if step == wanted:
-                raise Dead
-
-        return die
-
+    world.lose_a_row(0)
     with pytest.raises(Dead):
-        world.drop(on_step=die_at("drop_marked"))
-    with pytest.raises(Dead):
-        world.land("replace", on_step=die_at("commit"))
+        world.drop(on_step=stop_at("drop_marked"))
+    world.die("commit", "replace")
 
 
 def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallWorld) -> None:
@@ -191,7 +170,7 @@ def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWor
     world.drop()
     world.lake.store.put_new(path, data, "staging/scratch")
     assert len(world.drop()) == 1 and world.shown() == {}
-    lose_a_row(world, 0)
+    world.lose_a_row(0)
     world.land("replace")
     world.lake.store.put_new(path, data, "staging/scratch")
     lake = world.open(Writer())
@@ -204,7 +183,7 @@ def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWor
 def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-73] Listed in `data/`, and dropped and replaced before the manifests are."""
     compacted(world)
-    lose_a_row(world, 0)
+    world.lose_a_row(0)
     other = world.open(Writer())
     read, listed = other.store.list, list[str]()
 
@@ -229,7 +208,6 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
     """[R-74] It died before it published, its staged file was swept, and Kafka has nothing of the range any more."""
     begin_what_nobody_can_finish(world)
     world.kafka.expire(0, 50)
-    world.lake = world.open(Writer())
     assert [offsets.key for offsets in world.coverage.pending()] == ["0-0-3"], "the fault"
     for _ in range(2):
         assert {each.outcome for each in world.land(on_loss=on_loss)} <= {Outcome.ALREADY_LANDED}
@@ -244,9 +222,8 @@ def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: Sma
     """[R-74] It has the revision that was never seen, and a name in `data/` that was never given."""
     begin_what_nobody_can_finish(world)
     unseen = published_path(first(world))
-    world.lake = world.open(Writer())
     world.land()
-    lose_a_row(world, 2)
+    world.lose_a_row(2)
     world.land("replace")
     assert published_path(first(world)) != unseen
     assert_all_is_well(world, Glob(world))
@@ -256,16 +233,10 @@ def begin_what_nobody_can_finish(world: SmallWorld) -> None:
     """Replace a dropped range by an attempt that dies before it publishes, and whose staged files are lost."""
     compacted(world)
     world.drop()
-    lose_a_row(world, 1)
-
-    def die(step: str, **_: object) -> None:
-        if step == "commit":
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land("replace", world.open(Writer()), on_step=die)
-    for name in world.lake.store.entries("staging"):
-        world.lake.store.delete_folder(f"staging/{name}")
+    world.lose_a_row(1)
+    world.lake = world.open(Writer())
+    world.die("commit", "replace")
+    world.drop_staging()
 
 
 def overtaken(world: SmallWorld, act: Callable[[], None]) -> Lake:
@@ -288,7 +259,7 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(w
     """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
     compacted(world)
     world.drop()
-    lose_a_row(world, 1)
+    world.lose_a_row(1)
 
     def replace() -> None:
         world.land("replace", world.open(Writer()))
@@ -297,7 +268,7 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(w
     assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
     compacted_again = world.compact()
     assert compacted_again and world.drop()
-    lose_a_row(world, 2)
+    world.lose_a_row(2)
     ranges = list(world.coverage.log.ranges)
     failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace), ranges, Budget(9, 1.0))
     assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")

@@ -15,12 +15,11 @@ import pytest
 
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
-from pipeline_defs.core.log.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.landing.appending import append_landed
-from pipeline_defs.landing.auditing import check_published, check_table
+from pipeline_defs.landing.auditing import check_table
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, assert_all_is_in_order, drawing, hand_over, strike
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -30,11 +29,7 @@ DELIVERIES = [Delivery.EFFECTIVELY_ONCE] * 3 + [Delivery.AT_LEAST_ONCE] * 2
 TABLES = [False, True]
 MOST_CALLS, MOST_WRITES = 60, 8  # of a writer of one range: of few it makes more
 draw = drawing(7, 60)
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_raw_table: bool = False) -> SmallWorld:
@@ -101,9 +96,7 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool, kept: Collection[
     world.land()
     if world.coverage.pending():
         world.land("replace")
-    coverage = world.coverage
-    assert coverage.pending() == [] and completeness_violations(coverage) == [] and tiling_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     shown = world.shown()
     assert world.in_kafka() <= set(shown) <= {0, 1, 2, 3}
     if world.delivery is not Delivery.AT_LEAST_ONCE:
@@ -124,14 +117,9 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
     drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES)
     for kind, start, one, other, first, second, has_raw_table in drawn:
         world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_raw_table=has_raw_table)
-        handed_over += hand_over(
-            partial(act, world, one),
-            partial(act, world, other),
-            first,
-            second,
-            partial(assert_ends_well, world, was_replaced="replace" in {one, other}),
-            f"{kind}, {start}: {one}, {other}",
-        )
+        acts = partial(act, world, one), partial(act, world, other)
+        check = partial(assert_ends_well, world, was_replaced="replace" in {one, other})
+        handed_over += hand_over(*acts, first, second, check, f"{kind}, {start}: {one}, {other}")
     assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
@@ -143,11 +131,6 @@ def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Ite
     for kind, start, name, delivery, number, has_raw_table in drawn:
         world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
         kept = set() if start in {"lost", "damaged"} else {*world.shown()}
-        struck += strike(
-            partial(act, world, name),
-            fault,
-            number,
-            partial(assert_ends_well, world, was_replaced=name == "replace", kept=kept),
-            f"{kind}, {start}, {delivery}: {name}",
-        )
+        check = partial(assert_ends_well, world, was_replaced=name == "replace", kept=kept)
+        struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}, {delivery}: {name}")
     assert struck > len(drawn) // 20, "the control: some are struck"

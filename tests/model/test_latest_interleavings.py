@@ -36,14 +36,12 @@ from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.tables import compaction, decoding
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_log import TOPIC, Record
-from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, strike, take_turns, watch_obstore
-from tests.support.raw_rows import TAKEN_OVER
-from tests.support.redecoding import ArrowDecoder, decode_by
+from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, drawing, strike, take_turns
+from tests.support.redecoding import ArrowDecoder, Killed, Pair, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
 from tests.support.watched_delta import at_work, begin_work, watch_delta
 
@@ -69,11 +67,8 @@ Found = tuple[Any, ...]
 
 
 @pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch_obstore(monkeypatch)
+def watched_delta(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_delta(monkeypatch)
-    monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
-    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
 
 
 # ---- decoders, told apart by their DDL, and what each makes of a record
@@ -102,25 +97,13 @@ class Reading(ArrowDecoder):
         found = {"id": int(text) + self.shift, "rank": rank or None}
         return found | ({"more": "x"} if "more" in self.schema else {})
 
-    def read(self, raw: pa.Table) -> list[float | None]:
-        return [None if self.understand(record) is None else 0.0 for record in records_of(raw)]
+    @property
+    def fields(self) -> dict[str, pa.DataType]:
+        return {"id": pa.int64(), "rank": pa.int64()} | super().fields
 
-    def stage_decoded(self, files: Any, decision: Any, folder: str) -> None:
-        Path(folder).mkdir(parents=True)
-        value = pa.struct(
-            [("id", pa.int64()), ("rank", pa.int64()), *([("more", pa.string())] if "more" in self.schema else [])]
-        )
-        for at, path in enumerate(files):
-            raw = read(path)
-            said = [self.understand(record) for record in records_of(raw)]
-            rows = raw.filter(pa.array([each is not None for each in said])).select(TAKEN_OVER)
-            good = [each for each in said if each is not None]
-            if good:
-                rows = rows.append_column("key", pa.array([each[4] for each in good], pa.binary()))
-                rows = rows.append_column("value", pa.array([self.value(each[5]) for each in good], value))
-                nothing = pa.array([None] * len(good), pa.int32())
-                rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
-                pq.write_table(rows, f"{folder}/part-{at:05d}.parquet")
+    def read(self, raw: pa.Table) -> list[Pair | None]:
+        said = [self.understand(record) for record in records_of(raw)]
+        return [each and (each[4], self.value(each[5])) for each in said]
 
 
 OLD = Reading("id BIGINT, rank BIGINT", dead=3)
@@ -171,18 +154,16 @@ class LatestWorld(SmallWorld):
         decode_by(OLD, self.lake, known, Budget(99, 1.0))
         if start != "none":
             self.update()
-        if start in {"behind", "compacted"}:
+        if start in {"behind", "compacted", "torn"}:
             decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
-        if start == "compacted":  # a version that changes no range
+        if start in {"compacted", "torn"}:
             self.update()
+        if start == "compacted":  # a version that changes no range
             compact_decoded(self.lake, TOPIC)
         if start == "torn":
-            decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
-            self.update()
             entry = max((self.latest / "_delta_log").glob("*.json"))
             entry.write_bytes(entry.read_bytes()[:-9])
-        self.kafka.now.is_compacted = True
-        self.kafka.now.partitions[0].compacted.add(3)
+        self.lose_a_row(3)
 
     def fill(self, dice: random.Random, partition: int, count: int) -> None:
         log = self.kafka.now.partitions[partition]
@@ -249,9 +230,9 @@ def act(
                     raise
         elif name == "replace":
             world.land(name, lake)
-            decode_late(lake)
+            decode_due(OLD, lake)
         elif name == "late":
-            decode_late(lake)
+            decode_due(OLD, lake)
         elif name == "compact":
             compact_decoded(lake, TOPIC)
         else:
@@ -259,12 +240,6 @@ def act(
             decode_by(DECODERS[name], lake, ranges, Budget(99, 1.0), redo=True)
     finally:
         at_work.writer = None
-
-
-def decode_late(lake: Lake) -> None:
-    due = Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC))
-    if due:
-        decode_by(OLD, lake, due, Budget(99, 1.0))
 
 
 # ---- what a table has to have
@@ -310,7 +285,7 @@ def from_decoded(world: LatestWorld, decoded: DecodedRanges, *, by_rank: bool) -
     rows = []
     for offsets, each in decoded.known.items():
         if each.rows:
-            place = (offsets.generation, offsets.partition)
+            place = offsets.place
             found = decoded_rows(world.folder / decoded.path_of(offsets))
             rows += [row for row in found if row[:2] == place and offsets.start <= row[2] < offsets.end]
     return latest_of(rows, world.marks, by_rank=by_rank)
@@ -384,7 +359,7 @@ def assert_ends_well(world: LatestWorld) -> None:
     decodings = Decodings(world.lake)
     known = decodings.read_ranges(TOPIC)
     if any(each in known.known for each in known.find_due(world.coverage)):
-        decode_late(world.lake)  # a range was landed anew, and whoever did it was to decode it
+        decode_due(OLD, world.lake)  # a range was landed anew, and whoever did it was to decode it
     world.update()
     decodings = Decodings(world.open(Writer()))
     assert not find_due(TOPIC, BY_POSITION, decodings).has_work
@@ -423,18 +398,11 @@ def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Cal
         names = [each for each in (one, other, third) if each]
         dice.shuffle(names)
         world = begin(start, seed)
-        acts = [
-            partial(
-                act,
-                world,
-                name,
-                odd=dice.random() < 0.5,
-                lost=dice.choice(LOST),
-                loses=dice.randrange(6) if name in UPDATES and dice.random() < 0.2 else -1,
-                may_be_refused=start == "torn",
-            )
-            for name in names
-        ]
+        acts = list[Act]()
+        for name in names:
+            how = {"odd": dice.random() < 0.5, "lost": dice.choice(LOST), "may_be_refused": start == "torn"}
+            loses = dice.randrange(6) if name in UPDATES and dice.random() < 0.2 else -1
+            acts.append(partial(act, world, name, loses=loses, **how))
         turns = list[tuple[int, int]]()
         at = [0] * len(names)
         for _ in range(dice.randint(2, 5)):
@@ -465,24 +433,13 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
 ) -> None:
     """[R-87] [R-88] At each call: it dies, with its files written or not, its commit's answer is lost, the disk is full."""
     struck = 0
-    numbers = range(34 if fault == "dies" else 6)
-    drawn = draw(
-        ["none", "behind", "compacted", "torn"],
-        UPDATES,
-        numbers,
-        LOST if "answer" in fault else [OSError],
-        [False, True],
-        range(WORLDS),
-    )
+    starts, numbers = ["none", "behind", "compacted", "torn"], range(34 if fault == "dies" else 6)
+    errors = LOST if "answer" in fault else [OSError]
+    drawn = draw(starts, UPDATES, numbers, errors, [False, True], range(WORLDS))
     for start, name, number, lost, leaves_files, world_number in drawn:
         world = begin(start, world_number)
-        struck += strike(
-            partial(act, world, name, lost=lost, leaves_files=leaves_files),
-            fault,
-            number,
-            partial(assert_ends_well, world),
-            f"{start}, {world_number}: {name}, {lost.__name__}",
-        )
+        does, check = partial(act, world, name, lost=lost, leaves_files=leaves_files), partial(assert_ends_well, world)
+        struck += strike(does, fault, number, check, f"{start}, {world_number}: {name}, {lost.__name__}")
     assert struck > len(drawn) // 5, "the control: some are struck"
 
 
@@ -530,10 +487,6 @@ def test_a_range_that_changes_no_row_is_noted(rows: Rows, updated: Callable[[str
     assert topic.shown() == shown == topic.recomputed()
 
 
-class _Killed(BaseException):
-    """The end of a process, which no code of ours catches."""
-
-
 def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
     updated: Callable[[str], Updated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,7 +503,7 @@ def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
 
     def killed(_: Disk, path: str) -> None:
         if path in unsafe():
-            raise _Killed
+            raise Killed
 
     def commit(table: DeltaTable, *told: Any, **named: Any) -> Any:
         left.append(unsafe())
@@ -563,7 +516,7 @@ def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
     assert not unsafe()
     topic.put(OffsetRange(0, 0, 2, 4), {2: ("a", {"n": 3}), 3: ("c", {"n": 4})})
     monkeypatch.setattr(Disk, "make_durable", killed)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         updated("second")
     assert len(unsafe()) >= 2, "the fault: an entry and a file that nobody has waited for"
     monkeypatch.setattr(Disk, "make_durable", make_durable)

@@ -52,6 +52,7 @@ from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
+from tests.support.redecoding import Killed
 from tests.support.strategies import EPOCH_MS, skip_of
 
 LONG_MS = 10**12  # so that what was reopened stays so: who stands still may go on at any time
@@ -125,11 +126,7 @@ def read_rows(path: Path) -> list[tuple[Row, str]]:
 
 
 def is_of(row: Row, offsets: OffsetRange) -> bool:
-    return (row[0], row[1]) == (offsets.generation, offsets.partition) and row[2] in offsets
-
-
-class Dead(BaseException):
-    """Ends a process: nothing in it catches this, as nothing catches SIGKILL."""
+    return row[:2] == offsets.place and row[2] in offsets
 
 
 class Process:
@@ -158,16 +155,14 @@ class Process:
                 self._machine.struck.add(self.attempt)
                 if name == "die":
                     self.is_dead = True
-                elif name == "fill":
-                    if step.startswith("store."):
-                        raise LakeUnavailable("cannot write: no space left on device")
-                elif name == "lose_engine":
-                    if step == "task":
-                        raise EngineLost("the server went away")
-                else:
+                elif name == "fill" and step.startswith("store."):
+                    raise LakeUnavailable("cannot write: no space left on device")
+                elif name == "lose_engine" and step == "task":
+                    raise EngineLost("the server went away")
+                elif name not in {"fill", "lose_engine"}:
                     self._machine.happen((name, (self.keys, *arguments) if name == "overtake" else arguments))
         if self.is_dead:
-            raise Dead
+            raise Killed
 
 
 class WatchedStore(DiskStore):
@@ -282,11 +277,8 @@ class ProtocolMachine(RuleBasedStateMachine):
             offsets = ranges[number % len(ranges)]
             self.orphaned.add(offsets)
             self.is_damaged = True
-            for path in (self.folder / "manifests").rglob(f"{offsets.stem}.*.json"):
-                if path.parent.parent.name == f"g{offsets.generation}" and path.parent.name.endswith(
-                    f"{offsets.partition:04d}"
-                ):
-                    path.unlink()
+            for path in (self.folder / "manifests" / TOPIC / offsets.folder).glob(f"{offsets.stem}.*.json"):
+                path.unlink()
             self.seen = {row: value for row, value in self.seen.items() if not is_of(row, offsets)}
 
     @rule(whole=st.booleans())
@@ -308,9 +300,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             for path, data in lost.items():
                 path.write_bytes(data)
         else:
-            assert not self.seen.keys() & {
-                (o.generation, o.partition, at) for o in planned - left for at in range(o.start, o.end)
-            }
+            assert not any(is_of(row, offsets) for row in self.seen for offsets in planned - left)
 
     @rule()
     def sum_up(self) -> None:
@@ -319,9 +309,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         coverage = lake.recent(TOPIC)
         if coverage.log.steps:
             lake.move_frontier(coverage, self.now_ms, LONG_MS)
-
-    def objects(self) -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in self.folder.rglob("*.*") if "staging" not in path.parts}
 
     def forget(self, path: Path) -> None:
         offsets, _ = range_of("data", TOPIC, path.relative_to(self.folder).as_posix())
@@ -381,7 +368,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         kafka: FakeKafka | None = None,
     ) -> bool:
         process = Process(self, befalls)
-        with suppress(Dead, StaleAnswer, LakeUnavailable, Refused):
+        with suppress(Killed, StaleAnswer, LakeUnavailable, Refused):
             skip = None
             if skipped_percent is not None:
                 seen, generation = self.kafka.observe(TOPIC, self.isolation_level), self.coverage().log.generation
@@ -415,7 +402,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             on_step=process,
             has_raw_table=True,
         )
-        with suppress(Dead, LakeUnavailable):
+        with suppress(Killed, LakeUnavailable):
             verdicts = list(land(TOPIC, keys, attempt, tools))
             if not befalls:
                 self.check_verdicts(verdicts)
@@ -466,8 +453,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         for offsets, outcome in ((verdict.offsets, verdict.outcome) for verdict in verdicts):
             assert coverage.is_landed(offsets) or not outcome.is_landed
             if outcome in {Outcome.LANDED, Outcome.REPLACED, Outcome.UNCHANGED} and not coverage.doubles:
-                place = (offsets.generation, offsets.partition)
-                shown = {o for g, p, o in rows if (g, p) == place and o in offsets}
+                shown = {row[2] for row in rows if is_of(row, offsets)}
                 log = self.log_of(offsets, coverage)
                 assert shown == set(log.rows(offsets.start, offsets.end, self.isolation_level))
 
@@ -581,9 +567,8 @@ class ProtocolMachine(RuleBasedStateMachine):
         while self.run_planner(through_end=True):
             pass
         self.run_landing(self.coverage().pending(), on_loss="record")
-        self.run_landing(
-            self.coverage().pending(), mode="replace", on_loss="record"
-        )  # where a manifest is gone, a person's word
+        # where a manifest is gone, a person's word
+        self.run_landing(self.coverage().pending(), mode="replace", on_loss="record")
         assert self.may_change or not self.said_of_doubles(), "what a crash left is no alarm, or gone"
         doubled = {offsets for _, offsets in self.said_of_doubles()}
         self.run_landing(sorted(doubled), mode="replace", on_loss="record")  # as the audit advises after a change of policy

@@ -9,16 +9,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
-from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
-from pipeline_defs.core.log.coverage import State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.coverage import State, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses
@@ -30,14 +30,16 @@ from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
     """Is a topic of 6 records in 2 planned ranges, of which nothing is landed."""
-    watch_obstore(monkeypatch)
     return SmallWorld(tmp_path / "lake", request.param)
 
 
@@ -56,15 +58,8 @@ def overwrite(world: SmallWorld, path: str, data: bytes) -> None:
     assert world.lake.store.put_new(path, data, "staging/careless")
 
 
-def drop_staging(world: SmallWorld) -> None:
-    for name in world.lake.store.entries("staging"):
-        world.lake.store.delete_folder(f"staging/{name}")
-
-
 def assert_all_is_shown_once(world: SmallWorld) -> None:
-    coverage = world.coverage
-    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
 
 
@@ -117,7 +112,7 @@ def test_what_a_run_says_landed_is_shown_after_a_lost_replace(world: SmallWorld)
         world.lake.store.delete_folder(path)
     world.kafka.compact(100)
     world.die("commit", "replace")
-    drop_staging(world)
+    world.drop_staging()
     assert world.coverage.pending(), "the fault"
     for verdict in world.land():
         assert world.coverage.is_landed(verdict.offsets) is verdict.outcome.is_landed
@@ -139,13 +134,8 @@ def test_a_replace_under_any_policy_shows_each_row_once(world: SmallWorld, befor
 
 def double_it(world: SmallWorld, delivery: Delivery) -> None:
     """Have an attempt under at_least_once be overtaken by one under another policy, and publish after it."""
-    others = iter([True])
-
-    def overtake(step: str, **_: object) -> None:
-        if step == "verify" and next(others, False):
-            world.land(lake=world.open(Writer()), delivery=delivery)
-
-    world.land(on_step=overtake, delivery=Delivery.AT_LEAST_ONCE)
+    overtake = partial(world.land, lake=world.open(Writer()), delivery=delivery)
+    world.land(on_step=stop_at("verify", overtake), delivery=Delivery.AT_LEAST_ONCE)
     world.lake = world.open(Writer())
     assert 2 in world.shown().values(), "the fault: published under its own name before the commit"
 
@@ -181,14 +171,13 @@ def test_at_least_once_lands_what_was_published_and_not_committed(world: SmallWo
 def test_at_most_once_lands_by_the_attempt_that_claimed_and_by_no_other(world: SmallWorld) -> None:
     """[R-50] A is paused after its claim, B is refused, A goes on and lands."""
     world.delivery = Delivery.AT_MOST_ONCE
-    refused = list[Outcome]()
+    refused = list[Verdict]()
 
-    def overtake(step: str, **_: object) -> None:
-        if step == "stage" and not refused:
-            refused.extend(outcomes(world.land("redo", world.open(Writer()))))
+    def overtake() -> None:
+        refused.extend(world.land("redo", world.open(Writer())))
 
-    world.land(on_step=overtake)
-    assert set(refused) == {Outcome.FAILED}
+    world.land(on_step=stop_at("stage", overtake))
+    assert set(outcomes(refused)) == {Outcome.FAILED}
     assert find_losses(world.coverage) == []
     assert_all_is_shown_once(world)
 
@@ -239,22 +228,14 @@ def test_a_manifest_whose_staged_file_was_swept_does_not_stick(world: SmallWorld
     if mode == "replace":
         world.land()
         world.kafka.compact(50)
-    verifying = iter([True])
-
-    def sleep(step: str, **_: object) -> None:
-        if step == "commit" and next(verifying, False):
-            drop_staging(world)
-
-    verdicts = world.land(mode, on_step=sleep)
+    verdicts = world.land(mode, on_step=stop_at("commit", world.drop_staging))
     assert Outcome.FAILED in outcomes(verdicts), "the fault: committed, and the staged file is gone"
     if then == "compacted":
         world.kafka.compact(100)
     if then == "expired":
         world.kafka.expire(0, 40)
     world.land(on_loss="record")
-    coverage = world.coverage
-    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
-    assert check_published(TOPIC, world.lake).violations == ()
+    assert_all_is_in_order(world.lake)
     assert max(world.shown().values()) == 1
     assert world.in_kafka() <= set(world.shown())
 
@@ -262,7 +243,7 @@ def test_a_manifest_whose_staged_file_was_swept_does_not_stick(world: SmallWorld
 def test_a_person_can_accept_what_was_committed_and_never_published(world: SmallWorld) -> None:
     """[R-42] Its staged file is gone and Kafka has deleted it: after a person's word it is finished, and named as lost."""
     world.die("commit")
-    drop_staging(world)
+    world.drop_staging()
     world.kafka.expire(0, 50)
     (failed, *_) = world.land()
     assert failed.outcome is Outcome.FAILED and "accept-loss" in failed.violations[0]
@@ -279,7 +260,7 @@ def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: Smal
     before = world.files()
     world.kafka.compact(50)
     world.die("commit", "replace")
-    drop_staging(world)
+    world.drop_staging()
     world.kafka.expire(0, 100)
     assert world.coverage.pending(), "the fault"
     world.land(on_loss="record")
@@ -298,7 +279,7 @@ def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_diges
     assert before.file is not None
     data = world.lake.store.get(before.file.path)
     assert data is not None and not world.shown(), "the fault: committed, and not published"
-    drop_staging(world)
+    world.drop_staging()
     if how == "torn":
         assert world.lake.store.put_new(before.file.path, data[:-100] + bytes(100), "staging/careless")
     verdict = world.land()[0]
@@ -310,17 +291,15 @@ def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_diges
 @pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_MOST_ONCE])
 def test_what_is_committed_is_published_by_whoever_comes_first(world: SmallWorld, delivery: Delivery) -> None:
     """[R-23] [R-25] [R-50] That is no second reading; who had committed it finds its work done, and the file stays."""
-    others = iter([True])
-
-    def overtake(step: str, **_: object) -> None:
-        if step == "commit" and next(others, False):
-            lake = world.open(Writer())
-            assert len(lake.read_manifests(TOPIC)) == 1 and not world.shown(), "the fault: committed, and not published"
-            assert Outcome.ROLLED_FORWARD in outcomes(world.land(lake=lake, delivery=delivery))
-            shown.update(world.files())
-
     shown = dict[str, bytes]()
-    world.land(on_step=overtake, delivery=delivery)
+
+    def overtake() -> None:
+        lake = world.open(Writer())
+        assert len(lake.read_manifests(TOPIC)) == 1 and not world.shown(), "the fault: committed, and not published"
+        assert Outcome.ROLLED_FORWARD in outcomes(world.land(lake=lake, delivery=delivery))
+        shown.update(world.files())
+
+    world.land(on_step=stop_at("commit", overtake), delivery=delivery)
     assert shown and shown.items() <= world.files().items()
     world.lake = world.open(Writer())
     assert_all_is_shown_once(world)
@@ -348,7 +327,7 @@ def test_what_a_run_has_shown_is_not_taken_away_by_one_that_read_less(
 ) -> None:
     """[R-17] Committed, never published, its staged file gone: of two who read it again at once, one decides what is shown."""
     world.die("commit")
-    drop_staging(world)
+    world.drop_staging()
     has_read, has_compared = threading.Event(), threading.Event()
     shown: list[Mapping[int, int]] = []
 
@@ -385,16 +364,14 @@ def test_a_replace_that_was_overtaken_brings_nothing_back(world: SmallWorld, ste
     """[R-60] It has read before another replaced the range: which is the newer reading is not known, so it writes nothing."""
     world.land()
     world.kafka.compact(40)
-    others: list[Lake] = []
 
-    def overtake(passed: str, **_: object) -> None:
-        if passed == step and not others:
-            others.append(world.open(Writer()))
-            world.kafka.compact(100)
-            world.land("replace", others[0])
-            assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+    def overtake() -> None:
+        world.kafka.compact(100)
+        world.land("replace", world.open(Writer()))
+        assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
 
-    refused = [each for each in world.land("replace", on_step=overtake) if each.outcome is Outcome.FAILED]
+    verdicts = world.land("replace", on_step=stop_at(step, overtake))
+    refused = [each for each in verdicts if each.outcome is Outcome.FAILED]
     assert refused, "the fault"
     assert all("since this run began" in each.violations[-1] for each in refused)
     assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
@@ -494,61 +471,42 @@ def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: Smal
 
 def test_staging_that_is_swept_under_a_writer_fails_its_ranges_and_the_run_goes_on(world: SmallWorld) -> None:
     """[R-15] The range that was decided before is landed; the other says what happened, and lands by the next run."""
-    stages = iter(["first", "second"])
 
-    def sweep(step: str, **_: object) -> None:
-        if step == "publish" and next(stages, None) == "first":
-            for path in [*world.lake.store.list("staging")]:
-                world.lake.store.delete_folder(path)
-            for folder in (world.folder / "staging").rglob("*.parquet") if world.bucket is None else ():
-                folder.unlink()
+    def sweep() -> None:
+        for path in [*world.lake.store.list("staging")]:
+            world.lake.store.delete_folder(path)
+        for path in (world.folder / "staging").rglob("*.parquet") if world.bucket is None else ():
+            path.unlink()
 
-    said = outcomes(world.land(on_step=sweep))
+    said = outcomes(world.land(on_step=stop_at("publish", sweep)))
     assert said == ([Outcome.LANDED, Outcome.FAILED] if world.bucket is None else [Outcome.LANDED] * 2)
     world.land()
     assert_all_is_shown_once(world)
 
 
-def test_a_staged_file_that_is_torn_before_it_is_verified_fails_its_range_alone(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-15] It was whole when files were matched to ranges."""
-
-    def tear(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
-        matched = match_parts(ranges, folder, staging)
-        part = matched.parts[ranges[0]]
-        assert part is not None and isinstance(part.path, Path)
-        part.path.write_bytes(part.path.read_bytes()[:-10])
-        return matched
-
-    with monkeypatch.context() as torn:
-        torn.setattr(landing, "match_parts", tear)
-        said = world.land()
-    assert outcomes(said) == [Outcome.FAILED, Outcome.LANDED]
-    assert "is not a Parquet file" in said[0].violations[0]
-    world.land()
-    assert_all_is_shown_once(world)
-
-
-@pytest.mark.parametrize("how", ["torn", "gone"])
-def test_a_staged_file_that_is_torn_before_it_is_matched_fails_no_range_that_has_its_own(
+@pytest.mark.parametrize("how", ["torn before it is verified", "torn", "gone"])
+def test_a_staged_file_that_is_torn_or_gone_fails_no_range_that_has_its_own(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """[R-15] Whose file it was nobody can tell, so a range that has none is not taken for one without records."""
+    """[R-15] Before it is matched nobody can tell whose it was: a range that has none is not one without records."""
 
     def spoil(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
         path, *_ = listed = sorted(Path(folder).glob("*.parquet"))
+        matched = match_parts(ranges, folder, staging) if "verified" in how else None
         if how == "gone":
             monkeypatch.setattr(staging, "files", lambda folder: listed)
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:-10])
-        return match_parts(ranges, folder, staging)
+        return matched or match_parts(ranges, folder, staging)
 
     with monkeypatch.context() as spoilt:
         spoilt.setattr(landing, "match_parts", spoil)
         said = world.land()
     assert sorted(outcomes(said)) == [Outcome.FAILED, Outcome.LANDED]
+    if "verified" in how:
+        (failed,) = (each for each in said if each.outcome is Outcome.FAILED)
+        assert "is not a Parquet file" in failed.violations[0]
     world.land()
     assert_all_is_shown_once(world)
 
@@ -588,14 +546,8 @@ def test_a_redo_that_was_overtaken_says_what_stands_now(world: SmallWorld) -> No
     """[R-25] Another replaces the range while it is read again: the verdict has the newest revision's facts."""
     world.land()
     world.kafka.compact(100)
-    other: list[Lake] = []
-
-    def overtake(step: str, **_: object) -> None:
-        if step == "verify" and not other:
-            other.append(world.open(Writer()))
-            world.land("replace", other[0])
-
-    verdicts = world.land("redo", on_step=overtake)
+    overtake = partial(world.land, "replace", world.open(Writer()))
+    verdicts = world.land("redo", on_step=stop_at("verify", overtake))
     newest = world.open(Writer()).read_manifests(TOPIC)
     assert all(verdict.manifest == newest[verdict.offsets] for verdict in verdicts)
     assert set(outcomes(verdicts)) == {Outcome.UNCHANGED}

@@ -27,15 +27,15 @@ from tests.properties.test_raw_table_laws import History, histories
 from tests.support.strategies import EPOCH_MS
 
 TARGETS = st.integers(1, 200_000)
+STAGED = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
 
 
 def compacted(group: RawGroup, number: int = 0) -> Commit:
     """Return the commit that a compaction of a group makes."""
-    offsets = [int(file.stats["minValues"]["offset"]) for file in group.files if file.rows]
-    ends = [int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows]
-    staged = StagedFile(
-        "staging/x", max(1, group.bytes // 2 - FOOTER_BYTES), "0" * 64, group.rows, min(offsets), max(ends), EPOCH_MS, EPOCH_MS
-    )
+    first = min(int(file.stats["minValues"]["offset"]) for file in group.files if file.rows)
+    last = max(int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows)
+    size = max(1, group.bytes // 2 - FOOTER_BYTES)
+    staged = replace(STAGED, bytes=size, rows=group.rows, min_offset=first, max_offset=last)
     name = compacted_name(group.offsets, f"id-{number}")
     file = compacted_file(name, group.offsets, staged, group.revisions, EPOCH_MS, group.weight_bytes)
     return Commit([file], {each.path: EPOCH_MS for each in group.files}, is_compaction=True)
@@ -56,12 +56,7 @@ def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, t
     coverage, taken = history.coverage, set[OffsetRange]()
     for group in find_groups(coverage, history.table, target_bytes, every=every):
         event("a group")
-        inside = [
-            offsets
-            for offsets in coverage.states()
-            if (offsets.generation, offsets.partition) == (group.offsets.generation, group.offsets.partition)
-            and group.offsets.start <= offsets.start < group.offsets.end
-        ]
+        inside = [o for o in coverage.states() if o.place == group.offsets.place and o.start in group.offsets]
         assert {coverage.states()[offsets] for offsets in inside} == {State.LANDED}
         assert sum(map(len, inside)) == len(group.offsets)
         assert {each.start: coverage.manifests[each].revision for each in inside} == group.revisions
@@ -113,7 +108,7 @@ def test_a_range_that_is_replaced_after_it_was_compacted_is_cut_out(
     file = data.draw(st.sampled_from(groups))
     within = offsets_of(file)
     ranges = [each for each in history.manifests if within.start <= each.start and each.end <= within.end]
-    ranges = [each for each in ranges if (each.generation, each.partition) == (within.generation, within.partition)]
+    ranges = [each for each in ranges if each.place == within.place]
     offsets = data.draw(st.sampled_from(sorted(ranges)))
     history.manifests[offsets] = replace(history.manifests[offsets], revision=history.manifests[offsets].revision + 1)
     due = find_due_by_files(history.coverage, table)
@@ -123,7 +118,7 @@ def test_a_range_that_is_replaced_after_it_was_compacted_is_cut_out(
 
 def test_a_compaction_that_changes_the_number_of_rows_is_not_committed() -> None:
     """[R-61] Whatever else went wrong before."""
-    staged = StagedFile("staging/x", 10, "0" * 64, 3, 0, 9, EPOCH_MS, EPOCH_MS)
+    staged = replace(STAGED, rows=3)
     one, two = (compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), staged, {}, 1) for n in (0, 10))
     table = apply(Commit([one]), Snapshot())
     check(Commit([two], {one.path: 1}, is_compaction=True), table, "t")
@@ -134,8 +129,7 @@ def test_a_compaction_that_changes_the_number_of_rows_is_not_committed() -> None
 
 def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
     """[R-61] Too many rows, too few, in another order, elsewhere, or other ones: each is named."""
-    staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
-    files = [compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), staged, {}, 1) for n in (0, 10)]
+    files = [compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), STAGED, {}, 1) for n in (0, 10)]
     group = RawGroup(files, "0-0-20", OffsetRange(0, 0, 0, 20), {0: 0, 10: 0})
     assert verify_compacted("t", group, 10, [(0, 5), (10, 15)], None) == []
     for rows, runs, difference, said in (
@@ -150,7 +144,6 @@ def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
 
 def test_names_and_tags_read_back() -> None:
     """[R-61] A compacted file says which revision it has of each range; where nothing is said, the first."""
-    staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
-    file = compacted_file("c.parquet", OffsetRange(1, 2, 0, 30), staged, {0: 0, 10: 2, 20: 0}, 1)
+    file = compacted_file("c.parquet", OffsetRange(1, 2, 0, 30), STAGED, {0: 0, 10: 2, 20: 0}, 1)
     found = [revision_in(file, OffsetRange(1, 2, start, start + 10)) for start in (0, 10, 20)]
     assert found == [0, 2, 0] and offsets_of(file) == OffsetRange(1, 2, 0, 30)

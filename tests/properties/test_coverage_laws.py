@@ -19,13 +19,7 @@ from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Landing, logs, provenance, staged_file
-
-
-def manifest_of(offsets: OffsetRange, *, is_empty: bool = False) -> Manifest:
-    every = range(offsets.start, offsets.end)
-    holes = (Interval(offsets.start, offsets.end, Cause.COMPACTED),) if is_empty else ()
-    return Manifest(TOPIC, offsets, staged_file(offsets, () if is_empty else every), holes, provenance(offsets))
+from tests.support.strategies import EPOCH_MS, TOPIC, Landing, covered, landed, logs, provenance
 
 
 @dataclass(frozen=True)
@@ -49,14 +43,14 @@ def without(found: Mapping[OffsetRange, object], gone: OffsetRange) -> dict[Offs
 def lakes(draw: st.DrawFn) -> Lake:
     """Draws a log of which each partition is landed without a gap up to a drawn number of ranges; some are empty."""
     log = draw(logs())
-    landed: dict[OffsetRange, Manifest] = {}
-    places = sorted({(o.generation, o.partition) for o in log.ranges})
+    found: list[Manifest] = []
+    places = sorted({o.place for o in log.ranges})
     for place in places:
-        ranges = [o for o in log.ranges if (o.generation, o.partition) == place]
-        for offsets in ranges[: draw(st.integers(0, len(ranges)))]:
-            landed[offsets] = manifest_of(offsets, is_empty=draw(st.integers(0, 3)) == 0)
-    published = {offsets: manifest.file.bytes for offsets, manifest in landed.items() if manifest.file}
-    return Lake(log, landed, published)
+        ranges = [o for o in log.ranges if o.place == place]
+        some = ranges[: draw(st.integers(0, len(ranges)))]
+        found += [landed(offsets, None if draw(st.integers(0, 3)) else ()) for offsets in some]
+    coverage = covered(log, found)
+    return Lake(log, {**coverage.manifests}, {**coverage.published})
 
 
 def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
@@ -86,7 +80,7 @@ def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link
     assert len(states) == len(lake.log.links)
     ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(lake.log))
     for offsets in states:
-        place = (offsets.generation, offsets.partition)
+        place = offsets.place
         assert offsets.start == ends[place]
         ends[place] = offsets.end
     log_state = lake.log.state
@@ -124,14 +118,14 @@ def test_landed_means_manifest_and_file(lake: Lake) -> None:
 @given(logs(), st.data())
 def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
     """[R-36] All before it is landed, lost or skipped; at it a pending range begins, or the head is reached."""
-    landed = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
-    coverage = Coverage(log, {offsets: manifest_of(offsets, is_empty=True) for offsets in landed}, {})
+    some = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
+    coverage = covered(log, (landed(offsets, ()) for offsets in some))
     states, log_state = coverage.states(), log.state
     for generation in range(log_state.generation + 1):
         frontier = coverage.frontier(generation)
         assert set(frontier) == {o.partition for o in states if o.generation == generation}
         for partition, at in frontier.items():
-            here = [o for o in states if (o.generation, o.partition) == (generation, partition)]
+            here = [o for o in states if o.place == (generation, partition)]
             assert all(states[o] is not State.PENDING for o in here if o.end <= at)
             behind = [o for o in here if o.end > at]
             assert [o.start for o in behind[:1]] == [at][: len(behind)]
@@ -148,17 +142,18 @@ def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
     assert completeness_violations(lake.coverage) == []
 
 
+def inner_of(lake: Lake) -> list[OffsetRange]:
+    """Are the landed ranges of the open generation, not left out since, behind which another one is landed."""
+    last = {o.place: o for o in lake.manifests}.values()
+    generation = lake.log.state.generation
+    return [o for o in lake.manifests if o not in last and o.generation == generation and o not in lake.log.skipped]
+
+
 @given(lakes(), st.data())
 def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
     """[R-37] But for a range without rows that is the last landed one, or was skipped since: it is only planned again."""
-    open_generation = lake.log.state.generation
-    last = {(o.generation, o.partition): o for o in lake.manifests}
-    seen = [
-        offsets
-        for offsets, manifest in lake.manifests.items()
-        if manifest.file
-        or (offsets.generation == open_generation and offsets not in last.values() and offsets not in lake.log.skipped)
-    ]
+    inner = inner_of(lake)
+    seen = [offsets for offsets, manifest in lake.manifests.items() if manifest.file or offsets in inner]
     assume(seen)
     gone = data.draw(st.sampled_from(seen))
     assert "gap" in violation_of(gone, replace(lake.coverage, manifests=without(lake.manifests, gone)))  # type: ignore[arg-type]
@@ -181,7 +176,7 @@ def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject
     offset = getattr(right, end) + by
     assume(offset >= 0 and (len(right) > 1 or (end, by) not in {("start", 1), ("end", -1)}))
     wrong = replace(right, **{end: offset})
-    manifests = {**without(lake.manifests, right), wrong: manifest_of(wrong)}
+    manifests = {**without(lake.manifests, right), wrong: landed(wrong)}
     published = {**without(lake.published, right), wrong: 1}
     for coverage in (
         replace(lake.coverage, manifests=manifests),  # type: ignore[arg-type]
@@ -195,11 +190,7 @@ def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject
 @given(lakes(), st.data())
 def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) -> None:
     """[R-37] Manifest and file deleted together leave a planned range with later ones landed."""
-    last = {(o.generation, o.partition): o for o in lake.manifests}
-    open_generation = lake.log.state.generation
-    inner = [
-        o for o in lake.manifests if o not in last.values() and o.generation == open_generation and o not in lake.log.skipped
-    ]
+    inner = inner_of(lake)
     assume(inner)
     gone = data.draw(st.sampled_from(inner))
     left = Coverage(lake.log, without(lake.manifests, gone), without(lake.published, gone))  # type: ignore[arg-type]
@@ -222,10 +213,7 @@ def test_what_a_recreated_topic_took_with_it_is_lost_and_not_a_gap() -> None:
     marks = {0: Watermarks(0, 20)}
     first = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, marks, links, {0: Head(20, 0)})
     second = PlanStep(1, TOPIC, 1, "id-1", EPOCH_MS, {}, {0: Watermarks(0, 0)}, (), {0: Head(0, 0)}, "", ("id-0",))
-    landed = manifest_of(ranges[1])
-    assert landed.file is not None
-    manifests = {ranges[1]: landed}
-    still_open = Coverage(PlanLog(TOPIC, (first,)), manifests, {ranges[1]: landed.file.bytes})
+    still_open = covered(PlanLog(TOPIC, (first,)), [landed(ranges[1])])
     closed = replace(still_open, log=PlanLog(TOPIC, (first, second)))
     assert len(tiling_violations(still_open)) == 1
     assert tiling_violations(closed) == []

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from pipeline_defs.core.log.manifest import Provenance, StagedFile
+from pipeline_defs.core.log.manifest import StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
 from pipeline_defs.core.tables.calendar import LAST as LAST_NUMBER
 from pipeline_defs.core.tables.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
 from pipeline_defs.core.tables.decoded_table import EVENT_TIME, with_events
 from pipeline_defs.core.tables.decoding import Decoding
-from tests.support.strategies import TOPIC
+from tests.support.strategies import TOPIC, provenance
 
 AT = EventTime("value.at")
 RANGES = [OffsetRange(0, partition, at, at + 9) for partition in (0, 1) for at in (0, 9, 18)]
@@ -29,8 +29,7 @@ COUNTS = st.dictionaries(DAYS, st.integers(1, 3), max_size=3)
 def decoded(offsets: OffsetRange, counts: dict[str, int], digest: str, event_time: EventTime = AT) -> Decoding:
     rows = sum(counts.values())
     file = StagedFile("", 1, digest, rows, offsets.start, offsets.start, 0, offsets.start) if rows else None
-    provenance = Provenance("a", "r", "c", "w", 0, None, 0, 0.0)
-    return Decoding(TOPIC, offsets, "", "", "", file, None, provenance, event_days=counts, event_time=event_time.text)
+    return Decoding(TOPIC, offsets, "", "", "", file, None, provenance(offsets), event_days=counts, event_time=event_time.text)
 
 
 def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, DayFacts]:

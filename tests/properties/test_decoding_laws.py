@@ -46,19 +46,7 @@ from pipeline_defs.core.tables.decoding import (
     verify_decoding,
 )
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
-
-Runs = list[tuple[int, int]]
-
-
-def as_runs(offsets: list[int]) -> Runs:
-    """Are sorted offsets as contiguous half-open runs."""
-    runs: Runs = []
-    for offset in offsets:
-        if runs and runs[-1][1] == offset:
-            runs[-1] = (runs[-1][0], offset + 1)
-        else:
-            runs.append((offset, offset + 1))
-    return runs
+from tests.support.strategies import runs_of
 
 
 def file_of(rows: int, sha256: str = "a" * 64) -> StagedFile:
@@ -82,7 +70,7 @@ def test_every_split_of_the_landed_rows_is_right_and_every_other_is_not(rows: li
     offsets = OffsetRange(0, 0, 0, 100)
 
     def check(decoded: list[int], dead: list[int]) -> list[str]:
-        return verify_decoding("t", offsets, as_runs(landed), as_runs(decoded), as_runs(dead))
+        return verify_decoding("t", offsets, runs_of(landed), runs_of(decoded), runs_of(dead))
 
     assert check(good, bad) == []
     assert check([*good, 99], bad), "a row that was never landed"

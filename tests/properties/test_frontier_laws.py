@@ -33,7 +33,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.raw_table import find_due, find_due_by_files
 from pipeline_defs.landing.planner import reopen
-from tests.support.strategies import TOPIC, World, provenance, runs_of, skip_of, staged_file
+from tests.support.strategies import TOPIC, World, provenance, runs_of, skip_in, staged_file
 
 LONG_MS = 10**12  # so that what was reopened stays open
 SEEDS = [random.randrange(10**9) for _ in range(int(os.environ["HUNT"]))] if "HUNT" in os.environ else range(12)
@@ -99,8 +99,7 @@ class History:
         coverage = self.lake.recent(TOPIC)
         log_state = coverage.log.state
         state = self.world.observe(log_state)
-        marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-        skip = skip_of(marks, state.topic_id, log_state.generation, self.draw.randrange(101), coverage.pending())
+        skip = skip_in(state, log_state, self.draw.randrange(101), coverage.pending())
         if state.topic_id != log_state.topic_id:
             return
         step = plan_skip(log_state, state, self.policy, self.world.now_ms, skip, planner="test")
@@ -247,9 +246,7 @@ def test_an_old_offset_is_found_among_steps_that_carry_few_heads() -> None:
         for offsets in history.draw.sample(old, min(len(old), 30)):
             at = history.draw.randrange(offsets.start, offsets.end)
             assert offsets in Lake(lake.store.root).around(TOPIC, offsets.partition, at, offsets.generation).log.ranges
-        ends = {
-            place: max(o.end for o in whole.log.ranges if o.place == place) for place in {o.place for o in whole.log.ranges}
-        }
-        for (generation, partition), end in ends.items():
+        for generation, partition in {o.place for o in whole.log.ranges}:
+            end = max(o.end for o in whole.log.ranges if o.place == (generation, partition))
             found = Lake(lake.store.root).around(TOPIC, partition, end, generation).log.ranges
             assert not any(o.place == (generation, partition) and end in o for o in found)

@@ -134,18 +134,6 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
     assert log_state.generation == cut_below_head
 
 
-def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:
-    """And only by that, which `doctor` says."""
-    world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
-    world.grow(0, 10)
-    log_state = open_log(world, policy)
-    world.recreate(1, 10)
-    assert plan(log_state, world.observe(log_state), policy, world.now_ms) is None
-    world.recreate(1, 9)
-    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
-    assert step.ranges == (OffsetRange(1, 0, 0, 9),)
-
-
 def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
     """[R-9] Else an upgraded broker's topic could be recreated unnoticed for ever."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
@@ -171,7 +159,7 @@ def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
 
 @given(scripts())
 def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(script: Script) -> None:
-    """[R-9] Generations grow by one, and a partition that disappears from sight keeps its head."""
+    """[R-9] Without ids, only for that end; generations grow by one; a partition that disappears from sight keeps its head."""
     for tick in script.play():
         heads = tick.before.heads
         ids = {tick.before.topic_id, tick.state.topic_id}

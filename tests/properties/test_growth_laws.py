@@ -35,7 +35,7 @@ def test_all_records_of_a_range_are_of_one_epoch(script: Script) -> None:
         growths = next(step.growths for step in reversed(log.steps) if step.generation == offsets.generation)
         epochs = {sum(growth.get(offsets.partition, 0) <= at for growth in growths) for at in range(offsets.start, offsets.end)}
         assert epochs == {log.epoch_of(offsets)}
-        place = (offsets.generation, offsets.partition)
+        place = offsets.place
         assert log.epoch_of(offsets) >= last.get(place, 0)
         last[place] = log.epoch_of(offsets)
 

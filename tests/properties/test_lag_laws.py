@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +21,8 @@ from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
+from tests.support import strategies
+from tests.support.strategies import EPOCH_MS, logs
 
 COUNTS = st.integers(0, 10**9)
 
@@ -75,9 +74,8 @@ def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) ->
 
 def landed(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
     """Is a range of so many rows that a run took `seconds` to land."""
-    offsets = OffsetRange(0, 0, 0, rows)
-    said = replace(provenance(offsets), landed_at_ms=EPOCH_MS - int(seconds_ago * 1000), seconds=seconds)
-    return Manifest(TOPIC, offsets, staged_file(offsets, range(rows)), (), said)
+    at_ms = EPOCH_MS - int(seconds_ago * 1000)
+    return strategies.landed(OffsetRange(0, 0, 0, rows), landed_at_ms=at_ms, seconds=seconds)
 
 
 @pytest.mark.parametrize(

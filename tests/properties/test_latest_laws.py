@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.core.log.manifest import Provenance, StagedFile
+from pipeline_defs.core.log.manifest import StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_table import find_groups, read_contents, replace_ranges
@@ -20,7 +20,7 @@ from pipeline_defs.core.tables.decoding import Decoding
 from pipeline_defs.core.tables.delta import Snapshot, apply
 from pipeline_defs.core.tables.latest import Latest, Placed, compare, find_fresh, place_ranges, stretches_of
 from tests.properties.test_decoding_laws import Documents, compacted, rest
-from tests.support.strategies import TOPIC
+from tests.support.strategies import TOPIC, provenance
 
 Rows = Mapping[int, tuple[int, int | None, int]]
 """Of each offset its key, its value (none: a tombstone) and its timestamp."""
@@ -36,8 +36,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(RANGES), ROWS, st.booleans()), max_si
 def decoding_of(offsets: OffsetRange, rows: Rows, revision: int) -> Decoding:
     newest = max((at_ms for _, _, at_ms in rows.values()), default=None)
     file = StagedFile("", 1, f"{revision}", len(rows), offsets.start, offsets.end - 1, newest, newest) if rows else None
-    provenance = Provenance("a", "r", "c", "w", 0, None, 0, 0.0)
-    return Decoding(TOPIC, offsets, "", "", "", file, None, provenance, revision)
+    return Decoding(TOPIC, offsets, "", "", "", file, None, provenance(offsets), revision)
 
 
 def epoch_of(offsets: OffsetRange) -> int:
@@ -87,7 +86,7 @@ def update(
 
 def _lies_in(place: Place, stretch: OffsetRange) -> bool:
     generation, _, _, partition, at = place
-    return (generation, partition) == (stretch.generation, stretch.partition) and stretch.start <= at < stretch.end
+    return (generation, partition) == stretch.place and stretch.start <= at < stretch.end
 
 
 @given(STEPS)

@@ -11,11 +11,10 @@ from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.losses import find_losses, read_from, unrecorded_losses
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
-from tests.support.strategies import TOPIC, logs, provenance, staged_file
+from tests.support.strategies import TOPIC, covered, landed, logs
 
 RANGES = st.builds(lambda start, size: OffsetRange(0, 0, start, start + size), st.integers(0, 50), st.integers(1, 50))
 
@@ -31,21 +30,21 @@ def test_what_is_read_and_what_is_lost_are_the_range(offsets: OffsetRange, earli
     assert all(start >= earliest for start, _ in rest)
 
 
-def landed(log: PlanLog, chance: st.DataObject) -> Coverage:
+def land_some(log: PlanLog, chance: st.DataObject) -> Coverage:
     """Lands some of the ranges, some of them with a lost beginning."""
-    manifests = {}
+    manifests = []
     for offsets in log.ranges:
         if chance.draw(st.booleans()):
             reading = read_from(offsets, chance.draw(st.integers(offsets.start, offsets.end)))
             rows = range(reading.rest.start, reading.rest.end) if reading.rest else ()
-            manifests[offsets] = Manifest(TOPIC, offsets, staged_file(offsets, rows), reading.lost, provenance(offsets))
-    return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+            manifests.append(replace(landed(offsets, rows), holes=reading.lost))
+    return covered(log, manifests)
 
 
 @given(logs(), st.data())
 def test_every_offset_is_accounted_for_once(log: PlanLog, chance: st.DataObject) -> None:
     """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
-    coverage = landed(log, chance)
+    coverage = land_some(log, chance)
     pieces = [loss.offsets for loss in find_losses(coverage)]
     for offsets, state in coverage.states().items():
         if state in {State.PENDING, State.SKIPPED}:
@@ -57,14 +56,14 @@ def test_every_offset_is_accounted_for_once(log: PlanLog, chance: st.DataObject)
                 pieces.append(OffsetRange(offsets.generation, offsets.partition, start, offsets.end))
     whole = sorted(link.offsets for link in log.links)
     assert sum(map(len, pieces)) == sum(map(len, whole))
-    for place in {(o.generation, o.partition) for o in whole}:
-        mine = [[(o.start, o.end) for o in found if (o.generation, o.partition) == place] for found in (pieces, whole)]
+    for place in {o.place for o in whole}:
+        mine = [[(o.start, o.end) for o in found if o.place == place] for found in (pieces, whole)]
         assert merge_intervals(mine[0]) == merge_intervals(mine[1])
 
 
 @given(logs(), st.data())
 def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog, chance: st.DataObject) -> None:
-    coverage = landed(log, chance)
+    coverage = land_some(log, chance)
     marks = {
         partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
         for partition, head in log.state.heads.items()

@@ -26,10 +26,7 @@ def test_a_key_reads_back_as_its_range(offsets: OffsetRange) -> None:
 @example("0-0-1-g01")
 @example("00-0-1")
 def test_a_text_is_refused_or_is_exactly_the_key_of_its_range(text: str) -> None:
-    """One range, one key: Dagster lets people type any text, and a second spelling would be a second partition.
-
-    [R-11]
-    """
+    """[R-11] One range, one key: Dagster lets people type any text, and a second spelling would be a second partition."""
     try:
         offsets = parse_key(text)
     except BadKey:

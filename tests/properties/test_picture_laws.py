@@ -16,31 +16,22 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
 from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, LinkLook, Picture, draw_picture
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.losses import all_losses, find_losses
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.map.page import page
 from pipeline_defs.orchestration.map.words import bar, summary
 from tests.properties.test_progress_laws import two_ranges
-from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
-
-
-def landed(offsets: OffsetRange, missing: int = 0) -> Manifest:
-    """Is a landed range that has no row for its first offsets."""
-    holes = (Interval(offsets.start, offsets.start + missing, Cause.COMPACTED),) if missing else ()
-    rows = range(offsets.start + missing, offsets.end)
-    return Manifest(TOPIC, offsets, staged_file(offsets, rows), holes, provenance(offsets))
+from tests.support.strategies import EPOCH_MS, TOPIC, covered, landed, logs
 
 
 @st.composite
 def coverages(draw: st.DrawFn) -> Coverage:
     log: PlanLog = draw(logs())
     some = draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
-    manifests = {offsets: landed(offsets, draw(st.integers(0, len(offsets)))) for offsets in some}
-    return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+    return covered(log, [landed(o, range(draw(st.integers(o.start, o.end)), o.end)) for o in some])
 
 
 def ranges_of(picture: Picture) -> dict[OffsetRange, LinkLook]:

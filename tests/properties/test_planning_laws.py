@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -12,27 +11,9 @@ from hypothesis import strategies as st
 from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Kind, Script, World, decide, log_of, open_log, planned, scripts
+from tests.support.strategies import EPOCH_MS, TOPIC, Kind, Script, World, decide, open_log, planned, scripts
 
-# ---- 1: the links tile
-
-
-@given(scripts())
-def test_links_tile_through_growth_retention_new_partitions_recreation_and_truncation(script: Script) -> None:
-    """[R-2] Per generation and Kafka partition each link starts where the last one ended."""
-    ticks = script.play()
-    ends: dict[tuple[int, int], int] = defaultdict(int)
-    for tick in ticks:
-        if tick.after.generation > tick.before.generation and tick.after.topic_id == tick.before.topic_id:
-            for partition, seen in tick.state.partitions.items():  # truncated: the log goes on where it begins
-                ends[tick.after.generation, partition] = seen.watermarks.earliest
-        for link in tick.step.links if tick.step else ():
-            place = (link.offsets.generation, link.offsets.partition)
-            assert link.offsets.start == ends[place]
-            ends[place] = link.offsets.end
-        for partition, head in tick.after.heads.items():
-            assert head.offset == ends[tick.after.generation, partition]
-    assert log_of(ticks).state == ticks[-1].after
+# ---- 1: steps; that their links tile is a law of coverage (test_coverage_laws.py)
 
 
 @given(scripts())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -12,29 +11,18 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, World, decide, logs, provenance, staged_file
+from tests.support.strategies import EPOCH_MS, TOPIC, World, covered, decide, landed, logs
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
 
 
-def land(log: PlanLog, ranges: Sequence[OffsetRange], landed_at_ms: int = EPOCH_MS) -> Coverage:
+def land(log: PlanLog, ranges: Iterable[OffsetRange], landed_at_ms: int = EPOCH_MS) -> Coverage:
     """Lands some ranges of a log, every row of them, at one moment."""
-    manifests = {
-        offsets: Manifest(
-            TOPIC,
-            offsets,
-            staged_file(offsets, range(offsets.start, offsets.end)),
-            (),
-            replace(provenance(offsets), landed_at_ms=landed_at_ms),
-        )
-        for offsets in ranges
-    }
-    return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+    return covered(log, [landed(offsets, landed_at_ms=landed_at_ms) for offsets in ranges])
 
 
 def two_ranges() -> PlanLog:
@@ -64,8 +52,8 @@ def test_a_partition_is_named_exactly_when_it_has_waited_for_too_long(
     expected = []
     for partition in sorted({offsets.partition for offsets in coverage.pending()}):
         first = next(offsets for offsets in coverage.pending() if offsets.partition == partition)
-        landed = any(o.partition == partition and o.generation == log.generation for o in coverage.manifests)
-        since_ms = newest_ms + landed_ms if landed else log.ranges[first].planned_at_ms
+        has_landed = any(o.place == (log.generation, partition) for o in coverage.manifests)
+        since_ms = newest_ms + landed_ms if has_landed else log.ranges[first].planned_at_ms
         if now_ms - since_ms > PATIENCE_MS:
             expected.append(Silence(partition, first.start, first, since_ms))
     assert find_silences(coverage, {}, 10**6, now_ms) == expected, "a planned range has nothing to wait for"

@@ -25,8 +25,8 @@ from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from tests.properties.test_coverage_laws import Lake, lakes, manifest_of
-from tests.support.strategies import EPOCH_MS, TOPIC
+from tests.properties.test_coverage_laws import Lake, lakes
+from tests.support.strategies import EPOCH_MS, TOPIC, covered, landed
 
 
 def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
@@ -72,12 +72,8 @@ def test_offsets_are_the_ranges_that_hold_one_of_them(lake: Lake, data: st.DataO
 def test_offsets_outside_of_the_plan_log_are_refused_by_name(lake: Lake) -> None:
     landable = in_state(lake.coverage, State.LANDED, State.PENDING)
     assume(landable)
-    last = max(o for o in lake.log.ranges if (o.generation, o.partition) == (landable[0].generation, landable[0].partition))
-    end = max(
-        link.offsets.end
-        for link in lake.log.links
-        if (link.offsets.generation, link.offsets.partition) == (last.generation, last.partition)
-    )
+    last = max(o for o in lake.log.ranges if o.place == landable[0].place)
+    end = max(link.offsets.end for link in lake.log.links if link.offsets.place == last.place)
     beyond = replace(last, end=end + 5)
     with pytest.raises(Refused, match=rf"\[{end}, {end + 5}\) of .*; it holds \["):
         choose_offsets(lake.coverage, [beyond])
@@ -134,21 +130,16 @@ class Day:
         links = tuple(Link(LinkKind.RANGE, offsets) for offsets in self.ranges)
         end = len(self.times)
         step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, end)}, links, {0: Head(end, EPOCH_MS)})
-        manifests = {
-            offsets: self._manifest(offsets, self.earliest[at])
-            for offsets, at in zip(self.ranges, self.landed_at, strict=True)
-            if at <= moment
-        }
-        return Coverage(PlanLog(TOPIC, (step,)), manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+        pairs = zip(self.ranges, self.landed_at, strict=True)
+        manifests = [self._manifest(offsets, self.earliest[at]) for offsets, at in pairs if at <= moment]
+        return covered(PlanLog(TOPIC, (step,)), manifests)
 
     def _manifest(self, offsets: OffsetRange, earliest: int) -> Manifest:
         there = range(max(offsets.start, earliest), offsets.end)
-        if not there:
-            return manifest_of(offsets, is_empty=True)
         found = [EPOCH_MS + self.times[offset] for offset in there]
-        manifest = manifest_of(offsets)
-        assert manifest.file is not None
-        return replace(manifest, file=replace(manifest.file, min_timestamp_ms=min(found), max_timestamp_ms=max(found)))
+        manifest = landed(offsets, there)
+        file = manifest.file and replace(manifest.file, min_timestamp_ms=min(found), max_timestamp_ms=max(found))
+        return replace(manifest, file=file)
 
     def first(self, moment: int, start_ms: int) -> int:
         """Is what the broker answers: of what it still has the first record of that time or later."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,24 +12,10 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.log.losses import find_losses, find_skips, unrecorded_losses
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, SkipAhead, TopicState, plan_skip
-from pipeline_defs.core.offsets import OffsetRange
-from tests.properties.test_coverage_laws import manifest_of
-from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, log_of, logs, scripts, skip_of
-
-
-def skip_to(state: TopicState, log_state: LogState, percent: int, pending: Iterable[OffsetRange] = ()) -> SkipAhead:
-    marks = {p: seen.watermarks for p, seen in state.partitions.items()}
-    return skip_of(marks, state.topic_id, log_state.generation, percent, pending)
-
-
-def landed(log: PlanLog, data: st.DataObject) -> dict[OffsetRange, Manifest]:
-    """Draw which ranges are landed; of a file that is not there nothing is needed."""
-    ranges = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
-    return {offsets: manifest_of(offsets, is_empty=True) for offsets in ranges}
+from pipeline_defs.core.log.planning import Policy, plan_skip
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, covered, decide, landed, log_of, logs, scripts, skip_in
 
 
 @given(scripts(), st.integers(0, 100), st.data())
@@ -38,9 +23,10 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(script: Script, p
     """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
     ticks = script.play()
     log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1
-    before = Coverage(log, landed(log, data), {})
+    ranges = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
+    before = covered(log, (landed(offsets, ()) for offsets in ranges))
     policy = Policy(records_per_range=data.draw(st.integers(1, 12)))
-    skip = skip_to(state, log.state, percent, before.pending())
+    skip = skip_in(state, log.state, percent, before.pending())
     step = plan_skip(log.state, state, policy, now_ms, skip)
     marks = {p: seen.watermarks for p, seen in state.partitions.items()}
     waiting = [o for o in before.pending() if o.generation == log.generation and o.start >= marks[o.partition].earliest]
@@ -94,7 +80,7 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     world.grow(0, 10)
     policy = Policy(records_per_range=4)
     log_state = decide(LogState(), world.observe(LogState()), policy, EPOCH_MS).after(LogState())
-    skip = skip_to(world.observe(log_state), log_state, 100)
+    skip = skip_in(world.observe(log_state), log_state, 100)
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):
         plan_skip(log_state, world.observe(log_state), policy, EPOCH_MS, skip)
@@ -110,7 +96,7 @@ def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
     step = planned(world, 4, policy)
     state = world.observe(step.after(LogState()))
     skipping = plan_skip(
-        step.after(LogState()), state, policy, EPOCH_MS, skip_to(state, step.after(LogState()), 100, step.ranges)
+        step.after(LogState()), state, policy, EPOCH_MS, skip_in(state, step.after(LogState()), 100, step.ranges)
     )
     assert skipping is not None
     log = PlanLog(TOPIC, (step, skipping))

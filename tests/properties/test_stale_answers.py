@@ -32,20 +32,8 @@ def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[str, ...
     return LogState(1, generation, f"id-{generation}", {0: Head(offset, EPOCH_MS, epoch)}, former_ids)
 
 
-def test_an_open_transaction_behind_the_head_never_opens_a_generation() -> None:
-    """[R-9] A topic planned `read_uncommitted` and then `read_committed`: its log is as long as it was.
-
-    The reader sees less of it until the transaction ends; nothing is planned twice, and nothing is lost.
-    """
-    log_state = planned_to(20)
-    for end in range(21):
-        assert plan(log_state, shown(end, high=20), CUT_NOW, EPOCH_MS, through_end=True) is None
-    more = decide(log_state, shown(25, high=25), CUT_NOW, EPOCH_MS, through_end=True)
-    assert (more.generation, [(o.start, o.end) for o in more.ranges]) == (0, [(20, 25)])
-
-
 def test_a_log_that_is_shorter_than_what_was_planned_still_opens_a_generation() -> None:
-    """The control: an open transaction hides nothing of a log that was cut off."""
+    """The control of open transactions, which open none: they hide nothing of a log that was cut off."""
     step = decide(planned_to(20), shown(5, high=19), CUT_NOW, EPOCH_MS)
     assert (step.generation, step.topic_id, step.former_ids) == (1, "id-0", ())
 

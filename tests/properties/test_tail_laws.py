@@ -27,10 +27,7 @@ NEVER = 10**9  # seconds
 
 @given(scripts())
 def test_ranges_end_on_the_grid_but_for_a_tail_that_is_due(script: Script) -> None:
-    """A shorter range ends at the end offset, and its partition's first record has waited for `max_age`.
-
-    [R-5]
-    """
+    """[R-5] A shorter range ends at the end offset, and its partition's first record has waited for `max_age`."""
     grid, max_age_ms = script.policy.records_per_range, script.policy.max_age_seconds * 1000
     assert isinstance(grid, int)
     for tick in script.play():

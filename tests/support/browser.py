@@ -122,7 +122,6 @@ def load_until(page: Page, url: str, words: str) -> None:
 
 
 def read_version(executable: Path) -> str:
-    """Asks a browser for its version."""
     with tempfile.TemporaryDirectory() as profile:
         command: Sequence[str] = [str(executable), f"--user-data-dir={profile}", "--version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

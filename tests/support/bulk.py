@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import sqlite3
-import time
+import timeit
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from statistics import median
@@ -91,9 +91,4 @@ def _write_events(world: World, ranges: list[OffsetRange]) -> None:
 def measure(act: Callable[[], object]) -> float:
     """Is the median of some times in seconds, after one that warms up."""
     act()
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - began)
-    return median(times)
+    return median(timeit.repeat(act, number=1, repeat=REPEATS))

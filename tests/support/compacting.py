@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, cast
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict
-from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.compaction import compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
 from tests.support.arrow_files import ArrowFiles
-from tests.support.strategies import EPOCH_MS
+from tests.support.fake_log import fake_tools
 
 
 def compact_decoded(
     lake: Lake, topic: str, target_bytes: int = 2**30, *, every: bool = True, on_step: StepWatcher = no_step
 ) -> list[CompactionVerdict]:
     """Compact a decoded table, by default to one file of rows and one of dead letters."""
-    nothing = cast("Any", None)
-    tools = Tools(lake, nothing, nothing, cast("Any", ArrowFiles()), "group", lambda: EPOCH_MS, on_step=on_step)
+    tools = fake_tools(lake, None, None, files=ArrowFiles(), on_step=on_step)
     attempt = Attempt(f"compact-{uuid.uuid4().hex[:6]}", "run", "test")
     return list(compact_table(DecodedTable(topic, Decodings(lake)), attempt, tools, target_bytes, every=every))

@@ -36,12 +36,10 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that it has printed."""
         return "".join(f"{line}\n" for line in self.lines)
 
     @property
     def url(self) -> str:
-        """The address that it prints."""
         found = _URL.search(self.text)
         assert found is not None, self.text
         return found[0]
@@ -55,7 +53,6 @@ class Terminal:
             time.sleep(0.1)
 
     def wait_for(self, words: str) -> None:
-        """Wait for a line with the words."""
         self.wait_until(lambda: words in self.text)
 
     def end(self, number: signal.Signals) -> int:
@@ -97,7 +94,6 @@ def terminal(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> It
 
 
 def run_ids(url: str) -> set[str]:
-    """Return the runs that a Dagster UI shows."""
     return {run["runId"] for run in _ask(url, RUNS)["runsOrError"]["results"]}
 
 
@@ -108,7 +104,6 @@ def asset_keys(url: str) -> list[list[str]]:
 
 
 def is_answering(url: str) -> bool:
-    """Return whether anybody is at an address."""
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=5):  # noqa: S310
             return True

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import stamina
 import yaml
@@ -53,7 +52,7 @@ class Desk:
         self._await("dagster_webserver", lambda: socket.create_connection(("127.0.0.1", self.port), 1).close())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._processes.close()
 
     def start_daemon(self) -> None:

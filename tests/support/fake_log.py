@@ -254,7 +254,6 @@ class FakeSpark:
         self._lost: list[Callable[[], None]] = []  # what servers that were lost have still to write
 
     def kafka_of(self, topic: str) -> FakeKafka:
-        """Is where a topic is."""
         return self._kafka
 
     def open(self) -> None:
@@ -297,7 +296,6 @@ class FakeSpark:
 
 
 def kafka_with(records: int, value: str = "v") -> FakeKafka:
-    """Return a topic of one Kafka partition with some records."""
     kafka = FakeKafka(1)
     kafka.now.partitions[0].append([SpanKind.DATA] * records, value, EPOCH_MS)
     return kafka

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,14 +34,42 @@ class FakeRegistry:
     asked: list[str]
 
     def put(self, schema_id: int, text: Any, kind: str = "AVRO", *, references: Any = (), **more: Any) -> None:
-        """Have a schema under an id."""
         answer = {"schema": text, "schemaType": kind, "references": references, **more}
         self.answers[f"/schemas/ids/{schema_id}"] = Answer(answer)
 
     def put_version(self, subject: str, version: int | str, schema_id: int, text: Any, kind: str = "AVRO", **more: Any) -> None:
-        """Have a version of a subject."""
         answer = {"subject": subject, "id": schema_id, "version": version, "schema": text, "schemaType": kind, **more}
         self.answers[f"/subjects/{subject}/versions/{version}"] = Answer(answer)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers, and tells nobody."""
+
+    def answer(self, status: int, body: bytes, kind: str = JSON, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(BrokenPipeError, ConnectionResetError):  # who asked has heard enough
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[Answering], context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve on a port of loopback, which is given, while the context is open."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -49,29 +78,13 @@ def fake_registry() -> Iterator[FakeRegistry]:
     answers: dict[str, Answer] = {}
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             asked.append(path)
             answer = answers.get(path, answers.get("*", Answer(NOT_THERE, 404)))
             body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.kind)
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(BrokenPipeError, ConnectionResetError):  # who asked has heard enough
-                self.wfile.write(body)
+            self.answer(answer.status, body, answer.kind, answer.headers)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield FakeRegistry(f"http://127.0.0.1:{server.server_port}", answers, asked)
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as port:
+        yield FakeRegistry(f"http://127.0.0.1:{port}", answers, asked)

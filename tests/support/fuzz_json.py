@@ -85,7 +85,6 @@ def draw_value(dice: random.Random, shape: Shape, wild: float) -> Any:
 
 
 def draw_body(dice: random.Random, value: Any) -> bytes:
-    """Draw a spelling of a value."""
     text = json.dumps(value, ensure_ascii=dice.random() < 0.5, indent=dice.choice([None, None, 1]))
     return (dice.choice(["", " ", "\r\n\t"]) + text + dice.choice(["", " "])).encode()
 

@@ -34,10 +34,10 @@ from pipeline_defs.adapters.store.disk import Disk
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.system import locks
-from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Verdict
-from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.coverage import Coverage, completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.planning import Policy
@@ -46,6 +46,7 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt, Tools
+from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.standing import landed_files
 from pipeline_defs.landing.sweeping import sweep_orphans
@@ -53,6 +54,8 @@ from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.redecoding import Killed as Dead
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60
@@ -60,10 +63,6 @@ CHANGES = {"put", "copy", "delete", "link", "rename"}  # calls after which a glo
 WRITES = {"put", "link", "rename", "copy"}  # calls whose answer can be lost; a lost answer of reading is asked for again
 FILLING = {*WRITES, "write", "upload"}
 FAULTS = ["dies", "loses the answer", "has a full disk"]
-
-
-class Dead(BaseException):
-    """Ends a writer: nothing in it catches this, as nothing catches SIGKILL."""
 
 
 @dataclass
@@ -162,16 +161,12 @@ class Watched:
 
 
 class WatchedFolder(Watched, DiskStore):
-    """A lake on a disk."""
-
     def __init__(self, root: str, writer: Writer) -> None:
         super().__init__(root)
         self.writer, self.disk = writer, WatchedDisk(self.folder, writer)
 
 
 class WatchedBucket(Watched, RemoteStore):
-    """A lake in a bucket in memory."""
-
     def __init__(self, root: str, writer: Writer, bucket: MemoryStore) -> None:
         super().__init__(root)
         self.writer, self._objects = writer, bucket
@@ -202,23 +197,21 @@ class SmallWorld:
         plan_all(self.lake, self.kafka, self.policy)
 
     def append(self, records: int) -> None:
-        """Have records arrive."""
         self.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
 
     def grow(self, records: int) -> None:
-        """Have records arrive, and planned."""
         self.append(records)
         self.plan()
 
+    def lose_a_row(self, offset: int) -> None:
+        """Have Kafka compact a record away, so that what it has of a range is another revision."""
+        self.kafka.now.is_compacted = True
+        self.kafka.now.partitions[0].compacted.add(offset)
+
     def die(self, at: str, mode: str = "land", **how: Any) -> None:
-        """Have an attempt die at the first passing of a step, and another process go on."""
-
-        def die(step: str, **_: object) -> None:
-            if step == at:
-                raise Dead
-
+        """Have an attempt die at a step, and another process go on."""
         with pytest.raises(Dead):
-            self.land(mode, on_step=die, **how)
+            self.land(mode, on_step=stop_at(at), **how)
         self.lake = self.open(Writer())
 
     def land(
@@ -271,6 +264,10 @@ class SmallWorld:
         """Sweep staging as `offsetlake sweep --older-than 0 --apply` does, at a time when all in it is old."""
         sweep_orphans(lake or self.lake, 2**53, 0)
 
+    def drop_staging(self) -> None:
+        for name in self.lake.store.entries("staging"):
+            self.lake.store.delete_folder(f"staging/{name}")
+
     @property
     def coverage(self) -> Coverage:
         return self.lake.coverage(TOPIC)
@@ -282,37 +279,30 @@ class SmallWorld:
 
     def shown(self) -> Counter[int]:
         """Return how often a plain glob shows each offset."""
-        rows: Counter[int] = Counter()
-        for data in self.files().values():
-            rows.update(_offsets(data))
-        return rows
+        return Counter(offset for data in self.files().values() for offset in _offsets(pa.BufferReader(data)))
 
     def landed(self) -> Counter[int]:
         """Return how often the landed files have each offset, without what attempts of `at_least_once` left beside them."""
-        rows: Counter[int] = Counter()
-        for manifest in self.coverage.manifests.values():
-            if manifest.file is not None:
-                rows.update(_offsets(self.files()[published_path(manifest)]))
-        return rows
+        files = self.files()
+        landed = [files[published_path(each)] for each in self.coverage.manifests.values() if each.file is not None]
+        return Counter(offset for data in landed for offset in _offsets(pa.BufferReader(data)))
 
     def standing(self) -> Counter[int]:
         """Return how often the rows of landed ranges are found, wherever they stand now: in `data/` or in the raw table."""
-        lake, rows = self.open(Writer()), Counter[int]()
+        lake = self.open(Writer())
         coverage = lake.coverage(TOPIC)
         with_rows = [each for each in coverage.manifests.values() if each.rows and coverage.is_landed(each.offsets)]
         with landed_files(with_rows, lake) as files:
-            for each in files.values():
-                rows.update(pq.read_table(each.path, columns=["offset"]).column("offset").to_pylist())
-        return rows
+            return Counter(offset for each in files.values() for offset in _offsets(each.path))
 
-    def in_table(self) -> Counter[int]:
-        """Return how often the raw table has each offset, from what its log names alone."""
+    def in_table(self, log: DeltaLog | None = None) -> Counter[int]:
+        """Return how often the raw table, or that of a log, has each offset, from what its log names alone."""
         rows: Counter[int] = Counter()
-        table = raw_table_log(TOPIC, self.open(Writer()).store).read()
-        for path, file in table.files.items():
-            data = self.lake.store.get(f"tables/raw/{TOPIC}/{path}")
+        log = log or raw_table_log(TOPIC, self.open(Writer()).store)
+        for path, file in log.read().files.items():
+            data = self.lake.store.get(f"{log.folder}/{path}")
             assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
-            offsets = _offsets(data)
+            offsets = _offsets(pa.BufferReader(data))
             assert len(offsets) == file.rows
             rows.update(offsets)
         return rows
@@ -323,8 +313,15 @@ class SmallWorld:
         return set(log.rows(0, log.marks.end))
 
 
-def _offsets(data: bytes) -> list[int]:
-    found: list[int] = pq.read_table(pa.BufferReader(data), columns=["offset"]).column("offset").to_pylist()
+def assert_all_is_in_order(lake: Lake) -> None:
+    """Nothing is pending, the audit finds nothing missing, doubled or changed."""
+    coverage = lake.coverage(TOPIC)
+    assert coverage.pending() == [] and completeness_violations(coverage) == [] and tiling_violations(coverage) == []
+    assert check_published(TOPIC, lake).violations == ()
+
+
+def _offsets(source: Any) -> list[int]:
+    found: list[int] = pq.read_table(source, columns=["offset"]).column("offset").to_pylist()
     return found
 
 

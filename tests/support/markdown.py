@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from pipeline_defs.settings import PROJECT
@@ -37,7 +38,6 @@ def documents() -> list[Path]:
 
 
 def read_blocks(text: str) -> Iterator[Block]:
-    """Reads the fenced blocks of a document in order."""
     for found in _FENCE.finditer(text):
         before = text[: found.start()]
         named = _FILE_BEFORE.search(before)
@@ -45,7 +45,6 @@ def read_blocks(text: str) -> Iterator[Block]:
 
 
 def without_blocks(text: str) -> str:
-    """Is the prose of a document."""
     return _FENCE.sub("", text)
 
 
@@ -71,9 +70,5 @@ def is_shown(shown: str, printed: str) -> bool:
 def read_table(text: str, header: str) -> list[tuple[str, ...]]:
     """Reads the rows of the table below a header line, without backticks."""
     below = text[text.index(header) :].splitlines()[2:]
-    rows = []
-    for line in below:
-        if not line.startswith("|"):
-            break
-        rows.append(tuple(cell.strip().replace("`", "") for cell in line.strip("|").split("|")))
-    return rows
+    lines = takewhile(lambda line: line.startswith("|"), below)
+    return [tuple(cell.strip().replace("`", "") for cell in line.strip("|").split("|")) for line in lines]

@@ -8,5 +8,4 @@ from pipeline_defs.adapters.telemetry.prometheus import Metric
 
 
 def samples_of(metrics: Iterable[Metric]) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-    """Return the samples of each metric."""
     return {each.name: {tuple(sample.labels.values()): sample.value for sample in each.samples} for each in metrics}

@@ -55,7 +55,6 @@ def decode(
 
 
 def decoding_session(engine: Engine) -> SparkSession:
-    """Return a session as decoding has one."""
     return engine.session(DECODE_CONF)
 
 

@@ -37,7 +37,6 @@ def find_winners(inputs: Inputs, config: Latest, folder: Path) -> list[Row]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read all rows of a small file."""
     rows: list[Row] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
     return rows
 
@@ -84,4 +83,4 @@ def _hashable(key: Any) -> Any:
 
 def _lies_in(row: Row, ranges: Iterable[OffsetRange]) -> bool:
     place = row["generation"], row["partition"]
-    return any((each.generation, each.partition) == place and each.start <= row["offset"] < each.end for each in ranges)
+    return any(each.place == place and each.start <= row["offset"] < each.end for each in ranges)

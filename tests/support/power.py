@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import dagster as dg
 import stamina
@@ -47,7 +46,7 @@ class Power:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cut()
 
     def start(self) -> None:
@@ -68,7 +67,6 @@ class Power:
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether the daemon has ended by itself."""
         return self._daemon.poll() is not None
 
     def processes(self) -> set[int]:

@@ -35,7 +35,6 @@ def ask(world: World, *others: Topic) -> dg.SensorExecutionData:
 
 
 def is_asked(world: World, *others: Topic) -> bool:
-    """Evaluate the sensor; return whether it asks for a run."""
     return bool(ask(world, *others).run_requests)
 
 

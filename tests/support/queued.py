@@ -11,7 +11,6 @@ from dagster._core.test_utils import create_run_for_test
 
 
 def queue_run(instance: dg.DagsterInstance, job_name: str = "land", **facts: Any) -> DagsterRun:
-    """Create a run and queue it."""
     location = GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1, location_name="offsetlake")
     origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), job_name)
     run = cast("DagsterRun", create_run_for_test(instance, job_name=job_name, remote_job_origin=origin, **facts))

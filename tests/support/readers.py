@@ -57,7 +57,6 @@ def count_in(source: str, table: str) -> str:
 
 
 def count_files(lake: Lake, files: Sequence[str], table: str) -> tuple[int, int, int]:
-    """Count the rows of files by DuckDB."""
     with connect(lake) as connection:
         sql = count_in(f"read_parquet({list(files)}, union_by_name = true)", table)
         (found,) = connection.execute(sql).fetchall()
@@ -179,7 +178,6 @@ def reading(
 
 
 def main(kind: str, tables: str, root: str, topic: str, folder: str) -> None:
-    """Read until told to stop."""
     readers = [READERS[each](Lake(root), topic) for each in kind.split("+")]
     with (Path(folder) / f"{kind}.jsonl").open("a") as file:
         while not (Path(folder) / STOP).exists():

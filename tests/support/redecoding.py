@@ -19,16 +19,18 @@ from deltalake import DeltaTable
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.log.holes import Cause, Interval
-from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict, Decoding
 from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.staging import stage_empty
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.tables.decoded_staging import DecodeTools
@@ -39,6 +41,7 @@ from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
 Watch = Callable[..., None]
+Pair = tuple[bytes | None, dict[str, Any] | None]  # a key and a value
 
 
 class Killed(BaseException):
@@ -65,19 +68,17 @@ class ArrowDecoder:
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
         folder.mkdir(parents=True)
-        kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
-        more = [("more", pa.string())] if "more" in self.schema else []
         for at, path in enumerate(files):
-            raw = pq.read_table(path)
-            numbers = self.read(raw)
-            rows = raw.filter(pa.array([(number is not None) == is_good for number in numbers]))
+            raw = pq.ParquetFile(path).read(use_threads=False)
+            pairs = self.read(raw)
+            rows = raw.filter(pa.array([(pair is not None) == is_good for pair in pairs]))
             if not rows.num_rows:
                 continue
             nothing = pa.array([None] * rows.num_rows, pa.int32())
             if is_good:
-                found = [{"id": each} | dict.fromkeys(dict(more), "x") for each in numbers if each is not None]
-                values = pa.array(found, pa.struct([("id", kind), *more]))
-                rows = rows.select([*TAKEN_OVER, "key"]).append_column("value", values)
+                keys, values = zip(*filter(None, pairs), strict=True)
+                rows = rows.select(TAKEN_OVER).append_column("key", pa.array(keys, pa.binary()))
+                rows = rows.append_column("value", pa.array(values, pa.struct(self.fields)))
             else:
                 rows = rows.select([*TAKEN_OVER, "key", "value"]).rename_columns({"key": "raw_key", "value": "raw_value"})
                 for name in ("side", "error_class", "error"):
@@ -85,8 +86,18 @@ class ArrowDecoder:
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
             pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression=self.compression)
 
-    def read(self, raw: pa.Table) -> list[float | None]:
-        """Read the number of each row; none is a dead letter."""
+    @property
+    def fields(self) -> dict[str, pa.DataType]:
+        kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
+        return {"id": kind} | ({"more": pa.string()} if "more" in self.schema else {})
+
+    def read(self, raw: pa.Table) -> list[Pair | None]:
+        """Read key and value of each row; none is a dead letter."""
+        more = {"more": "x"} if "more" in self.schema else {}
+        pairs = zip(raw["key"].to_pylist(), self.numbers(raw), strict=True)
+        return [None if number is None else (key, {"id": number, **more}) for key, number in pairs]
+
+    def numbers(self, raw: pa.Table) -> list[float | None]:
         return [self._read(text) for text in raw["value"].to_pylist()]
 
     def _read(self, text: bytes) -> float | None:
@@ -100,7 +111,7 @@ class OffsetDecoder(ArrowDecoder):
 
     is_mended: bool = False
 
-    def read(self, raw: pa.Table) -> list[float | None]:
+    def numbers(self, raw: pa.Table) -> list[float | None]:
         return [offset if self.is_mended or not offset % 2 else None for offset in raw["offset"].to_pylist()]
 
 
@@ -116,31 +127,7 @@ class LandedTopic:
         return Lake(str(self.root))
 
     def land(self, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
-        attempt, lake = f"l{revision}", self.lake
-        path = self.root / "staging" / attempt / f"{offsets.key}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
-        rows = [
-            raw_row((TOPIC, offsets.generation, offsets.partition, offsets.start + n), at, value)
-            for n, value in enumerate(values)
-        ]
-        columns = zip(*rows, strict=True) if rows else [()] * len(RAW_SCHEMA)
-        arrays = [pa.array(column, each) for column, each in zip(columns, RAW_SCHEMA.types, strict=True)]
-        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
-        found = path.relative_to(self.root).as_posix()
-        if values:
-            part = parquet.read_part(path)
-            assert part is not None
-            file = parquet.staged_file(part, found)
-        else:  # a later revision that has lost all
-            start, size = offsets.start, path.stat().st_size
-            file = StagedFile(found, size, parquet.digest(path), 0, start, start, None, None)
-        gone = offsets.start + len(values)
-        holes = (Interval(gone, offsets.end, Cause.COMPACTED),) if gone < offsets.end else ()
-        manifest = Manifest(TOPIC, offsets, file, holes, provenance(offsets, attempt), revision)
-        assert lake.commit_manifest(manifest) == manifest
-        assert lake.publish(manifest) == manifest
-        return manifest
+        return land_rows(self.lake, offsets, values, revision)
 
     def decode(
         self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
@@ -175,11 +162,9 @@ class LandedTopic:
         return DeltaTable(f"{self.root}/{TREE}/{TOPIC}")
 
     def path(self, offsets: OffsetRange) -> Path:
-        """Is where the decoded rows of a range lie."""
         return self.root / Decodings(self.lake).read_ranges(TOPIC).path_of(offsets)
 
     def values(self, offsets: OffsetRange) -> list[int]:
-        """Are the decoded values of a range, in order."""
         return [value["id"] for value in pq.ParquetFile(self.path(offsets)).read()["value"].to_pylist()]
 
     def unnamed(self) -> list[str]:
@@ -187,6 +172,31 @@ class LandedTopic:
         named = {Path(each).name for each in table_files(self.lake, TOPIC)}
         named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
         return [each.name for each in (self.root / TREE / TOPIC).glob("_dead=*/*.parquet") if each.name not in named]
+
+
+def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
+    """Lands the first offsets of a range, with these values, as a revision; without any, as one that has lost all."""
+    attempt, at = Attempt(f"land{revision}-{offsets.key}", "run", "test"), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    before = Lake(lake.store.root).read_manifests(TOPIC).get(offsets)
+    gone = offsets.start + len(values)
+    rows = [raw_row((TOPIC, *offsets.place, n), at, value) for n, value in enumerate(values, offsets.start)]
+    if rows:
+        staged = f"staging/{attempt.id}/part.parquet"
+        path = Path(lake.store.root) / staged
+        path.parent.mkdir(parents=True)
+        arrays = [pa.array(column, each) for column, each in zip(zip(*rows, strict=True), RAW_SCHEMA.types, strict=True)]
+        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
+        canonicalize(path)
+        part = parquet.read_part(path)
+        assert part is not None
+        file, schema = parquet.staged_file(part, staged), part.schema
+    else:
+        file, schema = stage_empty(offsets.key, offsets, attempt, lake), before.schema if before else {}
+    holes = (Interval(gone, offsets.end, Cause.COMPACTED),) if gone < offsets.end else ()
+    who, drop = provenance(offsets, attempt.id), before.drop if before else None
+    manifest = Manifest(TOPIC, offsets, file, holes, who, revision, schema=schema, drop=drop)
+    assert lake.commit_manifest(manifest) == manifest and lake.publish(manifest) == manifest
+    return manifest
 
 
 def decode_by(
@@ -206,15 +216,20 @@ def decode_by(
     return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
 
 
+def decode_due(decoder: ArrowDecoder, lake: Lake) -> None:
+    if due := Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC)):
+        decode_by(decoder, lake, due, Budget(99, 1.0))
+
+
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:
     """Watches for a step: kills the attempt there, or does something else meanwhile, the first time."""
     done: list[str] = []
 
     def watch(name: str, **_: object) -> None:
         if name == step and not done:
-            done.append(name)
             if then is None:
                 raise Killed
+            done.append(name)
             then()
 
     return watch

@@ -9,17 +9,16 @@ import ssl
 import subprocess
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import find_java
+from tests.support.fake_registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
 START_SECONDS = 120
@@ -29,8 +28,6 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
 class RunningRegistry:
-    """Is the registry while it runs."""
-
     def __init__(self, url: str) -> None:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
@@ -77,36 +74,19 @@ def guarded(registry: RunningRegistry, user: str, certificate: Path) -> Iterator
     expected = f"Basic {base64.b64encode(user.encode()).decode()}"
     behind = urlsplit(registry.url)
 
-    class Door(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Door(Answering):
+        def do_GET(self) -> None:  # noqa: N802 (as http.server names it)
             if self.headers.get("Authorization") != expected:
-                return self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+                return self.answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
             with closing(HTTPConnection(behind.netloc, timeout=30)) as inner:
                 inner.request("GET", self.path)
                 answer = inner.getresponse()
-                return self._answer(answer.status, answer.read())
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
+                return self.answer(answer.status, answer.read())
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"https://127.0.0.1:{server.server_port}{behind.path}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Door, context) as port:
+        yield f"https://127.0.0.1:{port}{behind.path}"
 
 
 def _read_port(process: subprocess.Popen[bytes], log: Path) -> int:

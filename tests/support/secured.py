@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import javaproperties
 from cryptography import x509
@@ -91,7 +90,6 @@ class Authority:
         return self.sign(self.name, self.key, is_ca=True)
 
     def issue(self, name: str, hosts: Sequence[str] = (), password: str | None = None) -> tuple[str, str]:
-        """Is a private key and its certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         pem = key.private_bytes(*form).decode()
@@ -151,7 +149,7 @@ class Secured:
             assert admin.create_acls([*_allow_landing()])["failed"] == []
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         stop_broker(self.folder / "broker")
 
     def at(self, protocol: str) -> str:

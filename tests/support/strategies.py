@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.plan_step import LinkKind, LogState, PlanStep, Watermarks
@@ -66,7 +67,6 @@ def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def provenance(offsets: OffsetRange, attempt: str = "attempt-1") -> Provenance:
-    """Is some lineage."""
     return Provenance(attempt, "run-1", "0.1.0+abc", "spark 4.0.0 zstd-1", 0, "id-0", EPOCH_MS, 1.5)
 
 
@@ -76,6 +76,20 @@ def staged_file(offsets: OffsetRange, present: Sequence[int]) -> StagedFile | No
         return None
     path = f"staging/attempt-1/{offsets.stem}.parquet"
     return StagedFile(path, 100 + len(present), "ab" * 32, len(present), min(present), max(present), EPOCH_MS, None)
+
+
+def landed(offsets: OffsetRange, rows: Iterable[int] | None = None, **lineage: Any) -> Manifest:
+    """Is a landed range of which all offsets have rows, or these; compaction has taken the others."""
+    every = range(offsets.start, offsets.end)
+    present = [*(every if rows is None else rows)]
+    holes = tuple(Interval(*gone, Cause.COMPACTED) for gone in runs_of(sorted({*every} - {*present})))
+    return Manifest(TOPIC, offsets, staged_file(offsets, present), holes, replace(provenance(offsets), **lineage))
+
+
+def covered(log: PlanLog, manifests: Iterable[Manifest]) -> Coverage:
+    """Is the coverage of a log of which these ranges are landed, each file where it belongs."""
+    by_range = {each.offsets: each for each in manifests}
+    return Coverage(log, by_range, {o: each.file.bytes for o, each in by_range.items() if each.file})
 
 
 @dataclass(frozen=True)
@@ -224,9 +238,8 @@ class Script:
         for name, arguments in [("wait", (0,)), *self.actions]:
             before, state = log_state, world.observe(log_state)
             if name == "skip":
-                marks = {p: seen.watermarks for p, seen in state.partitions.items()}
                 planned = [offsets for tick in ticks if tick.step for offsets in tick.step.ranges]
-                skip = skip_of(marks, state.topic_id, log_state.generation, *arguments, planned)
+                skip = skip_in(state, log_state, *arguments, planned)
                 step = plan_skip(before, state, self.policy, world.now_ms, skip, planner="test")
             else:
                 getattr(world, name)(*arguments)
@@ -245,6 +258,11 @@ def skip_of(
     """Return a skip to so many percent of what the broker has of each Kafka partition."""
     to = {p: mark.earliest + (mark.end - mark.earliest) * percent // 100 for p, mark in marks.items()}
     return SkipAhead(to, "by somebody", generation, topic_id, (*pending,))
+
+
+def skip_in(state: TopicState, log_state: LogState, percent: int, pending: Iterable[OffsetRange] = ()) -> SkipAhead:
+    marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+    return skip_of(marks, state.topic_id, log_state.generation, percent, pending)
 
 
 _PARTITION, _PERCENT, _COUNT = st.integers(0, 3), st.integers(0, 100), st.integers(0, 30)
@@ -281,7 +299,6 @@ def scripts(draw: st.DrawFn, *, events: Sequence[st.SearchStrategy[Action]] = tu
 
 
 def log_of(ticks: Iterable[Tick]) -> PlanLog:
-    """Builds the plan log that the ticks have written."""
     return PlanLog(TOPIC, tuple(tick.step for tick in ticks if tick.step))
 
 
@@ -303,5 +320,4 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
 
 
 def open_log(world: World, policy: Policy) -> LogState:
-    """Plans a topic for the first time."""
     return decide(LogState(), world.observe(LogState()), policy, world.now_ms).after(LogState())

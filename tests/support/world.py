@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import dagster as dg
@@ -85,7 +84,7 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.edges.kafka(self.topic).close()
         if self._instance is not None:
             self._instance.dispose()
@@ -106,7 +105,6 @@ class World:
         return self._instance
 
     def lose_dagster(self) -> None:
-        """Loses Dagster's database, and whatever else was in its home."""
         self.instance.dispose()
         self._instance = None
         shutil.rmtree(self.settings.dagster_home)
@@ -115,7 +113,6 @@ class World:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
 
     def move_lake(self, url: str) -> None:
-        """Goes on with another lake, at a URL."""
         self.settings = dataclasses.replace(self.settings, lake=url)
         self.edges = Edges(self.settings)
 
@@ -135,7 +132,6 @@ class World:
             self.send_numbered(count, partition)
 
     def delete_topic(self) -> None:
-        """Deletes the topic, as an operator would; what was sent so far stays known."""
         self.operations.delete_topic(self.name)
 
     def recreate_topic(self, partitions: int = 1) -> None:
@@ -150,7 +146,6 @@ class World:
         return self.operations.producer(**config)
 
     def begin_transaction(self, name: str = "tx", **config: Any) -> KafkaProducer:
-        """Opens a producer with an open transaction."""
         producer = self.producer(transactional_id=f"{self.name}-{name}", **config)
         producer.init_transactions()
         producer.begin_transaction()
@@ -179,14 +174,12 @@ class World:
         return places
 
     def send_numbered(self, count: int, partition: int = 0) -> list[tuple[int, int]]:
-        """Produces `count` small records to one Kafka partition."""
         return self.send({"partition": partition, "key": b"k%d" % n, "value": b"v%d" % n} for n in range(count))
 
     def delete_records(self, partition: int, before: int) -> None:
         self.operations.delete_records(self.name, partition, before)
 
     def alter_topic(self, **configs: str) -> None:
-        """Changes the topic's configuration, as an operator would."""
         self.operations.alter_topic(self.name, _dotted(configs))
 
     def wait_for_earliest(self, partition: int, offset: int) -> None:
@@ -248,7 +241,6 @@ class World:
         return self.coverage.pending()
 
     def tools(self, on_step: StepWatcher = no_step) -> Tools:
-
         return self.edges.tools(self.topic, self.edges.pyspark(), on_step)
 
     def land(
@@ -268,14 +260,12 @@ class World:
         self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
     ) -> list[DecodeVerdict]:
         """Runs the decoding protocol in this process, of what is landed and due, without Dagster."""
-
         assert self.topic.decode is not None
         due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
-        pyspark = self.edges.pyspark()
-        tools = self.edges.decode_tools(self.topic.decode, pyspark, on_step)
+        tools = self.edges.decode_tools(self.topic.decode, self.edges.pyspark(), on_step)
         return list(decode(self.name, due if keys is None else keys, attempt, tools))
 
     @property
