@@ -70,22 +70,6 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
 
 
-def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -> None:
-    """[R-9] Twice over; each generation is there, whole, and the ledger is empty."""
-    truth: list[Identity] = []
-    for generation in range(3):
-        if generation:
-            world.recreate_topic(2)
-        else:
-            world.create_topic(2)
-        world.send({"partition": n % 2, "value": b"%d of %d" % (n, generation)} for n in range(120))
-        world.plan_and_land()
-        truth += take_sent(world, generation)
-        assert identities(world) == truth
-    assert read_ledger(world.topic, world.edges) == []
-    world.assert_proven()
-
-
 def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_loss(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
