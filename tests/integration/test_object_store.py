@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from pathlib import Path
 
-import obstore
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.store.store import Answer
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.duck import Duck
@@ -22,7 +19,6 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
-from pipeline_defs.resources import Edges
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.latest import update
 from tests.support.decoded import DecodedTopic
@@ -56,10 +52,12 @@ def test_a_put_and_an_exchange_hold_only_for_what_was_there() -> None:
 
 @pytest.mark.usefixtures("bucket")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
-    """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging."""
+    """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging.
+
+    [R-58] Orphans are swept by the bucket's own times.
+    """
     world.fill(250, 60)
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
+    world.move_lake(f"s3://lake/{world.name}")
     world.plan()
     overtaken = []
 
@@ -88,40 +86,21 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert compacted == 3 and {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     for check in (check_tiling, check_published, check_table):
         assert check(world.name, world.edges.lake).violations == ()
-    assert not world.edges.lake.store.list("staging")
-
-
-@pytest.mark.usefixtures("bucket")
-def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
-    """[R-58] What nobody needs goes, by the bucket's own times; what a manifest needs stays until it is published."""
-    world.fill(100)
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
-    world.plan_and_land()
     store = world.edges.lake.store
-    (manifest,) = world.coverage.manifests.values()
-    assert manifest.file is not None
-    file = tmp_path / "staged.parquet"
-    file.write_bytes(store.get(published_path(manifest)) or b"")
-    for path in ("staging/dead/part.parquet", "staging/plan-dead", manifest.file.path):
-        store.upload(file, path)
-    obstore.delete(store.objects, published_path(manifest))  # as if it had not been published yet
-    later = world.edges.now_ms() + int((SWEEP_AFTER_SECONDS + 60) * 1000)
-    assert sweep_orphans(world.edges.lake, world.edges.now_ms()) == [], "the control: all of it is new"
-    assert [orphan.name for orphan in sweep_orphans(world.edges.lake, later)] == ["dead", "plan-dead"]
-    assert list(store.list("staging")) == [manifest.file.path]
-    (verdict,) = world.land()
-    assert verdict.outcome is Outcome.ROLLED_FORWARD
-    sweep_orphans(world.edges.lake, later)
     assert not store.list("staging")
-    assert store.get(published_path(manifest)) == file.read_bytes()
+
+    for path in ("staging/dead/part.parquet", "staging/plan-dead"):
+        store.put_new(path, b"x", "unused")
+    now_ms = world.edges.now_ms()
+    assert sweep_orphans(world.edges.lake, now_ms) == [], "the control: all of it is new"
+    swept = sweep_orphans(world.edges.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
+    assert [orphan.name for orphan in swept] == ["dead", "plan-dead"] and not store.list("staging")
 
 
 @pytest.mark.usefixtures("bucket")
 def test_latest_records_in_a_bucket(world: World) -> None:
     """[R-87] Tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
+    world.move_lake(f"s3://lake/{world.name}")
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())
     first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
     tools = world.edges.latest_tools()
