@@ -169,15 +169,11 @@ PARTITIONS, ROUNDS = 3, 8
 
 
 def abort_some(world: World) -> None:
-    """Has the log hold records that nobody may see, and the marker that says so."""
-    ends = {p: world.watermarks(p).end for p in range(PARTITIONS)}
-    producer = world.begin_transaction()
+    """Has the log hold records that nobody may see, and the markers that say so."""
+    ends = [world.watermarks(partition).end + 2 for partition in range(PARTITIONS)]
     for partition in range(PARTITIONS):
-        producer.send(world.name, partition=partition, value=b"aborted")
-    producer.flush()
-    producer.abort_transaction()
-    producer.close()
-    world.wait_until(lambda: all(world.watermarks(p).end == end + 2 for p, end in ends.items()))
+        world.send_aborted(partition=partition, value=b"aborted")
+    world.wait_until(lambda: [world.watermarks(partition).end for partition in range(PARTITIONS)] == ends)
 
 
 def plan_irregularly(world: World) -> list[OffsetRange]:

@@ -14,7 +14,7 @@ from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED
 from pipeline_defs.landing.auditing import check_completeness, check_tiling
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
-from tests.support.world import Row, World
+from tests.support.world import World
 
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
 
@@ -23,28 +23,19 @@ def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
     return {verdict.offsets.key: verdict for verdict in verdicts}
 
 
-def expire(world: World, count: int) -> None:
-    """Fills two Kafka partitions, plans them, and has retention delete the first `count` records of partition 0."""
-    world.create_topic(2, segment_ms="3600000")
-    old = world.edges.now_ms() - TWO_DAYS_MS
-    world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(count))
-    world.send_numbered(300 - count, 0)  # a new segment: its records are two days younger
-    world.send_numbered(100, 1)
-    world.plan()
-    world.alter_topic(retention_ms=str(TWO_DAYS_MS // 2))
-    world.wait_for_earliest(0, count)
-
-
-def still_there(world: World, first: int) -> list[Row]:
-    return sorted(row for (partition, offset), row in world.sent.items() if partition == 1 or offset >= first)
-
-
 def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_it(world: World) -> None:
     """[0, 150) expires before it is read: those ranges fail and say so, nothing is reset, the others land.
 
     After a person's word the rest is landed, and the equation holds with the lost offsets in it. [R-15] [R-41] [R-42]
     """
-    expire(world, 150)
+    world.create_topic(2, segment_ms="3600000")
+    old = world.edges.now_ms() - TWO_DAYS_MS
+    world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(150))
+    world.send_numbered(150, 0)  # a new segment: its records are two days younger
+    world.send_numbered(100, 1)
+    world.plan()
+    world.alter_topic(retention_ms=str(TWO_DAYS_MS // 2))
+    world.wait_for_earliest(0, 150)
     steps = world.coverage.log.steps
     verdicts = by_key(world.land())
     assert {key for key, v in verdicts.items() if v.outcome is Outcome.FAILED} == {"0-0-100", "0-100-200"}
@@ -68,7 +59,7 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
         accept_loss(world.topic, key, world.edges, "ada")
     verdicts = by_key(world.land())
     assert {v.outcome for v in verdicts.values()} == {Outcome.LANDED}
-    assert world.rows() == still_there(world, 150)
+    assert world.rows() == sorted(row for row in world.sent.values() if row[0] == 1 or row[1] >= 150)
     assert not world.pending
     manifests = {offsets.key: manifest for offsets, manifest in world.coverage.manifests.items()}
     assert manifests["0-0-100"].holes == (Interval(0, 100, Cause.LOST),)

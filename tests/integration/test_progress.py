@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -22,16 +20,6 @@ from tests.support.world import World
 
 MINUTE_MS = 60_000
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
-
-
-@contextmanager
-def obstacle(world: World) -> Iterator[None]:
-    """Has a file stand where the folder of the published files must be: staging and committing go on, publishing fails."""
-    folder = world.lake_folder / "data" / world.name / "g0"
-    folder.parent.mkdir(parents=True)
-    folder.write_text("in the way")
-    yield
-    folder.unlink()
 
 
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
@@ -59,37 +47,39 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
     world.fill(100)
     world.tick()
     real_now = world.edges.now_ms
-    with obstacle(world):
-        for number in range(3):
-            assert not told(world), "twice may be bad luck"
-            (run,) = world.try_launch()
-            assert not run.succeeded
-            assert f"{world.lake_folder}/data/{world.name}/g0" in run.reason, "the fault"
-            if number < 2:
-                assert "stalled" not in said(world)
-        first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
-        sentence = said(world)
-        (red,) = told(world)
-        assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
-        assert sentence.count("stalled: ") == 1
-        for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
-            assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
-            ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
-            since = {
-                f"since {time_text(ms)}, last in run {last.dagster_run.run_id[:8]}"
-                for ms in range(ended - 10_000, ended + 1, 500)
-            }
-            assert any(each in text for each in since)
-            assert f"{world.lake_folder}/data/{world.name}/g0" in text
-        world.tick()
-        assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
-        world.send_numbered(100)
-        world.tick()
-        for _ in range(3):
-            world.try_launch()
-        world.tick()
-        world.tick()
-        assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
+    in_the_way = world.lake_folder / "data" / world.name / "g0"  # staging and committing go on, publishing fails
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("in the way")
+    for number in range(3):
+        assert not told(world), "twice may be bad luck"
+        (run,) = world.try_launch()
+        assert not run.succeeded
+        assert str(in_the_way) in run.reason, "the fault"
+        if number < 2:
+            assert "stalled" not in said(world)
+    first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
+    sentence = said(world)
+    (red,) = told(world)
+    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
+    assert sentence.count("stalled: ") == 1
+    for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
+        assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
+        ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
+        since = {
+            f"since {time_text(ms)}, last in run {last.dagster_run.run_id[:8]}" for ms in range(ended - 10_000, ended + 1, 500)
+        }
+        assert any(each in text for each in since)
+        assert str(in_the_way) in text
+    world.tick()
+    assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
+    world.send_numbered(100)
+    world.tick()
+    for _ in range(3):
+        world.try_launch()
+    world.tick()
+    world.tick()
+    assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
+    in_the_way.unlink()
     world.later(60_000)
     assert world.tick().due, "stalled is still due"
     world.edges.now_ms = real_now

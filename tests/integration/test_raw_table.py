@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -370,22 +371,6 @@ def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWo
     assert len(world.shown()) == 9 and len(said) == 1 and "KeyError" in said[0] and "secret" not in said[0]
 
 
-@pytest.mark.parametrize("torn", ["checkpoint.parquet", "_last_checkpoint"])
-def test_a_checkpoint_that_a_power_cut_tore_is_passed_over(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, torn: str
-) -> None:
-    """[R-81] Delta-rs does not wait for the disk; the commits of a week are there as well."""
-    monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
-    grow(world)
-    log = raw_table_log(TOPIC, world.lake.store)
-    whole = log.read()
-    (path,) = (world.folder / log.folder / "_delta_log").glob(f"*{torn}")
-    path.write_bytes(path.read_bytes()[:-9])
-    assert log.read() == whole and log.read_head().version == whole.version == 1
-    grow(world)
-    assert world.in_table() == world.landed()
-
-
 def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
     """[R-81] The commits below that are gone after a week."""
     log = raw_table_log(TOPIC, world.lake.store)
@@ -522,15 +507,6 @@ def test_a_log_whose_tags_are_not_ours_is_a_broken_table(world: SmallWorld) -> N
             revision_in(replace(file, tags=tags), offsets_of(replace(file, tags=tags)))
 
 
-def test_a_checkpoint_that_cannot_be_written_says_why(world: SmallWorld) -> None:
-    """[R-81] Delta-rs tells of it from a process of its own."""
-    grow(world)
-    log = raw_table_log(TOPIC, world.lake.store)
-    (world.folder / log.folder / "_delta_log" / f"{0:020d}.json").write_text("{")
-    with pytest.raises(LakeUnavailable, match=r"cannot write a checkpoint of table .*/tables/raw/\S+: .*Json error"):
-        log.write_checkpoint()
-
-
 def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
     """[R-81] As one that is not there; nor does one at a checkpoint that is not there hide a version.
 
@@ -539,7 +515,7 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
     log = raw_table_log(TOPIC, world.lake.store)
     hint = world.folder / log.folder / "_delta_log/_last_checkpoint"
     nothing = ['{"version": 1e999}', '{"version": -1e999}', "[" * 100_000, '{"version": -7}', '{"version": 7, "size": 1}']
-    for text in nothing:
+    for text in (*nothing, '{"version": 0, "si'):
         hint.write_text(text)
         assert log.read().version == log.read_head().version == 0, text[:20]
     grow(world)
@@ -549,12 +525,13 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
 def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-81] What is landed is appended all the same."""
+    """[R-81] With the reason that delta-rs has in a process of its own; what is landed is appended all the same."""
     monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)
     said: list[str] = []
     grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "checkpoint_failed" else None)
-    assert len(said) == 1 and "cannot write a checkpoint of table" in said[0]
+    (reason,) = said
+    assert re.match(r"cannot write a checkpoint of table \S+/tables/raw/\S+: .*Is a directory", reason), reason
     assert world.in_table() == world.landed()
 
 
