@@ -55,8 +55,10 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     world.land(["1-0-51", "0-0-100"])
     world.delete_records(0, 120)
     world.wait_for_earliest(0, 120)
-    scrape, group = Scrape(world), f"offsetlake.{world.name}"
+    scrape, group, status = Scrape(world), f"offsetlake.{world.name}", world.status()
 
+    assert (status["lost_offsets"], status["not_accepted_offsets"]) == (20, 20)
+    assert "may be deleted in 0.0 minutes" in status["next_action"], "the rest may be saved: more urgent than what is lost"
     assert scrape("offsetlake_up") == 1
     assert scrape("kafka_topic_partitions") == 2
     assert scrape("kafka_topic_partition_current_offset", "0") == 150

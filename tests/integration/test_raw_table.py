@@ -127,15 +127,10 @@ WRITERS: dict[str, Callable[[DeltaTable], object]] = {
 }
 
 
-def decode_all(world: SmallWorld) -> None:
-    """Have a decoded table, of rows and dead letters."""
-    decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, Budget(9, 1.0))
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str) -> None:
     """[R-81] They would double rows, or delete files that no version names yet."""
-    decode_all(world)
+    decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, Budget(9, 1.0))  # rows and dead letters
     before = world.files()
     for kind in ("raw", "decoded"):
         folder = world.folder / f"tables/{kind}/{TOPIC}"
@@ -152,42 +147,42 @@ FOREIGN = """
 import sys
 from pyspark.sql import SparkSession
 
-*tables, forced = sys.argv[1:]
+refused, forced = sys.argv[1:]
 spark = (
     SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     .getOrCreate()
 )
-for refused in tables:
-    rows = spark.read.format("delta").load(refused)
-    print("rows", rows.count())
-    for name, write in {
-        "append": lambda: rows.write.format("delta").mode("append").save(refused),
-        "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
-        "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
-        "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
-    }.items():
-        try:
-            write()
-            print(name, "done")
-        except Exception as error:
-            said, why = str(error), "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE"
-            print(name, "refused" if why in said and "offsetlakeManaged" in said else said)
+rows = spark.read.format("delta").load(refused)
+print("rows", rows.count())
+for name, write in {
+    "append": lambda: rows.write.format("delta").mode("append").save(refused),
+    "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
+    "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
+    "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
+}.items():
+    try:
+        write()
+        print(name, "done")
+    except Exception as error:
+        said, why = str(error), "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE"
+        print(name, "refused" if why in said and "offsetlakeManaged" in said else said)
 spark.sql(f"VACUUM delta.`{forced}` RETAIN 0 HOURS").collect()
 print("rows", spark.read.format("delta").load(forced).count())
 """
 
 
 def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -> None:
-    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along."""
+    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along.
+
+    That decoded tables have the same mark is above; a Spark that starts and writes takes long.
+    """
     forced = SmallWorld(tmp_path / "forced", "disk", records=6, grid=3)
     forced.has_raw_table = True
     forced.land()
     let_anybody_write(forced)
-    decode_all(world)
-    kinds = ((world, "raw"), (world, "decoded"), (forced, "raw"))
-    tables = [str(each.folder / f"tables/{kind}/{TOPIC}") for each, kind in kinds]
+    tables = [str(each.folder / f"tables/raw/{TOPIC}") for each in (world, forced)]
     strays = [Path(table) / "linked-and-not-named-yet.parquet" for table in tables]
     for stray in strays:
         stray.write_bytes(b"")
@@ -198,9 +193,9 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False)
     writers = [f"{name} refused" for name in ("append", "delete", "optimize", "vacuum")]
     said = [line for line in done.stdout.splitlines() if not line.startswith("Deleted")]  # Spark's, of its vacuum
-    assert said == [*["rows 6", *writers] * 2, "rows 6"], done.stderr
+    assert said == ["rows 6", *writers, "rows 6"], done.stderr
     assert [each.files() for each in (world, forced)] == before
-    assert [stray.exists() for stray in strays] == [True, True, False], "the control: forced, it was a full vacuum"
+    assert [stray.exists() for stray in strays] == [True, False], "the control: forced, it was a full vacuum"
     assert table_of(world).version() == 0 and check_table(TOPIC, world.lake).violations == ()
     assert forced.in_table() == forced.landed() == dict.fromkeys(range(6), 1)
 
