@@ -146,23 +146,14 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
         )
         columns = {each["name"]: each["type"] for each in target["facets"]["schema"]["fields"]}
         assert columns["value"] == "struct<n: int64>" and columns["offset"] == "int64"
-    at = f"{tables}/decoded/{world.name}"
-    latest = DeltaTable(f"{tables}/latest/{world.name}")
+    landed = ("file", f"{world.lake_folder}/data/{world.name}", None)
+    at_decoded, at_latest = (
+        ("file", f"{tables}/{kind}/{world.name}", str(DeltaTable(f"{tables}/{kind}/{world.name}").version()))
+        for kind in ("decoded", "latest")
+    )
     assert shown == [
-        (
-            f"{world.topic.decode_job}.table",
-            ("file", f"{world.lake_folder}/data/{world.name}", None),
-            151,
-            ("file", at, str(DeltaTable(at).version())),
-            150,
-        ),
-        (
-            f"{world.topic.latest_job}.table",
-            ("file", at, str(DeltaTable(at).version())),
-            None,
-            ("file", f"{tables}/latest/{world.name}", str(latest.version())),
-            5,
-        ),
+        (f"{world.topic.decode_job}.table", landed, 151, at_decoded, 150),
+        (f"{world.topic.latest_job}.table", at_decoded, None, at_latest, 5),
     ]
     heard = len(receiver.events)
     decode_again = world.in_process.decode(due, redo=False)

@@ -45,6 +45,7 @@ class Scrape:
 
 
 def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
+    """A damaged topic beside it takes nothing away; of a broker that is down what the lake knows is left."""
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
     world.send([{"partition": 0, "value": b"x", "timestamp_ms": world.edges.now_ms() - HOUR_MS}] * 150)
     with world.begin_transaction() as producer:
@@ -55,8 +56,11 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     world.land(["1-0-51", "0-0-100"])
     world.delete_records(0, 120)
     world.wait_for_earliest(0, 120)
-    scrape, group, status = Scrape(world), f"offsetlake.{world.name}", world.status()
+    damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
+    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
+    scrape, group, status = Scrape(world, others=[damaged]), f"offsetlake.{world.name}", world.status()
 
+    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
     assert (status["lost_offsets"], status["not_accepted_offsets"]) == (20, 20)
     assert "may be deleted in 0.0 minutes" in status["next_action"], "the rest may be saved: more urgent than what is lost"
     assert scrape("offsetlake_up") == 1
@@ -74,6 +78,11 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     assert age is not None and 3600 <= age < 3720
     assert [scrape("offsetlake_time_to_loss_seconds", p) for p in "01"] == [0, math.inf]
     assert {family.removesuffix("_total") for family in HELP} == set(scrape.families), "every family is announced"
+
+    scrape = Scrape(world, Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1))
+    assert scrape("offsetlake_up") == 0 and scrape("offsetlake_topic_error", "broker_unavailable") == 1
+    assert scrape("kafka_topic_partitions") is None and scrape("offsetlake_landed_offset", "0") == 100
+    assert scrape("offsetlake_landed_records_total", "0") == 100
 
 
 def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World) -> None:
@@ -98,30 +107,6 @@ def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World
     later = world.edges.now_ms() + 2 * HOUR_MS
     world.edges.now_ms = lambda: later
     assert world.status()["latency_p95_seconds"] is None and Scrape(world)(histogram, "raw", "+Inf") == 160
-
-
-def test_what_is_broken_takes_only_its_part_away(world: World) -> None:
-    """Of a damaged topic nothing but its own; of a broker that is down what the lake knows is left.
-
-    The control is the other topic, of which all is there, the broker's part too, as in the scrape before.
-    """
-    world.fill(100)
-    world.plan_and_land()
-    assert Scrape(world)("kafka_topic_partitions") == 1
-    damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
-    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
-    scrape = Scrape(world, others=[damaged])
-    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
-    assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
-    assert scrape("offsetlake_landed_records_total", "0") == 100
-
-    away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
-    scrape = Scrape(world, away)
-    assert scrape("offsetlake_up") == 0
-    assert scrape("offsetlake_topic_error", "broker_unavailable") == 1
-    assert scrape("kafka_topic_partitions") is None
-    assert scrape("offsetlake_landed_offset", "0") == 100
-    assert scrape("offsetlake_landed_records_total", "0") == 100
 
 
 def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: World) -> None:

@@ -14,9 +14,8 @@ from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.losses import find_skips
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.landing.auditing import check_tiling
-from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip, preview_skip
+from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip
 from pipeline_defs.orchestration.assets.checks import lake_result
-from pipeline_defs.orchestration.runs.ledger import read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.orchestration.upkeep.retirement import find_retirable
@@ -46,23 +45,43 @@ def rows_from(world: World, first: int) -> list[Row]:
     return sorted(row for (_, offset), row in world.sent.items() if offset >= first)
 
 
-def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: World) -> None:
-    """[R-92] To the end: the preview writes nothing; the ledger names what was left out, and no loss."""
-    seen = preview_skip(behind.topic, find_skip(behind.topic, LATEST, "ada", behind.edges), behind.edges)
-    assert seen is not None and behind.coverage.log.state.seq == seen.seq, "nothing is written"
-    step = skip(behind, LATEST)
-    assert step is not None and [(s.offsets.start, s.offsets.end) for s in step.skips] == [(0, 350)]
+def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-92] By the command, which shows first, and writes nothing without --apply; it says how to land what it has left out.
+
+    Afterwards `losses` names what was left out, and no loss.
+    """
+    name = behind.name
+    monkeypatch.setattr(commands, "open_edges", lambda: behind.edges)
+    monkeypatch.setattr(commands, "find_topic", lambda name: behind.topic)
+    monkeypatch.setattr(commands, "find_topics", lambda name: ([behind.topic], ()))
+
+    def offsetlake(verb: str, *arguments: str) -> str:
+        ended = CliRunner().invoke(getattr(commands, verb), [name, *arguments])
+        assert ended.exit_code == 0, (ended.exception, ended.output)
+        return ended.stdout
+
+    steps = behind.coverage.log.steps
+    whole = {"partition": 0, "start": 0, "end": 350, "offsets": 350}
+    expected = {"topic": name, "to": "latest", "applied": False, "offsets": 350, "skips": [whole]}
+    assert json.loads(offsetlake("skip", "--to", "latest", "--json")) == expected
+    assert "would skip 350 offsets" in offsetlake("skip", "--to", "latest")
+    assert behind.coverage.log.steps == steps, "nothing is written"
+    assert "skipped 350 offsets" in offsetlake("skip", "--to", "latest", "--apply", "--by", "ada")
     assert behind.pending == []
     behind.send_numbered(40)
     behind.plan_and_land()
     assert behind.rows() == rows_from(behind, 350)
     steps = behind.coverage.log.steps
-    assert skip(behind, LATEST) is None and behind.coverage.log.steps == steps, "nothing waits before it"
+    assert f"nothing of {name} waits before latest" in offsetlake("skip", "--to", "latest", "--apply")
+    assert behind.coverage.log.steps == steps
     status = behind.status()
     assert (status["lag"], status["pending_ranges"], status["not_accepted_offsets"]) == (0, 0, 0)
-    assert read_ledger(behind.topic, behind.edges) == []
     (left_out,) = find_skips(behind.coverage)
-    assert left_out.text(behind.name) == f"{behind.name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
+    assert left_out.text(name) == f"{name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
+    (told,) = json.loads(offsetlake("losses", "--json"))
+    assert (told["kind"], told["offsets"], told["cause"]) == ("skipped", 350, "by ada: skip --to latest")
+    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in told["standing"]
+    assert "left out on purpose" in offsetlake("losses")
     behind.assert_proven()
 
 
@@ -146,29 +165,3 @@ def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: Wor
     assert not lake_result(behind.topic, "tiling", behind.edges).passed, "the control"
     behind.with_policy(order="newest_first")
     assert lake_result(behind.topic, "tiling", behind.edges).passed, "also before anything more is planned"
-
-
-def test_a_command_shows_it_first_and_says_how_to_land_what_it_has_left_out(
-    behind: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-92] Nothing is written without --apply; afterwards `losses` is green."""
-    name = behind.name
-    monkeypatch.setattr(commands, "open_edges", lambda: behind.edges)
-    monkeypatch.setattr(commands, "find_topic", lambda name: behind.topic)
-    monkeypatch.setattr(commands, "find_topics", lambda name: ([behind.topic], ()))
-
-    def offsetlake(verb: str, *arguments: str) -> str:
-        ended = CliRunner().invoke(getattr(commands, verb), [name, *arguments])
-        assert ended.exit_code == 0, (ended.exception, ended.output)
-        return ended.stdout
-
-    whole = {"partition": 0, "start": 0, "end": 350, "offsets": 350}
-    expected = {"topic": name, "to": "latest", "applied": False, "offsets": 350, "skips": [whole]}
-    assert json.loads(offsetlake("skip", "--to", "latest", "--json")) == expected
-    assert "would skip 350 offsets" in offsetlake("skip", "--to", "latest"), "nothing was written before"
-    assert "skipped 350 offsets" in offsetlake("skip", "--to", "latest", "--apply", "--by", "ada")
-    assert f"nothing of {name} waits before latest" in offsetlake("skip", "--to", "latest", "--apply")
-    (left_out,) = json.loads(offsetlake("losses", "--json"))
-    assert (left_out["kind"], left_out["offsets"], left_out["cause"]) == ("skipped", 350, "by ada: skip --to latest")
-    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in left_out["standing"]
-    assert "left out on purpose" in offsetlake("losses")
