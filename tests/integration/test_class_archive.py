@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
 
 
+@pytest.fixture
+def warm(engine: Engine, settings: Settings) -> psutil.Process:
+    """The JVM of the tests' warm Spark."""
+    assert engine.session({}).version
+    server = read_server(settings.engine_folder)
+    assert server is not None
+    return psutil.Process(server.jvm.pid)
+
+
 def run_java(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([find_java(), *options, "-version"], capture_output=True, text=True, check=False)
 
 
-def test_each_jvm_starts_with_its_archive_which_is_made_once(engine: Engine, broker: Broker, settings: Settings) -> None:
-    assert engine.session({}).version
-    server = read_server(settings.engine_folder)
-    assert server is not None
-    warm = psutil.Process(server.jvm.pid)
+def test_each_jvm_starts_with_its_archive_which_is_made_once(warm: psutil.Process, broker: Broker, settings: Settings) -> None:
     for what, jvm in (("spark", warm), ("broker", psutil.Process(broker.pid))):
         archive = class_archive(settings.jars, what).resolve()
         assert archive.is_file(), "make setup makes it"

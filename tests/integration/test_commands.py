@@ -275,55 +275,45 @@ def test_bad_requests_and_what_is_not_there_are_one_clear_error(
     assert all(name in run.stderr for name in changed) and not (tmp_path / "lake").exists()
 
 
+GOOD = "".join(f'{{"n": {n}}}\n' for n in range(30))
+TRANSACTIONS = ("--transactional-id", "loader", "--records-per-transaction", "20")
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("lines", "options", "code", "words", "records", "markers"),
     [
-        ((), "30 records acknowledged by"),
-        (("--acks", "0"), "with acks=0 none of them is acknowledged"),
-        (("--transactional-id", "loader", "--records-per-transaction", "20"), "committed to"),
+        (GOOD, (), 0, "30 records acknowledged by", 30, 0),
+        (GOOD, ("--acks", "0"), 0, "30 records.*with acks=0 none of them is acknowledged", 30, 0),
+        (GOOD, TRANSACTIONS, 0, "30 records.*committed to", 30, 2),
+        (f"{GOOD}no record\n", TRANSACTIONS, 2, "records.jsonl:31 *is not a record", 20, 2),
+        (f'{{"n": "{os.urandom(5_000).hex()}"}}\n', (), 1, "of 1 records 0 are acknowledged and 1 are not", 0, 0),
     ],
-    ids=["all", "0", "transactions"],
+    ids=["all", "0", "transactions", "a bad line", "larger than the topic allows"],
 )
-def test_produce_says_what_was_acknowledged(
-    flights: Offsetlake, settings: Settings, tmp_path: Path, options: tuple[str, ...], words: str
+def test_produce_says_what_was_acknowledged_and_what_was_not(
+    flights: Offsetlake,
+    settings: Settings,
+    tmp_path: Path,
+    lines: str,
+    options: tuple[str, ...],
+    code: int,
+    words: str,
+    records: int,
+    markers: int,
 ) -> None:
-    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none."""
-    topic = f"acks-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)))
-    run = flights("produce", topic, "--file", str(file), "--partitions", "1", *options)
-    assert run.returncode == 0, run.stderr
-    assert "30 records" in run.stdout and words in run.stdout
+    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none.
+
+    Of one that a bad line falls into the committed records stay, and nothing is left open to hold readers back.
+    """
+    topic, file = f"produced-{uuid.uuid4().hex[:8]}", tmp_path / "records.jsonl"
+    file.write_text(lines)
     with Kafka(str(settings.bootstrap_servers)) as kafka:
-        end = kafka.read_watermarks(topic, "read_committed")[0].end
-    assert end == 30 + 2 * ("--transactional-id" in options)
-
-
-def test_produce_says_what_was_not_acknowledged(flights: Offsetlake, settings: Settings, tmp_path: Path) -> None:
-    """The broker refuses a record that is larger than the topic allows; the count is of what it has taken."""
-    topic = f"small-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text(f'{{"n": "{os.urandom(5_000).hex()}"}}\n')
-    with Kafka(str(settings.bootstrap_servers)) as kafka:
-        kafka.create_topic(topic, 1, {"max.message.bytes": "1000"})
-        run = flights("produce", topic, "--file", str(file))
-        assert kafka.read_watermarks(topic, "read_committed")[0].end == 0
-    assert run.returncode == 1
-    assert "of 1 records 0 are acknowledged and 1 are not" in run.stderr.replace("\n", " ")
-
-
-def test_produce_aborts_the_transaction_that_a_bad_line_falls_into(
-    flights: Offsetlake, settings: Settings, tmp_path: Path
-) -> None:
-    """The committed ones stay, and nothing is left open to hold readers back."""
-    topic = f"aborted-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)) + "no record\n")
-    options = ("--partitions", "1", "--transactional-id", topic, "--records-per-transaction", "20")
-    run = flights("produce", topic, "--file", str(file), *options)
-    assert run.returncode == 2
-    assert "records.jsonl:31 is not a record" in run.stderr.replace("\n", "")
-    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        kafka.create_topic(topic, 1, {"max.message.bytes": "2000"})
+        run = flights("produce", topic, "--file", str(file), *options)
         assert kafka.read_open_transactions(topic, time.time_ns() // 1_000_000) == []
-        spans = list(kafka.read_spans(topic, 0, [(0, 1000)], "read_committed"))
-    assert sum(span.end - span.start for span in spans if span.kind is SpanKind.DATA) == 20
+        end = kafka.read_watermarks(topic, "read_committed")[0].end
+        spans = list(kafka.read_spans(topic, 0, [(0, end)], "read_committed"))
+    assert run.returncode == code, run.stderr
+    assert re.search(words, (run.stdout + run.stderr).replace("\n", " "))
+    found = {kind: sum(span.end - span.start for span in spans if span.kind is kind) for kind in SpanKind}
+    assert (found[SpanKind.DATA], found[SpanKind.CONTROL]) == (records, markers)

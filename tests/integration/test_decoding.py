@@ -6,24 +6,32 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.formats.decoded import Decoded
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.work.decode import SAID
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
+from pipeline_defs.settings import Settings
 from pipeline_defs.tables.decoding import decode
 from tests.support.footers import list_encodings_falling
 from tests.support.world import World
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pipeline_defs.adapters.spark.engine import Engine
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
@@ -59,7 +67,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
 
     [R-69] Redo with a decoder that reads more replaces the dead letters of that range, and of no other.
     """
-    configure(world)
+    configure(world, "id INT NOT NULL, name STRING")
     world.create_topic(2)
     world.send({**record(n), "partition": 0} for n in range(100))  # the control: a range without poison
     places = world.send({"partition": 1, "key": b"k", "value": value} for value in POISON)
@@ -87,7 +95,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     assert poisoned.decoding is not None
     assert sum(poisoned.decoding.error_classes.values()) == len(POISON)
     errors = dict(world.query("dead_letters", "raw_value, error"))
-    assert errors[b'{"id": "one"}'] == "id: expected BIGINT, found string"
+    assert errors[b'{"id": "one"}'] == "id: expected INT, found string"
     assert errors[b"{'id': 1}"].startswith("the text is not one JSON value, or one beyond")
 
     before = {path: path.read_bytes() for path in (world.lake_folder / TREE).rglob("*.parquet")}
@@ -193,3 +201,27 @@ def test_what_is_not_what_was_landed_does_not_become_visible(world: World, engin
     assert world.query("decoded", '"offset"') == world.query("dead_letters", '"offset"') == []
     landed.write_bytes(right)
     assert [verdict.outcome for verdict in world.decode()] == [Decided.DECODED], "the control"
+
+
+def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(
+    settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """I15: landed, decoded, found by SQL and by offset; the lake that the pattern would mean has other rows."""
+    topic, name, decoy = "paths", "la*e[1] {a,b}? [!x]", "lake1 {a,b}y z"
+    assert fnmatchcase(decoy, name), "the fault"
+    with World(settings, tmp_path / name, topic) as world, World(settings, tmp_path / decoy, topic) as other:
+        world.create_topic()
+        world.send({"partition": 0, "value": b"%d" % n if n else b"\xff"} for n in range(30))
+        both = [world, other]
+        for each in both:
+            each.topic = dataclasses.replace(each.topic, decode=Decode(value=Side(Format.STRING)))
+            each.plan_and_land()
+        for path in (other.lake_folder / "data").rglob("*.parquet"):
+            pq.write_table(pq.read_table(path).slice(0, 5), path)
+        assert {verdict.outcome for verdict in world.decode()} == {Decided.DECODED}
+        duck = Duck(world.edges.lake, [topic])
+        assert duck.ask(f'SELECT count(*) FROM "{topic}"')[1] == [(30,)]
+        assert duck.query(f'SELECT count(*) FROM decoded."{topic}"')[1] == [(29,)]
+        assert trace_row(world.topic, 0, 7, world.edges)["row"]["value"] == b"7"
+        assert read_dead_letters(world.topic, None, 10, world.edges)[0] == 1
+        assert Duck(other.edges.lake, [topic]).query(f'SELECT count(*) FROM "{topic}"')[1] == [(5,)], "the control"

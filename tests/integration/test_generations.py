@@ -1,4 +1,4 @@
-"""A topic that is not what it was: recreated, truncated, with more partitions or another configuration."""
+"""A topic that is not what it was: recreated, or truncated."""
 
 from __future__ import annotations
 
@@ -139,17 +139,3 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
                 world.assert_proven()
     finally:
         stop_broker(directory)
-
-
-def test_more_partitions_and_another_configuration_change_no_digest(world: World) -> None:
-    """[R-19] An old range read again after the topic has more partitions and another retention: the same bytes."""
-    world.fill(150)
-    world.plan_and_land()
-    keys = [offsets.key for offsets in world.coverage.log.ranges]
-    world.add_partitions(3)
-    world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
-    world.send_numbered(20, 2)
-    assert {v.outcome for v in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    world.plan_and_land()
-    world.assert_all_landed_once()
-    world.assert_proven()

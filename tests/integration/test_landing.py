@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.landing.scans import READS_AT_ONCE
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.orchestration.runs.ledger import accept_loss
@@ -89,6 +89,8 @@ def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world
 def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-19] [R-21] Redo is a success that changes nothing; the digest is equal, byte for byte.
 
+    Also after the topic has more partitions, and another configuration.
+
     [R-44] Another writer, here another codec, gives other bytes of the same rows: a note says so.
     [R-22] Of what Kafka no longer has the landed file is kept, and that is said.
     """
@@ -100,6 +102,9 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
         return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
 
     before = files()
+    world.add_partitions(3)
+    world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
+    world.send_numbered(20, 2)
     again = world.land(keys, redo=True)
     assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
     assert before == files() and not list((world.lake_folder / "staging").glob("*"))
@@ -115,7 +120,23 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     assert expired.outcome is Outcome.EXPIRED
     assert "60 offsets [0, 60) are gone" in expired.violations[0]
     assert before == files()
+    world.plan_and_land()
     world.assert_all_landed_once()
+
+
+def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
+    """[R-10] Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
+    world.fill(250)
+    raced = itertools.count()
+
+    def race(step: str, **fields: object) -> None:
+        if step == "plan_decided" and next(raced) == 0:
+            world.plan()  # another planner wins while this one holds its decision
+
+    world.edges.watch_step = race
+    world.plan()
+    assert next(raced) > 1
+    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
 
 
 def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,27 +189,6 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
 PARTITIONS, ROUNDS = 3, 8
 
 
-def abort_some(world: World) -> None:
-    """Has the log hold records that nobody may see, and the markers that say so."""
-    ends = [world.watermarks(partition).end + 2 for partition in range(PARTITIONS)]
-    for partition in range(PARTITIONS):
-        world.send_aborted(partition=partition, value=b"aborted")
-    world.wait_until(lambda: [world.watermarks(partition).end for partition in range(PARTITIONS)] == ends)
-
-
-def plan_irregularly(world: World) -> list[OffsetRange]:
-    """Cuts ranges of all lengths, a planning after each few records; some have aborted records only."""
-    world.create_topic(PARTITIONS)
-    for number in range(ROUNDS):
-        if number == ROUNDS // 2:
-            abort_some(world)
-        else:
-            for partition in range(PARTITIONS):
-                world.send_numbered(3 + number * 5 % 7 + partition, partition)
-        world.plan()
-    return list(world.coverage.log.ranges)
-
-
 def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +205,17 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
         return honest(*given, group=group)
 
     monkeypatch.setattr(spark_edge, "kafka_options", watched)
-    ranges = plan_irregularly(world)
+    world.create_topic(PARTITIONS)
+    for number in range(ROUNDS):
+        for partition in range(PARTITIONS):
+            if number == ROUNDS // 2:
+                end = world.watermarks(partition).end
+                world.send_aborted(partition=partition, value=b"aborted")
+                world.wait_until(lambda p=partition, end=end: world.watermarks(p).end == end + 2)
+            else:
+                world.send_numbered(3 + number * 5 % 7 + partition, partition)
+        world.plan()
+    ranges = list(world.coverage.log.ranges)
     assert len(ranges) == PARTITIONS * ROUNDS
     assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
     scans: list[int] = []
@@ -255,25 +265,3 @@ def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
             each.assert_all_landed_once()
             again = each.land(keys[each.name], redo=True)
             assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
-
-
-def test_one_irregular_range_that_is_gone_leaves_the_others_of_its_scan_landed(world: World) -> None:
-    """[R-15] Records vanish between the broker's word and the read: the scan fails, and the halves find whose they were."""
-    ranges = plan_irregularly(world)
-    gone = next(offsets for offsets in ranges if offsets.partition == 0 and offsets.start)
-    scans: list[object] = []
-
-    def vanish(step: str, **fields: object) -> None:
-        if step == "scan":
-            scans.append(fields)
-            if len(scans) == 1:
-                world.delete_records(0, gone.start + 1)
-
-    verdicts = world.land(on_step=vanish)
-    assert len(scans) > 1, "the fault: the first scan did fail"
-    failures = {verdict.offsets: verdict.violations[0] for verdict in verdicts if verdict.outcome is Outcome.FAILED}
-    failed = failures.keys()
-    assert failed == {offsets for offsets in ranges if offsets.partition == 0 and offsets.start <= gone.start}
-    assert f"1 offsets [{gone.start}, {gone.start + 1}) are gone" in failures[gone]
-    assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == set(ranges) - failed
-    assert {row[:2] for row in world.rows()} == {place for place in world.sent if place[0] or place[1] >= gone.end}
