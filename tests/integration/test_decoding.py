@@ -104,8 +104,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     assert [verdict.outcome for verdict in world.decode([clean.offsets.key])] == [Decided.ALREADY_DECODED]
     (redone,) = world.decode([poisoned.offsets.key], redo=True)
     assert (redone.outcome, redone.decoding and redone.decoding.revision) == (Decided.REPLACED, 1)
-    mended = list(POISON).index(b'{"id": 1.5}')
-    assert world.query("decoded", "value")[100 + mended] == ({"id": 1.5, "name": None},)
+    assert world.query("decoded", "value")[100] == ({"id": 1.5, "name": None},), "the first of them that is decoded"
     assert world.query("dead_letters", "raw_value") == [(value,) for value in POISON if value != b'{"id": 1.5}']
     assert clean.decoding == world.decodings[clean.offsets]
     assert {path: path.read_bytes() for path in before} == before
