@@ -88,7 +88,9 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
 STATE = upsert.UpsertState(keys=500, rows=200)
 
 
-def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs(bench: Bench) -> None:
+def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs_and_come_to_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = upsert.measure_upsert(bench, 1, told, STATE)
     assert 400 < found["keys"] < 500, "tombstones have taken some away"
     for figure in (found["to_delta_rs"], found["update"]["cpu_seconds"], found["delta_rs"]["seconds"]):
@@ -97,11 +99,6 @@ def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs(be
     assert len(large["seconds"]["all"]) == 1
     assert large["table_bytes"] > 0 and large["peak_bytes"]["least"] > 1_000_000 < large["jvm_peak_bytes"]["least"]
     assert not (bench.folder / "upsert").exists()
-
-
-def test_an_update_that_comes_to_other_records_than_the_merge_has_no_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
     merge = DeltaState.update
     monkeypatch.setattr(DeltaState, "update", lambda state, files: merge(state, files[1:]))
     with pytest.raises(WrongCount, match="to other records"):

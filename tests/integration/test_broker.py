@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from pipeline_defs.adapters.system.jars import resolve_jars
-from pipeline_defs.adapters.system.processes import Process, read_process
+from pipeline_defs.adapters.system.processes import read_process
 from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
 from pipeline_defs.adapters.testbed.broker_properties import Node, plan_properties
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable
@@ -142,14 +142,6 @@ def test_topics_are_not_made_by_asking_for_them(running: Broker) -> None:
     with closing(KafkaConsumer(bootstrap_servers=running.bootstrap_servers)) as consumer:
         assert not consumer.partitions_for_topic("typo")
         assert consumer.topics() == set()
-
-
-def test_a_process_is_itself_by_pid_and_start_time(bystander: subprocess.Popen[bytes]) -> None:
-    """Control: with its own start time the same process is running."""
-    process = read_process(bystander.pid)
-    assert process is not None
-    assert process.is_running()
-    assert not Process(process.pid, "another time").is_running()
 
 
 def test_a_broker_that_is_not_ready_in_time_is_not_left_running(

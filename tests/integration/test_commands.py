@@ -27,6 +27,7 @@ from pipeline_defs.settings import PROJECT, Settings
 from tests.support.environment import variables_of
 from tests.support.killing import run_module
 
+PLAN = ("plan", "flights", "--apply")
 Run = subprocess.CompletedProcess[str]
 Offsetlake = Callable[..., Run]
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
@@ -252,93 +253,67 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "changed", "code", "words"),
     [
-        (("land", "flights", "--key", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
-        (("status", "nope"), 2, f"known are flights; nothing was written; add {PROJECT}/assets/nope/defs.yaml"),
-        (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
-        (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
-        (("produce", "absent", "--file", "pyproject.toml"), 2, "absent does not exist at 127.0.0.1:"),
+        (("land", "flights", "--key", "0-0-07"), {}, 2, "is not a range: expected <kafka partition>-<start>-<end>"),
+        (("status", "nope"), {}, 2, f"known are flights; nothing was written; add {PROJECT}/assets/nope/defs.yaml"),
+        (("sql", "SELECT nonsense"), {}, 2, "DuckDB refuses the statement"),
+        (("trace", "flights", "0", "999999"), {}, 2, "is in no link of the plan log"),
+        (("produce", "absent", "--file", "pyproject.toml"), {}, 2, "absent does not exist at 127.0.0.1:"),
+        (("doctor",), {"OFFSETLAKE_LAKES": "x"}, 2, "environment variable OFFSETLAKE_LAKES is not one of"),
+        (PLAN, {"OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 1, "the Kafka broker at 127.0.0.1:1 does not answer"),
+        (PLAN, {"OFFSETLAKE_LAKE": "{tmp_path}/lake"}, 1, "lake_unavailable.*has nothing of topic flights"),
     ],
 )
-def test_bad_requests_are_one_clear_error(flights: Offsetlake, arguments: tuple[str, ...], code: int, words: str) -> None:
-    run = flights(*arguments)
-    assert run.returncode == code
-    assert words in run.stderr
-    assert "Traceback" not in run.stderr
-    assert "nothing was" in run.stderr or "tables are" in run.stderr or "nothing of it" in run.stderr
+def test_bad_requests_and_what_is_not_there_are_one_clear_error(
+    flights: Offsetlake, tmp_path: Path, arguments: tuple[str, ...], changed: dict[str, str], code: int, words: str
+) -> None:
+    """[R-76] What was landed by commands is known to Dagster's home: where the lake is gone no command makes another one."""
+    run = flights(*arguments, **{name: value.format(tmp_path=tmp_path) for name, value in changed.items()})
+    assert run.returncode == code and re.search(words, run.stderr, re.DOTALL) and "Traceback" not in run.stderr, run.stderr
+    assert re.search("nothing was|nothing is|tables are|nothing of it", run.stderr), run.stderr
+    assert all(name in run.stderr for name in changed) and not (tmp_path / "lake").exists()
 
 
-def test_a_broker_that_is_down_is_one_clear_error(flights: Offsetlake) -> None:
-    run = flights("plan", "flights", "--apply", OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1")
-    assert run.returncode == 1
-    assert "the Kafka broker at 127.0.0.1:1 does not answer" in run.stderr
-    assert "OFFSETLAKE_BOOTSTRAP_SERVERS" in run.stderr and "Traceback" not in run.stderr
-
-
-def test_a_lake_that_is_gone_is_one_clear_error_of_a_command(flights: Offsetlake, tmp_path: Path) -> None:
-    """[R-76] What was planned and landed by commands is known to Dagster's home; the command makes no other lake."""
-    run = flights("plan", "flights", "--apply", OFFSETLAKE_LAKE=str(tmp_path / "lake"))
-    assert run.returncode == 1
-    assert "lake_unavailable" in run.stderr and "has nothing of topic flights" in run.stderr
-    assert "Traceback" not in run.stderr and not (tmp_path / "lake").exists()
-
-
-def test_an_unknown_variable_is_refused(flights: Offsetlake) -> None:
-    run = flights("doctor", OFFSETLAKE_LAKES="x")
-    assert run.returncode == 2
-    assert "environment variable OFFSETLAKE_LAKES is not one of" in run.stderr
+GOOD = "".join(f'{{"n": {n}}}\n' for n in range(30))
+TRANSACTIONS = ("--transactional-id", "loader", "--records-per-transaction", "20")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("lines", "options", "code", "words", "records", "markers"),
     [
-        ((), "30 records acknowledged by"),
-        (("--acks", "0"), "with acks=0 none of them is acknowledged"),
-        (("--transactional-id", "loader", "--records-per-transaction", "20"), "committed to"),
+        (GOOD, (), 0, "30 records acknowledged by", 30, 0),
+        (GOOD, ("--acks", "0"), 0, "30 records.*with acks=0 none of them is acknowledged", 30, 0),
+        (GOOD, TRANSACTIONS, 0, "30 records.*committed to", 30, 2),
+        (f"{GOOD}no record\n", TRANSACTIONS, 2, "records.jsonl:31 *is not a record", 20, 2),
+        (f'{{"n": "{os.urandom(5_000).hex()}"}}\n', (), 1, "of 1 records 0 are acknowledged and 1 are not", 0, 0),
     ],
-    ids=["all", "0", "transactions"],
+    ids=["all", "0", "transactions", "a bad line", "larger than the topic allows"],
 )
-def test_produce_says_what_was_acknowledged(
-    flights: Offsetlake, settings: Settings, tmp_path: Path, options: tuple[str, ...], words: str
+def test_produce_says_what_was_acknowledged_and_what_was_not(
+    flights: Offsetlake,
+    settings: Settings,
+    tmp_path: Path,
+    lines: str,
+    options: tuple[str, ...],
+    code: int,
+    words: str,
+    records: int,
+    markers: int,
 ) -> None:
-    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none."""
-    topic = f"acks-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)))
-    run = flights("produce", topic, "--file", str(file), "--partitions", "1", *options)
-    assert run.returncode == 0, run.stderr
-    assert "30 records" in run.stdout and words in run.stdout
+    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none.
+
+    Of one that a bad line falls into the committed records stay, and nothing is left open to hold readers back.
+    """
+    topic, file = f"produced-{uuid.uuid4().hex[:8]}", tmp_path / "records.jsonl"
+    file.write_text(lines)
     with Kafka(str(settings.bootstrap_servers)) as kafka:
-        end = kafka.read_watermarks(topic, "read_committed")[0].end
-    assert end == 30 + 2 * ("--transactional-id" in options)
-
-
-def test_produce_says_what_was_not_acknowledged(flights: Offsetlake, settings: Settings, tmp_path: Path) -> None:
-    """The broker refuses a record that is larger than the topic allows; the count is of what it has taken."""
-    topic = f"small-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text(f'{{"n": "{os.urandom(5_000).hex()}"}}\n')
-    with Kafka(str(settings.bootstrap_servers)) as kafka:
-        kafka.create_topic(topic, 1, {"max.message.bytes": "1000"})
-        run = flights("produce", topic, "--file", str(file))
-        assert kafka.read_watermarks(topic, "read_committed")[0].end == 0
-    assert run.returncode == 1
-    assert "of 1 records 0 are acknowledged and 1 are not" in run.stderr.replace("\n", " ")
-
-
-def test_produce_aborts_the_transaction_that_a_bad_line_falls_into(
-    flights: Offsetlake, settings: Settings, tmp_path: Path
-) -> None:
-    """The committed ones stay, and nothing is left open to hold readers back."""
-    topic = f"aborted-{uuid.uuid4().hex[:8]}"
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)) + "no record\n")
-    options = ("--partitions", "1", "--transactional-id", topic, "--records-per-transaction", "20")
-    run = flights("produce", topic, "--file", str(file), *options)
-    assert run.returncode == 2
-    assert "records.jsonl:31 is not a record" in run.stderr.replace("\n", "")
-    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        kafka.create_topic(topic, 1, {"max.message.bytes": "2000"})
+        run = flights("produce", topic, "--file", str(file), *options)
         assert kafka.read_open_transactions(topic, time.time_ns() // 1_000_000) == []
-        spans = list(kafka.read_spans(topic, 0, [(0, 1000)], "read_committed"))
-    assert sum(span.end - span.start for span in spans if span.kind is SpanKind.DATA) == 20
+        end = kafka.read_watermarks(topic, "read_committed")[0].end
+        spans = list(kafka.read_spans(topic, 0, [(0, end)], "read_committed"))
+    assert run.returncode == code, run.stderr
+    assert re.search(words, (run.stdout + run.stderr).replace("\n", " "))
+    found = {kind: sum(span.end - span.start for span in spans if span.kind is kind) for kind in SpanKind}
+    assert (found[SpanKind.DATA], found[SpanKind.CONTROL]) == (records, markers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.landing.auditing import check_completeness, check_published
+from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay
 from pipeline_defs.landing.landing import land
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from tests.support.killing import stopped_at
@@ -152,6 +153,8 @@ def test_what_was_landed_before_compaction_stays_until_it_is_replaced_in_one_ste
     (kept,) = world.land(["0-0-100"], redo=True)
     assert kept.outcome is Outcome.CHANGED
     assert "90 offsets gone (first [0, 1, 2])" in kept.violations[0]
+    replayed = check_replay(world.name, world.tools(), sample=None, seed="0")
+    assert not replayed.passed and "90 offsets gone" in replayed.violations[0]
     world.assert_all_landed_once()
     with stopped_at(world, "replace", "commit"):
         manifest = world.coverage.manifests[parse_key("0-0-100")]
@@ -210,12 +213,10 @@ def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: Wor
 
 
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
-    """[R-28] Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open."""
+    """[R-28] [R-29] Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open."""
     create(world, "delete")
     then = world.edges.now_ms() - 4 * HOUR_MS
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction()
     world.send(keyed(world, 40), producer)
     producer.commit_transaction()
     producer.begin_transaction()
@@ -227,9 +228,14 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     world.send(keyed(world, 5), producer)
     producer.commit_transaction()
     producer.close()
+    world.wait_until(lambda: world.watermarks(0).end == 40 + 40 + 5 + 3)
     world.plan()
-    before = {hole.cause for verdict in world.land() for hole in (verdict.manifest.holes if verdict.manifest else ())}
-    assert before == {Cause.ABORTED, Cause.TRANSACTION_MARKER}, "the control: before compaction"
+    (landed,) = [verdict.manifest for verdict in world.land()]
+    assert landed is not None and landed.rows == 45
+    before = Counter(hole.cause for hole in landed.holes)
+    assert before == {Cause.ABORTED: 1, Cause.TRANSACTION_MARKER: 3}, "the control: before compaction"
+    world.assert_all_landed_once()
+    assert check_completeness(world.name, world.edges.lake).passed
     close_segment(world)
     world.alter_topic(cleanup_policy="compact")
     world.lake_afresh()

@@ -78,51 +78,31 @@ ORDER = record("Order", field("id", "long"), field("note", ["null", "string"], d
 
 def test_plain_avro_of_every_type(engine: Engine) -> None:
     """Every type that Avro has a column for, written by fastavro; a date before 1582 is one like others."""
-    schema = record(
-        "All",
-        field("flag", "boolean"),
-        field("small", "int"),
-        field("large", "long"),
-        field("single", "float"),
-        field("double", "double"),
-        field("raw", "bytes"),
-        field("text", "string"),
-        field("day", {"type": "int", "logicalType": "date"}),
-        field("at", {"type": "long", "logicalType": "timestamp-micros"}),
-        field("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
-        field("color", {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}),
-        field("four", {"type": "fixed", "name": "Four", "size": 4}),
-        field("list", {"type": "array", "items": "int"}),
-        field("map", {"type": "map", "values": "string"}),
-        field("either", ["int", "string"]),
-        field("inner", record("Inner", field("x", "int"))),
-    )
-    datum = {
-        "flag": True,
-        "small": -1,
-        "large": 1 << 40,
-        "single": 0.5,
-        "double": 0.1,
-        "raw": b"\x00\xff",
-        "text": "ü",
-        "day": date(1500, 1, 1),
-        "at": datetime(2020, 1, 2, 3, 4, 5, 678901, UTC),
-        "price": Decimal("12.34"),
-        "color": "BLUE",
-        "four": b"abcd",
-        "list": [1, 2],
-        "map": {"a": "b"},
-        "either": "word",
-        "inner": {"x": 7},
+    at = datetime(2020, 1, 2, 3, 4, 5, 678901, UTC)
+    fields: dict[str, tuple[Any, Any]] = {
+        "flag": ("boolean", True),
+        "small": ("int", -1),
+        "large": ("long", 1 << 40),
+        "single": ("float", 0.5),
+        "double": ("double", 0.1),
+        "raw": ("bytes", b"\x00\xff"),
+        "text": ("string", "ü"),
+        "day": ({"type": "int", "logicalType": "date"}, date(1500, 1, 1)),
+        "at": ({"type": "long", "logicalType": "timestamp-micros"}, at),
+        "price": ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("12.34")),
+        "color": ({"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}, "BLUE"),
+        "four": ({"type": "fixed", "name": "Four", "size": 4}, b"abcd"),
+        "list": ({"type": "array", "items": "int"}, [1, 2]),
+        "map": ({"type": "map", "values": "string"}, {"a": "b"}),
+        "either": (["int", "string"], "word"),
+        "inner": (record("Inner", field("x", "int")), {"x": 7}),
     }
+    schema = record("All", *(field(name, kind) for name, (kind, _) in fields.items()))
+    datum = {name: value for name, (_, value) in fields.items()}
     outcomes = decode(engine, [avro(schema, datum)], Side(Format.AVRO, schema=json.dumps(schema)))
-    expected = {
-        **datum,
-        "at": datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None),
-        "either": {"member_int": None, "member_string": "word"},
-    }
+    either = {"member_int": None, "member_string": "word"}
     assert outcomes.classes == [None]
-    assert outcomes.values == [expected]
+    assert outcomes.values == [datum | {"at": at.astimezone().replace(tzinfo=None), "either": either}]
     assert outcomes.schemas == {}, "the configuration has all that decides"
 
 
@@ -365,20 +345,6 @@ def test_references_are_followed(engine: Engine, registry: RunningRegistry, topi
     assert outcomes.values == [datum]
 
 
-def test_a_subject_can_be_that_of_the_record(engine: Engine, registry: RunningRegistry, topic: str) -> None:
-    """What Confluent's serializer wrote and registered under the record's name is read with that; without a word of ours."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
-    from confluent_kafka.schema_registry.avro import AvroSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
-
-    schema = json.dumps(record(f"R{topic}", field("id", "int"), namespace="shop"))
-    with SchemaRegistryClient({"url": registry.url}) as client:
-        serializer = AvroSerializer(client, schema, conf={"subject.name.strategy": record_subject_name_strategy})
-        written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
-    outcomes = decode(engine, [written], Side(Format.AVRO, registry=registry.url, subject="record_name"), topic)
-    assert outcomes.values == [{"id": 7}]
-
-
 def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
     engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -579,29 +545,6 @@ def test_protobuf_of_any_writers_is_read_as_one_message(engine: Engine, registry
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
-def test_what_confluents_serializer_writes_is_read_with_what_it_imports(
-    engine: Engine, registry: RunningRegistry, topic: str
-) -> None:
-    """A nested message of a schema that imports another: path and schemas are the serializer's own, descriptors in base64."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
-    from google.protobuf.message_factory import GetMessageClass
-
-    place = 'syntax = "proto3"; package geo; message Place { string city = 1; }'
-    order = (
-        'syntax = "proto3"; package shop; import "geo/place.proto";'
-        "message Void { int32 x = 1; } message Outer { message Order { geo.Place to = 1; } Order order = 1; }"
-    )
-    compiled = compile_proto(order, {"geo/place.proto": place}, "the schema")
-    kind = GetMessageClass(find_message(compiled, "Order", "the schema"))
-    with SchemaRegistryClient({"url": registry.url}) as client:
-        serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
-        written = serializer(kind(to={"city": "Rome"}), SerializationContext(topic, MessageField.VALUE))
-    side = Side(Format.PROTOBUF, registry=registry.url, message="shop.Outer.Order")
-    assert decode(engine, [written], side, topic).values == [{"to": {"city": "Rome"}}]
-
-
 # ---- JSON Schema
 
 
@@ -669,13 +612,38 @@ def test_json_of_any_writers_has_one_set_of_columns(engine: Engine, registry: Ru
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
-def test_json_of_confluents_serializer_is_read(engine: Engine, registry: RunningRegistry, topic: str) -> None:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.json_schema import JSONSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
+# ---- Confluent's serializers
 
+
+def test_what_confluents_serializers_write_is_read(engine: Engine, registry: RunningRegistry, topic: str) -> None:
+    """Of Avro, what is registered under the record's name, without a word of ours; of Protobuf, with what a schema imports:
+
+    a nested message, whose path and schemas are the serializer's own, descriptors in base64.
+    """
+    from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+    from google.protobuf.message_factory import GetMessageClass
+
+    order = json.dumps(record(f"R{topic}", field("id", "int"), namespace="shop"))
+    place = 'syntax = "proto3"; package geo; message Place { string city = 1; }'
+    shop = (
+        'syntax = "proto3"; package shop; import "geo/place.proto";'
+        "message Void { int32 x = 1; } message Outer { message Order { geo.Place to = 1; } Order order = 1; }"
+    )
+    compiled = compile_proto(shop, {"geo/place.proto": place}, "the schema")
+    kind = GetMessageClass(find_message(compiled, "Order", "the schema"))
     schema = {"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}}
     with SchemaRegistryClient({"url": registry.url}) as client:
-        serializer = JSONSerializer(json.dumps(schema), client)
-        written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
-    assert decode(engine, [written], Side(Format.JSON_SCHEMA, registry=registry.url), topic).values == [{"id": 7}]
+        by_name = AvroSerializer(client, order, conf={"subject.name.strategy": record_subject_name_strategy})
+        imported = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+        for name, serializer, datum, more, read in (
+            (Format.AVRO, by_name, {"id": 7}, {"subject": "record_name"}, {"id": 7}),
+            (Format.PROTOBUF, imported, kind(to={"city": "Rome"}), {"message": "shop.Outer.Order"}, {"to": {"city": "Rome"}}),
+            (Format.JSON_SCHEMA, JSONSerializer(json.dumps(schema), client), {"id": 7}, {}, {"id": 7}),
+        ):
+            of = f"{topic}-{name}"
+            written = serializer(datum, SerializationContext(of, MessageField.VALUE))
+            assert decode(engine, [written], Side(name, registry=registry.url, **more), of).values == [read], name

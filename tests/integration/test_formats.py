@@ -1,18 +1,35 @@
-"""Every format from what defs.yaml says to the views, through Dagster: a good record is decoded, a bad one set aside."""
+"""Formats: each from what defs.yaml says to the views, those of a user's own, and what Kafka's own serializers write."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
+import math
+import random
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import fastavro
+import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
+from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
+from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.decode.decoders import SERIALIZED, Format, Side
+from pipeline_defs.core.errors import BadSetting, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
+from tests.support.outcomes import decode
 from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pipeline_defs.adapters.spark.engine import Engine
 
 AVRO = '{"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}'
 PROTO = 'syntax = "proto3"; message T { int64 id = 1; string name = 2; }'
@@ -57,3 +74,164 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     assert rows == [(n, n, n) for n in range(3)]
     dead = duck.query(f'SELECT "offset", side, error_class FROM dead_letters."{world.name}" ORDER BY 1')[1]
     assert dead == [(3, "key", FORMATS[key][2]), (4, "value", FORMATS[value][2])]
+
+
+# ---- formats of a user's own, installed as packages are
+
+OWN = """
+from pyspark.sql import functions as f
+
+def hexadecimal(raw):
+    return f.unhex(raw.cast("string")).cast("string")
+
+def fails(raw):
+    raise LookupError("no such table")
+
+def nothing(raw):
+    return 7
+
+def exits(raw):
+    raise SystemExit(3)
+"""
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with formats; own formats are looked for anew."""
+    (tmp_path / "my_formats.py").write_text(OWN)
+    info = tmp_path / "my_formats-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-formats\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{name} = my_formats:{name}\n" for name in NAMED))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own_formats.cache_clear()
+    yield info
+    own_formats.cache_clear()
+
+
+def test_a_format_of_a_users_own_decodes(engine: Engine, installed: Path) -> None:
+    """[R-67] What its function leaves out is a dead letter."""
+    outcomes = decode(engine, [b"6162", b"zz", None, b""], Side("hexadecimal"))
+    assert outcomes.values == ["ab", None, None, ""]
+    assert outcomes.classes == [None, "hexadecimal_malformed", None, None]
+    assert outcomes.errors[1] == "my_formats:hexadecimal returned null for these bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fails", "it fails: LookupError: no such table"),
+        ("nothing", "returns a Spark column, found int"),
+        ("missing", "it fails: AttributeError"),
+        ("exits", "it fails: SystemExit: 3"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_named(engine: Engine, installed: Path, name: str, said: str) -> None:
+    with pytest.raises(BadSetting, match=f"my_formats:{name}, cannot be used: .*{said}"):
+        decode(engine, [b"1"], Side(name))
+
+
+def test_columns_that_no_table_has_are_one_clear_error() -> None:
+    """As two that differ in case alone."""
+    twins = pa.struct([("a", pa.string()), ("A", pa.int32())])
+    schema = pa.schema([(name, twins if name == "value" else pa.string()) for name in DECODED])
+    with pytest.raises(UnusableSchema, match=r"no Delta table has such columns: .*case-insensitive"):
+        text_of(schema)
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
+def test_a_format_is_named_in_defs_yaml_as_its_entry_point_is(installed: Path) -> None:
+    def load(name: str) -> object:
+        return KafkaTopic.resolve_from_yaml(f"topic: orders\ndecode: {{value: {{format: {name}}}}}\n").as_topic()
+
+    found = load("hexadecimal").decode
+    assert (found.value.format, found.value.package) == ("hexadecimal", "my-formats 1.2")
+    metadata = installed / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
+    own_formats.cache_clear()
+    assert load("hexadecimal").decode.fingerprint != found.fingerprint, "another version is another decoder"
+    with pytest.raises(ValidationError, match="did you mean `hexadecimal`"):
+        load("hexadecimel")
+
+
+def test_a_name_that_two_packages_have_is_refused_where_it_is_used(engine: Engine, installed: Path) -> None:
+    """Nothing else is; and one of a format of ours is ours."""
+    other = installed.with_name("other-1.dist-info")
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (other / "entry_points.txt").write_text(f"[{GROUP}]\nfails = other:decode\n{Format.STRING} = other:decode\n")
+    with pytest.raises(BadSetting, match=r"format fails is to be one entry point of .*, found .*my_formats:fails"):
+        decode(engine, [b"1"], Side("fails"))
+    assert decode(engine, [b"6162"], Side("hexadecimal")).values == ["ab"]
+    assert decode(engine, [b"6162"], Side(Format.STRING)).values == ["6162"]
+
+
+# ---- what Kafka's own serializers write: each value as Java wrote it, and bytes that are none of it
+
+# as java.nio.ByteBuffer has them, which the serializers use
+WIRE = {Format.SHORT: ">h", Format.INTEGER: ">i", Format.LONG: ">q", Format.FLOAT: ">f", Format.DOUBLE: ">d"}
+DICE = random.Random(5)
+INFINITY = math.inf
+
+
+def whole(bits: int) -> list[int]:
+    """Return the ends, what is around nothing, and some in between."""
+    least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+    return [least, least + 1, -256, -255, -1, 0, 1, 255, 256, most - 1, most, *(DICE.randint(least, most) for _ in range(200))]
+
+
+def of_any_bits(kind: str) -> list[float]:
+    """Return numbers of all exponents, those next to nothing and next to infinity included; no NaN."""
+    size = struct.calcsize(kind)
+    patterns = [DICE.getrandbits(8 * size) for _ in range(400)]
+    patterns += [
+        sign << 8 * size - 1 | rest for sign in (0, 1) for rest in (0, 1, 2, (1 << 23) - 1, 1 << 23, (1 << 52) - 1, 1 << 52)
+    ]
+    found = [struct.unpack(kind, (each % (1 << 8 * size)).to_bytes(size, "big"))[0] for each in patterns]
+    return [each for each in found if not math.isnan(each)]
+
+
+VALUES: dict[Format, list[Any]] = {
+    Format.SHORT: whole(16),
+    Format.INTEGER: whole(32),
+    Format.LONG: whole(64),
+    Format.FLOAT: [0.0, -0.0, 1.5, -2.25, INFINITY, -INFINITY, *of_any_bits(">f")],
+    Format.DOUBLE: [0.0, -0.0, 0.1, 5e-324, -5e-324, 1.7976931348623157e308, INFINITY, -INFINITY, *of_any_bits(">d")],
+}
+
+
+def bits(value: float) -> bytes:
+    """Tell -0.0 from 0.0."""
+    return struct.pack(">d", value)
+
+
+@pytest.mark.parametrize("name", WIRE)
+def test_each_number_is_the_one_that_was_written_and_bytes_of_another_length_are_set_aside(
+    engine: Engine, name: Format
+) -> None:
+    """What is no number stays none."""
+    written, kind = VALUES[name], WIRE[name]
+    size, is_real = struct.calcsize(kind), name in {Format.FLOAT, Format.DOUBLE}
+    none = [math.nan, -math.nan] if is_real else []
+    wrong = [b"\xff" * length for length in (0, 1, size - 1, size + 1, 3 * size, 5_000)]
+    right = [struct.pack(kind, each) for each in (*written, *none)]
+    found = decode(engine, [None, *right, *wrong, b"\0" * size], Side(name))
+    assert found.type == SERIALIZED[name].lower() and found.values[0] is None
+    how: Callable[[Any], Any] = bits if is_real else int
+    last = 1 + len(written)
+    assert [how(each) for each in found.values[1:last]] == [how(each) for each in written]
+    assert all(map(math.isnan, found.values[last : last + len(none)]))
+    assert found.values[last + len(none) :] == [None] * len(wrong) + [0]
+    assert found.classes == [None] * (1 + len(right)) + [f"{name}_malformed"] * len(wrong) + [None]
+    assert found.errors[1 + len(right) : -1] == [f"found {len(each)} bytes, expected {size}" for each in wrong]
+
+
+def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
+    right = [uuid.UUID(int=DICE.getrandbits(128)) for _ in range(20)]
+    wrong = [b"", right[0].bytes, str(right[0]).encode() + b"\n", str(right[0])[:-1].encode(), b"\xff" * 36, b"1-1-1-1-1"]
+    records = [None, *(str(each).encode() for each in right), str(right[0]).upper().encode(), *wrong]
+    found = decode(engine, records, Side(Format.UUID))
+    assert found.type == "string"
+    assert found.values == [None, *map(str, right), str(right[0]), *[None] * len(wrong)]
+    assert found.classes == [None] * 22 + ["uuid_malformed"] * len(wrong)

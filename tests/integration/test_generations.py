@@ -1,4 +1,4 @@
-"""A topic that is not what it was: recreated, truncated, with more partitions or another configuration."""
+"""A topic that is not what it was: recreated, or truncated."""
 
 from __future__ import annotations
 
@@ -70,22 +70,6 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
 
 
-def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -> None:
-    """[R-9] Twice over; each generation is there, whole, and the ledger is empty."""
-    truth: list[Identity] = []
-    for generation in range(3):
-        if generation:
-            world.recreate_topic(2)
-        else:
-            world.create_topic(2)
-        world.send({"partition": n % 2, "value": b"%d of %d" % (n, generation)} for n in range(120))
-        world.plan_and_land()
-        truth += take_sent(world, generation)
-        assert identities(world) == truth
-    assert read_ledger(world.topic, world.edges) == []
-    world.assert_proven()
-
-
 def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_loss(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,17 +139,3 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
                 world.assert_proven()
     finally:
         stop_broker(directory)
-
-
-def test_more_partitions_and_another_configuration_change_no_digest(world: World) -> None:
-    """[R-19] An old range read again after the topic has more partitions and another retention: the same bytes."""
-    world.fill(150)
-    world.plan_and_land()
-    keys = [offsets.key for offsets in world.coverage.log.ranges]
-    world.add_partitions(3)
-    world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
-    world.send_numbered(20, 2)
-    assert {v.outcome for v in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    world.plan_and_land()
-    world.assert_all_landed_once()
-    world.assert_proven()

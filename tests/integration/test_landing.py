@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.store import disk
+from pipeline_defs.core.landing.scans import READS_AT_ONCE
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.landing.auditing import check_completeness, check_replay
+from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.orchestration.runs.ledger import accept_loss
+from pipeline_defs.settings import Settings
 from tests.support.world import World
-
-
-def outcomes(verdicts: Any) -> list[Outcome]:
-    return [verdict.outcome for verdict in verdicts]
-
-
-def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) -> None:
-    """[R-12] One range, one file: grid ranges and tails of every size, over partitions, in one call."""
-    world.fill(37, 0, 0)
-    world.plan()  # an off-grid beginning
-    for partition, count in ((0, 463), (1, 250), (2, 7)):
-        world.send_numbered(count, partition)
-    world.plan()
-    verdicts = world.land()
-    assert set(outcomes(verdicts)) == {Outcome.LANDED}
-    world.assert_all_landed_once()
-    for offsets in world.coverage.log.ranges:
-        file = world.lake_folder / f"data/{world.name}/{offsets.folder}/{offsets.stem}.parquet"
-        found = pq.read_table(file).column("offset").to_pylist()
-        assert found == list(range(offsets.start, offsets.end))
 
 
 def test_raw_columns_are_lossless(world: World) -> None:
@@ -105,6 +89,8 @@ def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world
 def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-19] [R-21] Redo is a success that changes nothing; the digest is equal, byte for byte.
 
+    Also after the topic has more partitions, and another configuration.
+
     [R-44] Another writer, here another codec, gives other bytes of the same rows: a note says so.
     [R-22] Of what Kafka no longer has the landed file is kept, and that is said.
     """
@@ -116,6 +102,9 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
         return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
 
     before = files()
+    world.add_partitions(3)
+    world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
+    world.send_numbered(20, 2)
     again = world.land(keys, redo=True)
     assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
     assert before == files() and not list((world.lake_folder / "staging").glob("*"))
@@ -131,50 +120,8 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     assert expired.outcome is Outcome.EXPIRED
     assert "60 offsets [0, 60) are gone" in expired.violations[0]
     assert before == files()
+    world.plan_and_land()
     world.assert_all_landed_once()
-
-
-def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
-    """[R-28] [R-29] Aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows."""
-    world.create_topic()
-    producer = world.begin_transaction()
-    world.send(({"partition": 0, "value": b"a%d" % n} for n in range(9)), producer)
-    producer.commit_transaction()
-    producer.begin_transaction()
-    for n in range(180):
-        producer.send(world.name, partition=0, value=b"x%d" % n)
-    producer.flush()
-    producer.abort_transaction()
-    producer.begin_transaction()
-    world.send(({"partition": 0, "value": b"b%d" % n} for n in range(4)), producer)
-    producer.commit_transaction()
-    producer.close()
-    world.with_policy(records_per_range=50)
-    verdicts = world.plan_and_land()
-    assert set(outcomes(verdicts)) == {Outcome.LANDED}
-    world.assert_all_landed_once()
-    manifests = world.coverage.manifests
-    assert [manifests[offsets].rows for offsets in sorted(manifests)] == [9, 0, 0, 4]
-    causes = [hole.cause for offsets in sorted(manifests) for hole in manifests[offsets].holes]
-    assert set(causes) == {Cause.TRANSACTION_MARKER, Cause.ABORTED}
-    assert causes.count(Cause.TRANSACTION_MARKER) == 3
-    assert check_completeness(world.name, world.edges.lake).passed
-    again = world.land([offsets.key for offsets in manifests], redo=True)
-    assert set(outcomes(again)) == {Outcome.UNCHANGED}
-
-
-def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> None:
-    """[R-5] One record an hour is planned once it has waited for max_age, and not before."""
-    world.create_topic()
-    world.with_policy(max_age_seconds=60.0)
-    world.send_numbered(1)
-    moment = world.edges.now_ms()
-    world.edges.now_ms = lambda: moment + 59_000
-    world.plan(through_end=False)
-    assert world.coverage.log.ranges == {}
-    world.edges.now_ms = lambda: moment + 61_000
-    world.plan(through_end=False)
-    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-1"]
 
 
 def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
@@ -188,11 +135,8 @@ def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
 
     world.edges.watch_step = race
     world.plan()
-    world.edges.watch_step = lambda step, **fields: None
     assert next(raced) > 1
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
-    world.land()
-    world.assert_all_landed_once()
 
 
 def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,24 +165,6 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
         assert {staged, *folders} <= before[verdict.offsets.key]
 
 
-def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_difference(world: World) -> None:
-    """[R-44] Landed while aborted records counted, read again when they do not: the landed file stays, the verdict says why."""
-    world.create_topic()
-    world.with_policy(isolation_level="read_uncommitted")
-    world.send_aborted(3, partition=0, value=b"x")
-    world.send_numbered(5)
-    world.plan_and_land()
-    before = world.rows()
-    assert len(before) == 8
-    world.with_policy(isolation_level="read_committed")
-    (verdict,) = world.land(["0-0-9"], redo=True)
-    assert verdict.outcome is Outcome.CHANGED
-    assert "3 offsets gone (first [0, 1, 2])" in verdict.violations[0]
-    assert world.rows() == before
-    finding = check_replay(world.name, world.tools(), sample=None, seed="0")
-    assert not finding.passed and "3 offsets gone" in finding.violations[0]
-
-
 def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
     world.fill(200)
@@ -256,3 +182,86 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
     monkeypatch.undo()
     world.land()
     world.assert_all_landed_once()
+
+
+# ---- backlogs of ranges that no grid has: cut by hand or by age, with nothing in some of them, read by few Spark jobs
+
+PARTITIONS, ROUNDS = 3, 8
+
+
+def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-12] L5: a union of reads is one scan, with a task and a file for each range, as if each were read alone.
+
+    [R-28] [R-29] A range of nothing but aborted records completes with 0 rows, and nothing waits for one.
+
+    Its reads share consumers, and no job has those of another, which may hold what was polled before a topic was recreated.
+    """
+    honest, groups = spark_edge.kafka_options, []
+
+    def watched(*given: Any, group: str) -> dict[str, str]:
+        groups.append(group)
+        return honest(*given, group=group)
+
+    monkeypatch.setattr(spark_edge, "kafka_options", watched)
+    world.create_topic(PARTITIONS)
+    for number in range(ROUNDS):
+        for partition in range(PARTITIONS):
+            if number == ROUNDS // 2:
+                end = world.watermarks(partition).end
+                world.send_aborted(partition=partition, value=b"aborted")
+                world.wait_until(lambda p=partition, end=end: world.watermarks(p).end == end + 2)
+            else:
+                world.send_numbered(3 + number * 5 % 7 + partition, partition)
+        world.plan()
+    ranges = list(world.coverage.log.ranges)
+    assert len(ranges) == PARTITIONS * ROUNDS
+    assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
+    scans: list[int] = []
+
+    def count(step: str, **fields: Any) -> None:
+        if step == "scan":
+            scans.append(fields["ranges"])
+
+    assert {verdict.outcome for verdict in world.land(on_step=count)} == {Outcome.LANDED}
+    world.assert_all_landed_once()
+    for offsets, manifest in world.coverage.manifests.items():
+        if manifest.file is not None:
+            found = pq.read_table(world.lake_folder / published_path(manifest))["offset"].to_pylist()
+            assert found == sorted(o for p, o in world.sent if p == offsets.partition and o in offsets)
+    empty = [offsets for offsets, manifest in world.coverage.manifests.items() if manifest.file is None]
+    assert len(empty) == PARTITIONS, "the control: aborted records are a range without a file"
+    assert len(scans) <= -(-len(ranges) // READS_AT_ONCE) and sum(scans) == len(ranges)
+    assert len(groups) > len(scans) == len(set(groups))
+    for number, offsets in enumerate(ranges[::7], 1):
+        (alone,) = world.land([offsets.key], redo=True)
+        assert len(set(groups)) == len(scans) + number
+        assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"
+
+
+def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
+    world: World, settings: Settings, tmp_path: Path
+) -> None:
+    """[R-12] One read names all topics; each range is a file of its own, as if it were read alone."""
+    with World(settings, tmp_path, f"{world.name}b") as other:
+        worlds, scans = {world.name: world, other.name: other}, []
+
+        def count(step: str, **fields: Any) -> None:
+            if step == "scan":
+                scans.append(fields["topic"])
+
+        for each, counts in ((world, (250, 70)), (other, (130,))):
+            each.create_topic(len(counts))
+            for partition, records in enumerate(counts):
+                each.send_numbered(records, partition)
+            each.plan()
+        keys = {topic: [offsets.key for offsets in each.pending] for topic, each in worlds.items()}
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
+        verdicts = [*land_topics(keys, attempt, {topic: each.tools(count) for topic, each in worlds.items()})]
+        assert [verdict.outcome for _, verdict in verdicts] == [Outcome.LANDED] * 6
+        assert scans == [f"{world.name},{other.name}"]
+        for each in worlds.values():
+            each.assert_all_landed_once()
+            again = each.land(keys[each.name], redo=True)
+            assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}

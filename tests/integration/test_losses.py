@@ -1,42 +1,40 @@
-"""What the broker deletes before it is landed: named exactly, never passed over, never undone."""
+"""What the broker deletes before it is landed: named exactly, never passed over, never undone; and what is left out."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
+import threading
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.holes import Cause, Interval
-from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED
+from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED, find_skips
+from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.landing.auditing import check_completeness, check_tiling
+from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip
+from pipeline_defs.orchestration.assets.checks import lake_result
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.tries import read_tries, trying
+from pipeline_defs.orchestration.upkeep.retirement import find_retirable
+from tests.support.queued import queue_run
 from tests.support.world import Row, World
 
-TWO_DAYS_MS = 2 * 24 * 3600 * 1000
+HOUR_MS = 3_600_000
+TWO_DAYS_MS = 48 * HOUR_MS
+commands = importlib.import_module("pipeline_defs.cli.work.losses")  # the package has a command itself by this name
 
 
 def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
     return {verdict.offsets.key: verdict for verdict in verdicts}
-
-
-def expire(world: World, count: int) -> None:
-    """Fills two Kafka partitions, plans them, and has retention delete the first `count` records of partition 0."""
-    world.create_topic(2, segment_ms="3600000")
-    old = world.edges.now_ms() - TWO_DAYS_MS
-    world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(count))
-    world.send_numbered(300 - count, 0)  # a new segment: its records are two days younger
-    world.send_numbered(100, 1)
-    world.plan()
-    world.alter_topic(retention_ms=str(TWO_DAYS_MS // 2))
-    world.wait_for_earliest(0, count)
-
-
-def still_there(world: World, first: int) -> list[Row]:
-    return sorted(row for (partition, offset), row in world.sent.items() if partition == 1 or offset >= first)
 
 
 def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_it(world: World) -> None:
@@ -44,7 +42,14 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
 
     After a person's word the rest is landed, and the equation holds with the lost offsets in it. [R-15] [R-41] [R-42]
     """
-    expire(world, 150)
+    world.create_topic(2, segment_ms="3600000")
+    old = world.edges.now_ms() - TWO_DAYS_MS
+    world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(150))
+    world.send_numbered(150, 0)  # a new segment: its records are two days younger
+    world.send_numbered(100, 1)
+    world.plan()
+    world.alter_topic(retention_ms=str(TWO_DAYS_MS // 2))
+    world.wait_for_earliest(0, 150)
     steps = world.coverage.log.steps
     verdicts = by_key(world.land())
     assert {key for key, v in verdicts.items() if v.outcome is Outcome.FAILED} == {"0-0-100", "0-100-200"}
@@ -68,7 +73,7 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
         accept_loss(world.topic, key, world.edges, "ada")
     verdicts = by_key(world.land())
     assert {v.outcome for v in verdicts.values()} == {Outcome.LANDED}
-    assert world.rows() == still_there(world, 150)
+    assert world.rows() == sorted(row for row in world.sent.values() if row[0] == 1 or row[1] >= 150)
     assert not world.pending
     manifests = {offsets.key: manifest for offsets, manifest in world.coverage.manifests.items()}
     assert manifests["0-0-100"].holes == (Interval(0, 100, Cause.LOST),)
@@ -113,14 +118,30 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
     assert [(o.offsets.start, o.offsets.end) for o in read_ledger(world.topic, world.edges)] == [(0, 100), (100, 135)]
 
 
-def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
-    """[R-41] [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it."""
+def test_what_expires_before_it_is_planned_is_a_lost_link_that_dagster_is_told_of_once(world: World) -> None:
+    """[R-41] [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
+
+    The ledger is an asset, of which a tick reports each change.
+    """
+
+    def told() -> list[Any]:
+        records = world.instance.fetch_materializations(world.topic.losses_key, limit=10).records
+        return [record.asset_materialization.metadata for record in records if record.asset_materialization]
+
     world.fill(50, 0)
-    world.plan_and_land()
+    world.tick()
+    world.land()
+    world.tick()
+    assert told() == [], "the control: nothing is lost"
     world.send_numbered(250, 0)
     world.send_numbered(100, 1)
     world.delete_records(0, 150)
-    world.plan_and_land()
+    world.tick()
+    world.tick()
+    (metadata,) = told()
+    assert metadata["lost_offsets"].value == 100
+    assert f"{world.name}/0 [50, 150): 100 offsets {BEFORE_PLANNED}" in metadata["ledger"].value
+    world.land()
     assert [row[:2] for row in world.rows() if row[0] == 0] == [(0, n) for n in (*range(50), *range(150, 300))]
     (loss,) = read_ledger(world.topic, world.edges)
     assert (loss.offsets.start, loss.offsets.end, loss.cause) == (50, 150, BEFORE_PLANNED)
@@ -146,26 +167,145 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
     world.assert_all_landed_once()
 
 
-def test_the_sensor_tells_dagster_of_each_change_of_the_ledger(world: World) -> None:
-    """[R-41] The ledger is an asset: a tick reports what was lost, once."""
+# ---- what is left out on purpose, by who is days behind and wants now; it can be landed all the same
 
-    def told() -> Any:
-        event = world.instance.get_latest_materialization_event(world.topic.losses_key)
-        assert event is None or event.asset_materialization is not None
-        return event and event.asset_materialization and event.asset_materialization.metadata
 
-    world.fill(50)
-    world.tick()
-    world.land()
-    world.tick()
-    assert told() is None, "the control: nothing is lost"
-    world.send_numbered(50)
-    world.delete_records(0, 70)
-    world.tick()
-    metadata = told()
-    assert metadata is not None
-    assert metadata["lost_offsets"].value == 20
-    assert f"{world.name}/0 [50, 70): 20 offsets {BEFORE_PLANNED}" in metadata["ledger"].value
-    records = world.instance.fetch_materializations(world.topic.losses_key, limit=10).records
-    world.tick()
-    assert len(world.instance.fetch_materializations(world.topic.losses_key, limit=10).records) == len(records) == 1
+@pytest.fixture
+def behind(world: World) -> World:
+    """Has 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
+    world.create_topic(1)
+    began = world.edges.now_ms() - 400 * HOUR_MS
+    world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150))
+    world.plan()
+    world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150, 350))
+    return world
+
+
+def skip(world: World, to: str) -> PlanStep | None:
+    return commit_skip(world.topic, find_skip(world.topic, to, "ada", world.edges), world.edges)
+
+
+def rows_from(world: World, first: int) -> list[Row]:
+    return sorted(row for (_, offset), row in world.sent.items() if offset >= first)
+
+
+def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-92] By the command, which shows first, and writes nothing without --apply; it says how to land what it has left out.
+
+    Afterwards `losses` names what was left out, and no loss.
+    """
+    name = behind.name
+    monkeypatch.setattr(commands, "open_edges", lambda: behind.edges)
+    monkeypatch.setattr(commands, "find_topic", lambda name: behind.topic)
+    monkeypatch.setattr(commands, "find_topics", lambda name: ([behind.topic], ()))
+
+    def offsetlake(verb: str, *arguments: str) -> str:
+        ended = CliRunner().invoke(getattr(commands, verb), [name, *arguments])
+        assert ended.exit_code == 0, (ended.exception, ended.output)
+        return ended.stdout
+
+    steps = behind.coverage.log.steps
+    whole = {"partition": 0, "start": 0, "end": 350, "offsets": 350}
+    expected = {"topic": name, "to": "latest", "applied": False, "offsets": 350, "skips": [whole]}
+    assert json.loads(offsetlake("skip", "--to", "latest", "--json")) == expected
+    assert "would skip 350 offsets" in offsetlake("skip", "--to", "latest")
+    assert behind.coverage.log.steps == steps, "nothing is written"
+    assert "skipped 350 offsets" in offsetlake("skip", "--to", "latest", "--apply", "--by", "ada")
+    assert behind.pending == []
+    behind.send_numbered(40)
+    behind.plan_and_land()
+    assert behind.rows() == rows_from(behind, 350)
+    steps = behind.coverage.log.steps
+    assert f"nothing of {name} waits before latest" in offsetlake("skip", "--to", "latest", "--apply")
+    assert behind.coverage.log.steps == steps
+    status = behind.status()
+    assert (status["lag"], status["pending_ranges"], status["not_accepted_offsets"]) == (0, 0, 0)
+    (left_out,) = find_skips(behind.coverage)
+    assert left_out.text(name) == f"{name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
+    (told,) = json.loads(offsetlake("losses", "--json"))
+    assert (told["kind"], told["offsets"], told["cause"]) == ("skipped", 350, "by ada: skip --to latest")
+    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in told["standing"]
+    assert "left out on purpose" in offsetlake("losses")
+    behind.assert_proven()
+
+
+def test_what_was_left_out_is_landed_where_somebody_asks_for_it(behind: World) -> None:
+    """[R-92] By its key, while Kafka has it; then it is left out no more. Nothing else asks for it."""
+    behind.keep_raw_table()
+    assert skip(behind, LATEST) is not None
+    behind.tick()
+    assert behind.tick().due == () and behind.instance.get_dynamic_partitions(str(behind.topic.partitions.name)) == []
+    wanted = sorted(behind.coverage.skipped())[1]
+    behind.launch([wanted], redo=True)
+    assert behind.coverage.states()[wanted] is State.LANDED
+    assert [(s.offsets.start, s.offsets.end) for s in find_skips(behind.coverage)] == [(0, wanted.start), (wanted.end, 350)]
+    assert behind.rows() == [row for row in rows_from(behind, wanted.start) if row[1] < wanted.end]
+    assert wanted.key in behind.materialized()
+    behind.assert_proven()
+
+
+def test_a_skip_to_a_time_leaves_out_what_is_older(behind: World) -> None:
+    """[R-92] A range planned already that goes beyond the time is landed, older records included."""
+    first = next(row for row in rows_from(behind, 180))
+    assert skip(behind, time_text(first[5])) is not None
+    assert {o.end for o in behind.coverage.skipped()} == {100, 150, 180}
+    behind.plan_and_land()
+    assert behind.rows() == rows_from(behind, 180)
+    behind.assert_proven()
+
+
+def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: World) -> None:
+    """[R-92] Before, the control, its key stays: it is tried again."""
+    behind.tick()
+    failed = behind.pending[0]
+    run = queue_run(behind.instance, behind.topic.land_job)
+    with trying(behind.instance, behind.topic.landing, [failed.key], run.run_id, behind.edges.now_ms):
+        pass
+    behind.instance.report_run_canceled(run)
+    assert failed in read_tries(behind.instance, behind.topic.landing).tried, "the fault"
+    assert find_retirable(behind.topic, behind.coverage, behind.instance) == [], "the control"
+    assert skip(behind, LATEST) is not None
+    assert failed in find_retirable(behind.topic, behind.coverage, behind.instance)
+
+
+def test_a_range_that_a_run_is_at_is_landed_whatever_is_skipped_meanwhile(behind: World) -> None:
+    """[R-92] It was committed, or is about to be: it is landed, and not left out."""
+    skipped: list[PlanStep | None] = []
+
+    def at(step: str, **facts: object) -> None:
+        if step == "commit" and not skipped:
+            thread = threading.Thread(target=lambda: skipped.append(skip(behind, LATEST)))
+            thread.start()
+            thread.join()
+
+    behind.land(on_step=at)
+    assert skipped and skipped[0] is not None, "the fault: skipped as the run was at it"
+    assert [row[:2] for row in behind.rows()] == [(0, offset) for offset in range(150)]
+    assert {o.start for o in behind.coverage.skipped()} == {150, 200, 300}
+    behind.assert_proven()
+
+
+def test_what_cannot_be_skipped_is_refused_and_nothing_is_written(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-92] Also a grid of few records over a backlog of millions, which would make a step that nobody can read."""
+    steps = behind.coverage.log.steps
+    for to in ("tomorrow", "2026-11-25T06:00", "", "0"):
+        with pytest.raises(Refused, match="nothing was written"):
+            skip(behind, to)
+    monkeypatch.setattr("pipeline_defs.core.log.planning.MOST_SKIPPED", 1)
+    with pytest.raises(Refused, match="more than 1 ranges of 100 offsets; nothing was written"):
+        skip(behind, LATEST)
+    assert behind.coverage.log.steps == steps
+
+
+def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: World) -> None:
+    """[R-93] And what waits behind them is no gap; under the other order, the control, it is one."""
+    behind.plan_and_land()
+    behind.send_numbered(300)
+    behind.plan()
+    newest = behind.pending[-1]
+    behind.land([newest.key])
+    lake = behind.edges.lake
+    assert not check_tiling(behind.name, lake).passed, "the control"
+    assert not lake_result(behind.topic, "tiling", behind.edges).passed, "the control"
+    behind.with_policy(order="newest_first")
+    assert lake_result(behind.topic, "tiling", behind.edges).passed, "also before anything more is planned"

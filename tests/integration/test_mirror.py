@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from kafka import KafkaConsumer
@@ -13,11 +13,8 @@ from kafka import KafkaConsumer
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import find_java
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.steps import StepWatcher
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
-
-Steps = list[tuple[str, str]]
 
 
 def kafka_consumer_groups(world: World, *arguments: str) -> str:
@@ -43,25 +40,17 @@ def fill(world: World) -> None:
     world.plan()
 
 
-def land(world: World, *keys: str) -> Steps:
-    """Lands and returns the steps that were told, each with its reason where it has one; every range must be landed."""
-    steps: Steps = []
-    world.edges.watch_step = watcher(steps)
-    verdicts = world.land(keys or None)
-    assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
-    return steps
+def land(world: World, *keys: str) -> list[str]:
+    """Land, and every range; return each reason why the group was not moved."""
+    reasons = []
 
-
-def watcher(steps: Steps, then: Callable[[str], None] = lambda step: None) -> StepWatcher:
     def watch(step: str, **fields: object) -> None:
-        steps.append((step, str(fields.get("reason", ""))))
-        then(step)
+        if step == "mirror_failed":
+            reasons.append(str(fields["reason"]))
 
-    return watch
-
-
-def reasons(steps: Steps) -> list[str]:
-    return [reason for step, reason in steps if step == "mirror_failed"]
+    world.edges.watch_step = watch
+    assert {verdict.outcome for verdict in world.land(keys or None)} == {Outcome.LANDED}
+    return reasons
 
 
 def group(world: World) -> dict[int, int]:
@@ -129,7 +118,7 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red_and_is_re
     """
     fill(world)
     with consuming(world):
-        (reason,) = reasons(land(world))
+        (reason,) = land(world)
         assert f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
         assert group(world).get(0) != 150, "the fault: it was not moved"
         world.assert_all_landed_once()
@@ -141,5 +130,5 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red_and_is_re
     assert world.status()["group_off"] == 0
     world.send_numbered(10, 1)
     world.plan()
-    assert reasons(land(world)) == [], "the control: nobody consumes with it any more"
+    assert land(world) == [], "the control: nobody consumes with it any more"
     assert group(world) == {0: 150, 1: 30}

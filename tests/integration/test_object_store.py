@@ -6,23 +6,28 @@ import dataclasses
 import uuid
 from pathlib import Path
 
-import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.store.store import Answer
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.testbed.broker import Broker
+from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.lab.drills.arena import Arena, FaultNotProven
+from pipeline_defs.lab.drills.report import open_arena
+from pipeline_defs.lab.drills.systems import visible_values
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
-from pipeline_defs.resources import Edges
+from pipeline_defs.settings import Settings
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.latest import update
 from tests.support.decoded import DecodedTopic
@@ -56,10 +61,12 @@ def test_a_put_and_an_exchange_hold_only_for_what_was_there() -> None:
 
 @pytest.mark.usefixtures("bucket")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
-    """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging."""
+    """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging.
+
+    [R-58] Orphans are swept by the bucket's own times.
+    """
     world.fill(250, 60)
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
+    world.move_lake(f"s3://lake/{world.name}")
     world.plan()
     overtaken = []
 
@@ -88,40 +95,21 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert compacted == 3 and {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     for check in (check_tiling, check_published, check_table):
         assert check(world.name, world.edges.lake).violations == ()
-    assert not world.edges.lake.store.list("staging")
-
-
-@pytest.mark.usefixtures("bucket")
-def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
-    """[R-58] What nobody needs goes, by the bucket's own times; what a manifest needs stays until it is published."""
-    world.fill(100)
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
-    world.plan_and_land()
     store = world.edges.lake.store
-    (manifest,) = world.coverage.manifests.values()
-    assert manifest.file is not None
-    file = tmp_path / "staged.parquet"
-    file.write_bytes(store.get(published_path(manifest)) or b"")
-    for path in ("staging/dead/part.parquet", "staging/plan-dead", manifest.file.path):
-        store.upload(file, path)
-    obstore.delete(store.objects, published_path(manifest))  # as if it had not been published yet
-    later = world.edges.now_ms() + int((SWEEP_AFTER_SECONDS + 60) * 1000)
-    assert sweep_orphans(world.edges.lake, world.edges.now_ms()) == [], "the control: all of it is new"
-    assert [orphan.name for orphan in sweep_orphans(world.edges.lake, later)] == ["dead", "plan-dead"]
-    assert list(store.list("staging")) == [manifest.file.path]
-    (verdict,) = world.land()
-    assert verdict.outcome is Outcome.ROLLED_FORWARD
-    sweep_orphans(world.edges.lake, later)
     assert not store.list("staging")
-    assert store.get(published_path(manifest)) == file.read_bytes()
+
+    for path in ("staging/dead/part.parquet", "staging/plan-dead"):
+        store.put_new(path, b"x", "unused")
+    now_ms = world.edges.now_ms()
+    assert sweep_orphans(world.edges.lake, now_ms) == [], "the control: all of it is new"
+    swept = sweep_orphans(world.edges.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
+    assert [orphan.name for orphan in swept] == ["dead", "plan-dead"] and not store.list("staging")
 
 
 @pytest.mark.usefixtures("bucket")
 def test_latest_records_in_a_bucket(world: World) -> None:
     """[R-87] Tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
+    world.move_lake(f"s3://lake/{world.name}")
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())
     first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
     tools = world.edges.latest_tools()
@@ -147,3 +135,52 @@ def test_latest_records_in_a_bucket(world: World) -> None:
     assert latest(overtake) == {"a": 1, "b": 2, "d": 6, "e": 7}
     assert committed[0] is False, "the fault: another had committed since the table was seen"
     assert not [path for path in world.edges.lake.store.list("staging") if "update-" in path]
+
+
+# ---- what a drill leaves in a bucket: nothing of its own lake, and all that is beside it
+
+
+def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
+    bucket: str, broker: Broker, settings: Settings, tmp_path: Path
+) -> None:
+    own = dataclasses.replace(settings, lake=f"{bucket}/drills/one")
+    with open_arena(own, broker, tmp_path / "d1", Delivery.EFFECTIVELY_ONCE, {}) as arena:
+        lake = open_store(arena.settings.lake)
+        assert lake.root == f"{bucket}/drills/one/d1/lake"
+        for path in ("plan/t/0.json", "data/t/g0/p0/x.parquet"):
+            lake.put_new(path, b"x", "unused")
+        open_store(own.lake).put_new("d1/lake2/plan/0.json", b"x", "unused")
+        open_store(own.lake).put_new("d10/lake/plan/0.json", b"x", "unused")
+        assert len(open_store(bucket).list("drills/one")) == 4, "the control"
+    assert list(open_store(bucket).list("drills/one")) == ["drills/one/d1/lake2/plan/0.json", "drills/one/d10/lake/plan/0.json"]
+    assert not (tmp_path / "d1").exists()
+
+
+def test_a_drill_reads_what_a_bucket_shows_of_its_topic_alone(bucket: str, tmp_path: Path) -> None:
+    store, below = open_store(bucket), f"drills/{tmp_path.name}/lake/data"
+    for number, path in enumerate(("t/g0/p0000/0.parquet", "t/g0/p0001/0.parquet", "t2/g0/p0000/0.parquet")):
+        pq.write_table(pa.table({"value": [b"%d" % number]}), tmp_path / "file.parquet")
+        store.upload(tmp_path / "file.parquet", f"{below}/{path}")
+    assert visible_values(f"{bucket}/{below}/t") == [b"0", b"1"]
+    assert visible_values(f"{bucket}/{below}/t3") == []
+
+
+def test_what_fails_at_a_drills_end_does_not_hide_why_it_failed(
+    broker: Broker, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: where nothing failed before, it is the error."""
+
+    def fail(arena: Arena) -> None:
+        arena.kafka.close()
+        raise LakeUnavailable("cannot delete it")
+
+    monkeypatch.setattr(Arena, "close", fail)
+    with (
+        pytest.raises(FaultNotProven, match="the first") as told,
+        open_arena(settings, broker, tmp_path / "d1", Delivery.EFFECTIVELY_ONCE, {}),
+    ):
+        raise FaultNotProven("the first")
+    assert any("was not deleted either: cannot delete it" in note for note in told.value.__notes__)
+    with pytest.raises(LakeUnavailable), open_arena(settings, broker, tmp_path / "d2", Delivery.EFFECTIVELY_ONCE, {}):
+        pass
+    assert not list(tmp_path.glob("d*"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -13,23 +11,15 @@ from dagster._core.test_utils import create_run_for_test
 from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.topics import PROGRESS
 from tests.support.pulse import said
 from tests.support.world import World
 
+MINUTE_MS = 60_000
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
-
-
-@contextmanager
-def obstacle(world: World) -> Iterator[None]:
-    """Has a file stand where the folder of the published files must be: staging and committing go on, publishing fails."""
-    folder = world.lake_folder / "data" / world.name / "g0"
-    folder.parent.mkdir(parents=True)
-    folder.write_text("in the way")
-    yield
-    folder.unlink()
 
 
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
@@ -47,13 +37,6 @@ def audit(world: World) -> dg.AssetCheckEvaluation:
     return evaluation
 
 
-def at(world: World, seconds: float) -> int:
-    """Sets the clock of this machine, counted from now; returns it."""
-    moment = world.edges.now_ms() + int(seconds * 1000)
-    world.edges.now_ms = lambda: moment
-    return moment
-
-
 def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
     """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
 
@@ -64,37 +47,40 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
     world.fill(100)
     world.tick()
     real_now = world.edges.now_ms
-    with obstacle(world):
-        for number in range(3):
-            assert not told(world), "twice may be bad luck"
-            (run,) = world.try_launch()
-            assert not run.succeeded
-            assert f"{world.lake_folder}/data/{world.name}/g0" in run.reason, "the fault"
-            if number < 2:
-                assert "stalled" not in said(world)
-        first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
-        sentence = said(world)
-        (red,) = told(world)
-        assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
-        assert sentence.count("stalled: ") == 1
-        for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
-            assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
-            ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
-            since = {
-                f"since {moment(ms)}, last in run {last.dagster_run.run_id[:8]}" for ms in range(ended - 10_000, ended + 1, 500)
-            }
-            assert any(each in text for each in since)
-            assert f"{world.lake_folder}/data/{world.name}/g0" in text
-        world.tick()
-        assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
-        world.send_numbered(100)
-        world.tick()
-        for _ in range(3):
-            world.try_launch()
-        world.tick()
-        world.tick()
-        assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
-    at(world, 60)
+    in_the_way = world.lake_folder / "data" / world.name / "g0"  # staging and committing go on, publishing fails
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("in the way")
+    for number in range(3):
+        assert not told(world), "twice may be bad luck"
+        (run,) = world.try_launch()
+        assert not run.succeeded
+        assert str(in_the_way) in run.reason, "the fault"
+        if number < 2:
+            assert "stalled" not in said(world)
+    first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
+    sentence = said(world)
+    (red,) = told(world)
+    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
+    assert sentence.count("stalled: ") == 1
+    for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
+        assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
+        ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
+        since = {
+            f"since {time_text(ms)}, last in run {last.dagster_run.run_id[:8]}" for ms in range(ended - 10_000, ended + 1, 500)
+        }
+        assert any(each in text for each in since)
+        assert str(in_the_way) in text
+    world.tick()
+    assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
+    world.send_numbered(100)
+    world.tick()
+    for _ in range(3):
+        world.try_launch()
+    world.tick()
+    world.tick()
+    assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
+    in_the_way.unlink()
+    world.later(60_000)
     assert world.tick().due, "stalled is still due"
     world.edges.now_ms = real_now
     world.launch()
@@ -125,11 +111,11 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
     world.fill(100)
     world.tick()
     planned_at_ms = world.coverage.log.ranges[world.pending[0]].planned_at_ms
-    at(world, 14 * 60)
+    world.later(14 * MINUTE_MS)
     assert world.tick().stalled == () and not told(world), "the control: not yet"
-    at(world, 2 * 60)
+    world.later(2 * MINUTE_MS)
     (sentence,) = world.tick().stalled
-    since = f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {moment(planned_at_ms)}"
+    since = f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {time_text(planned_at_ms)}"
     assert sentence.startswith(since)
     assert "no run holds it" in sentence
     run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
@@ -147,15 +133,15 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
 def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
     """[R-56] The sensor does not run: the nightly audit says which partition waits, and since when."""
     world.fill(100)
-    at(world, 14 * 60)
+    world.later(14 * MINUTE_MS)
     assert audit(world).passed, "the control: not yet"
-    at(world, 2 * 60)
+    world.later(2 * MINUTE_MS)
     red = audit(world)
     assert (red.passed, red.severity) == (False, ERROR)
     arrived_ms = min(row[5] for row in world.sent.values())
     text = str(red.metadata["offsets"].value)
     assert f"{world.name}/0: offset 0 is in no range, waits" in text
-    assert f"has landed since {moment(arrived_ms)}" in text
+    assert f"has landed since {time_text(arrived_ms)}" in text
     assert "have the sensor land_pending run" in text
 
 
@@ -166,21 +152,15 @@ def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> 
     world.send_numbered(count)
     world.tick()
     world.launch()
-    at(world, 61)  # the last word on its lag, which is told once a minute at most
+    world.later(61_000)  # the last word on its lag, which is told once a minute at most
     world.tick()
     storage = world.instance.event_log_storage
     before = storage.get_maximum_record_id()
     for _ in range(3):
-        at(world, 10 * 24 * 3600)
+        world.later(10 * 24 * 60 * MINUTE_MS)
         tick = world.tick()
         assert (tick.stalled, tick.due, tick.planned, tick.registered) == ((), (), 0, 0)
         assert "stalled" not in said(world)
     assert not told(world)
     assert storage.get_maximum_record_id() == before
     assert audit(world).passed
-
-
-def moment(at_ms: int) -> str:
-    from pipeline_defs.orchestration.runs.moments import time_text
-
-    return time_text(at_ms)

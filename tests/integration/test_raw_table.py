@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -126,15 +127,10 @@ WRITERS: dict[str, Callable[[DeltaTable], object]] = {
 }
 
 
-def decode_all(world: SmallWorld) -> None:
-    """Have a decoded table, of rows and dead letters."""
-    decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, Budget(9, 1.0))
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str) -> None:
     """[R-81] They would double rows, or delete files that no version names yet."""
-    decode_all(world)
+    decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, Budget(9, 1.0))  # rows and dead letters
     before = world.files()
     for kind in ("raw", "decoded"):
         folder = world.folder / f"tables/{kind}/{TOPIC}"
@@ -151,42 +147,42 @@ FOREIGN = """
 import sys
 from pyspark.sql import SparkSession
 
-*tables, forced = sys.argv[1:]
+refused, forced = sys.argv[1:]
 spark = (
     SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     .getOrCreate()
 )
-for refused in tables:
-    rows = spark.read.format("delta").load(refused)
-    print("rows", rows.count())
-    for name, write in {
-        "append": lambda: rows.write.format("delta").mode("append").save(refused),
-        "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
-        "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
-        "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
-    }.items():
-        try:
-            write()
-            print(name, "done")
-        except Exception as error:
-            said, why = str(error), "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE"
-            print(name, "refused" if why in said and "offsetlakeManaged" in said else said)
+rows = spark.read.format("delta").load(refused)
+print("rows", rows.count())
+for name, write in {
+    "append": lambda: rows.write.format("delta").mode("append").save(refused),
+    "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
+    "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
+    "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
+}.items():
+    try:
+        write()
+        print(name, "done")
+    except Exception as error:
+        said, why = str(error), "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE"
+        print(name, "refused" if why in said and "offsetlakeManaged" in said else said)
 spark.sql(f"VACUUM delta.`{forced}` RETAIN 0 HOURS").collect()
 print("rows", spark.read.format("delta").load(forced).count())
 """
 
 
 def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -> None:
-    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along."""
+    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along.
+
+    That decoded tables have the same mark is above; a Spark that starts and writes takes long.
+    """
     forced = SmallWorld(tmp_path / "forced", "disk", records=6, grid=3)
     forced.has_raw_table = True
     forced.land()
     let_anybody_write(forced)
-    decode_all(world)
-    kinds = ((world, "raw"), (world, "decoded"), (forced, "raw"))
-    tables = [str(each.folder / f"tables/{kind}/{TOPIC}") for each, kind in kinds]
+    tables = [str(each.folder / f"tables/raw/{TOPIC}") for each in (world, forced)]
     strays = [Path(table) / "linked-and-not-named-yet.parquet" for table in tables]
     for stray in strays:
         stray.write_bytes(b"")
@@ -197,9 +193,9 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False)
     writers = [f"{name} refused" for name in ("append", "delete", "optimize", "vacuum")]
     said = [line for line in done.stdout.splitlines() if not line.startswith("Deleted")]  # Spark's, of its vacuum
-    assert said == [*["rows 6", *writers] * 2, "rows 6"], done.stderr
+    assert said == ["rows 6", *writers, "rows 6"], done.stderr
     assert [each.files() for each in (world, forced)] == before
-    assert [stray.exists() for stray in strays] == [True, True, False], "the control: forced, it was a full vacuum"
+    assert [stray.exists() for stray in strays] == [True, False], "the control: forced, it was a full vacuum"
     assert table_of(world).version() == 0 and check_table(TOPIC, world.lake).violations == ()
     assert forced.in_table() == forced.landed() == dict.fromkeys(range(6), 1)
 
@@ -370,22 +366,6 @@ def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWo
     assert len(world.shown()) == 9 and len(said) == 1 and "KeyError" in said[0] and "secret" not in said[0]
 
 
-@pytest.mark.parametrize("torn", ["checkpoint.parquet", "_last_checkpoint"])
-def test_a_checkpoint_that_a_power_cut_tore_is_passed_over(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, torn: str
-) -> None:
-    """[R-81] Delta-rs does not wait for the disk; the commits of a week are there as well."""
-    monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
-    grow(world)
-    log = raw_table_log(TOPIC, world.lake.store)
-    whole = log.read()
-    (path,) = (world.folder / log.folder / "_delta_log").glob(f"*{torn}")
-    path.write_bytes(path.read_bytes()[:-9])
-    assert log.read() == whole and log.read_head().version == whole.version == 1
-    grow(world)
-    assert world.in_table() == world.landed()
-
-
 def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
     """[R-81] The commits below that are gone after a week."""
     log = raw_table_log(TOPIC, world.lake.store)
@@ -522,15 +502,6 @@ def test_a_log_whose_tags_are_not_ours_is_a_broken_table(world: SmallWorld) -> N
             revision_in(replace(file, tags=tags), offsets_of(replace(file, tags=tags)))
 
 
-def test_a_checkpoint_that_cannot_be_written_says_why(world: SmallWorld) -> None:
-    """[R-81] Delta-rs tells of it from a process of its own."""
-    grow(world)
-    log = raw_table_log(TOPIC, world.lake.store)
-    (world.folder / log.folder / "_delta_log" / f"{0:020d}.json").write_text("{")
-    with pytest.raises(LakeUnavailable, match=r"cannot write a checkpoint of table .*/tables/raw/\S+: .*Json error"):
-        log.write_checkpoint()
-
-
 def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
     """[R-81] As one that is not there; nor does one at a checkpoint that is not there hide a version.
 
@@ -539,7 +510,7 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
     log = raw_table_log(TOPIC, world.lake.store)
     hint = world.folder / log.folder / "_delta_log/_last_checkpoint"
     nothing = ['{"version": 1e999}', '{"version": -1e999}', "[" * 100_000, '{"version": -7}', '{"version": 7, "size": 1}']
-    for text in nothing:
+    for text in (*nothing, '{"version": 0, "si'):
         hint.write_text(text)
         assert log.read().version == log.read_head().version == 0, text[:20]
     grow(world)
@@ -549,12 +520,13 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
 def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-81] What is landed is appended all the same."""
+    """[R-81] With the reason that delta-rs has in a process of its own; what is landed is appended all the same."""
     monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)
     said: list[str] = []
     grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "checkpoint_failed" else None)
-    assert len(said) == 1 and "cannot write a checkpoint of table" in said[0]
+    (reason,) = said
+    assert re.match(r"cannot write a checkpoint of table \S+/tables/raw/\S+: .*Is a directory", reason), reason
     assert world.in_table() == world.landed()
 
 

@@ -1,4 +1,4 @@
-"""Somebody else's Spark: a real cluster of two workers, with a lake on a disk that all of them share."""
+"""Somebody else's Spark: a real cluster of two workers, with a lake on a disk that all of them share, or in a bucket."""
 
 from __future__ import annotations
 
@@ -17,13 +17,23 @@ from pipeline_defs.adapters.spark import engine as edge
 from pipeline_defs.adapters.spark import remote_engine, spark_knock
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EngineLost, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
+from pipeline_defs.lab.bench.data import produce
+from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
+from pipeline_defs.lab.bench.engine_costs.driver_bytes import LOAD, count_control, count_driver_bytes
 from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
+from pipeline_defs.lab.bench.measurement import Bench
+from pipeline_defs.landing.auditing import check_table
+from pipeline_defs.orchestration.upkeep.compacting import compact_tables
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.support.buckets import sent_rows, shown_rows
 from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import World
@@ -39,43 +49,67 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture
-def remote(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> Iterator[World]:
+def far(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> Iterator[World]:
     """A world of a machine that has neither jars nor a Spark of its own."""
     own = dataclasses.replace(settings, home=tmp_path / "home", spark_remote=cluster.url)
     with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
         yield world
 
 
-def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_is_needed_here(
-    remote: World, cluster: SparkCluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-79] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
-    remote.create_topic(2)
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+def land_redo_and_decode(world: World) -> list[str]:
+    """Land what is produced, again too, and decode it as a schema says that one record is not of; return the ranges' keys."""
+    world.create_topic(2)
     good = [{"partition": n % 2, "key": b"k%d" % n, "value": json.dumps({"n": n}).encode()} for n in range(350)]
-    remote.send([*good, {"partition": 0, "key": b"x", "value": b'{"n": "no number"}'}])
+    world.send([*good, {"partition": 0, "key": b"x", "value": b'{"n": "no number"}'}])
+    world.plan()
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    world.assert_all_landed_once()
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+    assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    side = Side(Format.JSON_SCHEMA, schema=json.dumps(schema))
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), side))
+    said = world.decode()
+    assert {verdict.outcome for verdict in said} == {Decided.DECODED}, said
+    duck = Duck(world.edges.lake, [world.name])
+    assert duck.query(f'SELECT "value"."n" FROM decoded."{world.name}" ORDER BY ALL')[1] == [(n,) for n in range(350)]
+    assert duck.query(f'SELECT error_class FROM dead_letters."{world.name}"')[1] == [("schema_violated",)]
+    assert not [path for path in world.edges.lake.store.list("staging") if path.endswith(".parquet")]
+    return keys
+
+
+def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_is_needed_here(
+    far: World, cluster: SparkCluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-79] [R-19] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
     steps = []
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    remote.edges.watch_step = lambda step, **_: steps.append(step)
-    assert cluster.token not in str(remote.edges.pyspark().spark_config), "Dagster shows it"
-    remote.plan()
-    assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
-    remote.assert_all_landed_once()
-    keys = [offsets.key for offsets in remote.coverage.log.ranges]
-    assert {verdict.outcome for verdict in remote.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    side = Side(Format.JSON_SCHEMA, schema=json.dumps(schema))
-    remote.topic = dataclasses.replace(remote.topic, decode=Decode(Side(Format.STRING), side))
-    assert {verdict.outcome for verdict in remote.decode()} == {Decided.DECODED}
-    assert sorted(remote.query("decoded", '"value"."n"')) == [(n,) for n in range(350)]
-    assert remote.query("dead_letters", "error_class") == [("schema_violated",)]
-    assert not (remote.settings.home / "engine").exists() and not (remote.settings.home / "jars").exists()
+    far.edges.watch_step = lambda step, **_: steps.append(step)
+    assert cluster.token not in str(far.edges.pyspark().spark_config), "Dagster shows it"
+    land_redo_and_decode(far)
+    assert not (far.settings.home / "engine").exists() and not (far.settings.home / "jars").exists()
     assert not any(step.startswith(("start_spark", "spark_")) for step in steps)
-    assert not list((remote.lake_folder / "staging").rglob("*.parquet"))
     monkeypatch.undo()
     (tmp_path / "here").mkdir()
-    with World(settings, tmp_path / "here", remote.name) as here:
+    with World(settings, tmp_path / "here", far.name) as here:
         here.plan_and_land()
-        assert digests(here) == digests(remote)
+        assert digests(here) == digests(far)
+
+
+@pytest.mark.long
+def test_a_topic_lands_is_redone_decoded_and_compacted_in_a_bucket(remote: World) -> None:
+    """[R-80] Digests are those of the bytes in the bucket; a redo finds equal rows; what was staged is gone."""
+    keys = land_redo_and_decode(remote)
+    remote.assert_proven()
+    assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}
+    edges = dataclasses.replace(remote.edges, settings=dataclasses.replace(remote.edges.settings, has_raw_table=True))
+    verdicts = [*compact_tables(remote.topic, "test", remote.tools(), edges, every=True)]
+    assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
+    assert len(verdicts) == 3, "the raw table's two Kafka partitions, and the decoded rows"
+    assert check_table(remote.name, remote.edges.lake).violations == ()
+    assert shown_rows(remote) == sent_rows(remote)
+    assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}, "out of one file"
+    assert not remote.edges.lake.store.list("staging")
 
 
 def digests(world: World) -> dict[str, str]:
@@ -148,3 +182,20 @@ def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
     assert answers["spark"]["ok"] and not {"java", "jars"} & answers.keys()
     assert cluster.processes["server"].is_running()
     assert not any(cluster.token in done.stdout + done.stderr for done in shown.values())
+
+
+@pytest.mark.long
+def test_no_data_comes_to_this_machine_from_a_cluster(
+    settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
+) -> None:
+    """[R-80] What passes the run's process and Spark's driver, for ranges of more than 10 MB: a twentieth at most.
+
+    The benchmark's own measurement; its control is a Spark in the run's own process, which uploads each byte.
+    """
+    (tmp_path / "jars").symlink_to(JARS)
+    edges = Edges(settings)
+    bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
+    edges.kafka().create_topic(LOAD.topic, LOAD.kafka_partitions)
+    produce(edges.bootstrap_servers(), LOAD.topic, LOAD)
+    assert count_driver_bytes(bench, s3_cluster, s3_seen, LOAD) <= 0.05
+    assert count_control(bench, s3_seen, LOAD) >= 1

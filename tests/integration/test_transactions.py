@@ -47,11 +47,6 @@ def told(world: World) -> tuple[bool, str] | None:
     return evaluation.passed, getattr(evaluation.metadata.get("concerns"), "value", "")
 
 
-def later(world: World, seconds: float) -> None:
-    moment = world.edges.now_ms() + int(seconds * 1000)
-    world.edges.now_ms = lambda: moment
-
-
 def holding(world: World) -> list[OpenTransaction]:
     return read_holding(world.topic, world.edges)
 
@@ -76,7 +71,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     world.plan()
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-5"]
     assert world.tick().held_back == (), "every transaction is open for a while"
-    later(world, 60)
+    world.later(60_000)
     (found,) = holding(world)
     assert (found.partition, found.first_offset, found.held_offsets) == (0, 5, 7)
     assert (found.transactional_id, found.hanging) == (f"{world.name}-open", None)
@@ -96,7 +91,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     wait_for_end(world)  # the control: it has ended
     world.plan_and_land()
     world.assert_all_landed_once()
-    later(world, 3600)
+    world.later(3_600_000)
     assert world.tick().held_back == () and told(world) is None, "one that ends in time makes no noise"
     assert [row["open_transactions"] for row in world.status()["partitions"]] == [[], []]
 
@@ -110,16 +105,16 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
     world.with_policy(max_age_seconds=60.0)
     producer = begin(world, transaction_timeout_ms=900_000)
     assert "held back" not in said(world), "the control: every transaction is open for a while"
-    later(world, 70)
+    world.later(70_000)
     sentence = said(world)
     assert f"held back: {world.name}/0 is held back at offset 0 by an open transaction of producer" in sentence
     assert f"({world.name}-tx), open for" in sentence and "3 offsets wait" in sentence
     assert told(world) is None
-    later(world, 900)
+    world.later(900_000)
     assert "stalled: " in said(world)
     assert told(world) == (False, "0-0-")
     assert holding(world)[0].hanging is None
-    later(world, 300)
+    world.later(300_000)
     (overdue,) = holding(world)
     assert overdue.hanging is not None and "its coordinator should have ended it 37" in overdue.hanging
     producer.abort_transaction()
