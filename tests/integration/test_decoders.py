@@ -133,17 +133,26 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
         field("list", {"type": "array", "items": inner}),
         field("map", {"type": "map", "values": "string"}),
         field("either", ["int", "string"]),
+        field("names", {"type": "array", "items": "string"}),
+        field("deep", {"type": "array", "items": {"type": "array", "items": "string"}}),
+        field("lists", {"type": "map", "values": {"type": "array", "items": "In"}}),
     )
 
-    def body(s: str = "", listed: str | None = None, key: str = "k", mapped: str = "", either: Any = 1) -> bytes:
-        datum = {"s": s, "list": [{"s": listed, "n": 1}], "map": {key: mapped}, "either": either}
-        return avro(schema, datum).replace(b"MARK", b"\xff\xfe\x80\xc0")
+    def body(s: str = "", listed: str | None = None, key: str = "k", mapped: str = "", **others: Any) -> bytes:
+        datum = {"s": s, "list": [{"s": None, "n": 0}, {"s": listed, "n": 1}], "map": {key: mapped}, "either": 1}
+        datum |= {"names": ["a"], "deep": [["a"], []], "lists": {"k": []}} | others
+        return (
+            avro(schema, datum).replace(b"MARK", b"\xff\xfe\x80\xc0").replace(b"LEFT", b"abc\xc3").replace(b"REST", b"\xa9abc")
+        )
 
     bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
-    good = [body(), body("ü", "ü", "ü", "ü", "ü"), avro(schema, {"s": "", "list": [], "map": {}, "either": 1})]
+    bad += [body(names=["a", "MARK"]), body(deep=[["a"], ["MARK"]]), body(lists={"k": [{"s": "MARK", "n": 1}]})]
+    bad += [body(names=["LEFT", "REST"]), body(lists={"k": [{"s": "LEFT", "n": 1}, {"s": "REST", "n": 1}]})]
+    empty = {"names": [], "deep": [], "lists": {}}
+    good = [body(), body("ü", "ü", "ü", "ü", either="ü", names=["ü"]), body(**empty)]
     side = Side(Format.AVRO, schema=json.dumps(schema))
     outcomes = decode(engine, [*good, *bad, None], side)
-    assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 5 + [None]
+    assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 10 + [None]
     assert {*outcomes.errors} == {None, "a string in it is not UTF-8"}
     rows = decoding_session(engine).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
     decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
 from ....core.decode.decoders import Side
@@ -105,11 +105,16 @@ def _are_texts_utf8(value: Column, kind: DataType) -> Column:
                 (each for each in kind if _has_text(each.dataType)),
                 f.lit(True),  # noqa: FBT003
             )
+        case ArrayType(elementType=StructType() as item):  # as a struct of arrays
+            return _are_texts_utf8(value, StructType([StructField(each.name, ArrayType(each.dataType)) for each in item]))
+        case ArrayType(elementType=StringType()):
+            # as one text, since a function of each item takes longer than all the rest: what is not UTF-8 stays so beside ASCII
+            return f.is_valid_utf8(f.array_join(value, " "))
         case ArrayType():
             return f.forall(value, lambda each: _is_utf8(each, kind.elementType)) if _has_text(kind) else nothing
         case MapType():
-            keys = f.forall(f.map_keys(value), f.is_valid_utf8)
-            return keys & f.forall(f.map_values(value), lambda each: _is_utf8(each, kind.valueType))
+            keys, values = ArrayType(kind.keyType), ArrayType(kind.valueType)
+            return _are_texts_utf8(f.map_keys(value), keys) & _is_utf8(f.map_values(value), values)
     return nothing
 
 
