@@ -148,7 +148,7 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
     bad += [body(names=["a", "MARK"]), body(deep=[["a"], ["MARK"]]), body(lists={"k": [{"s": "MARK", "n": 1}]})]
     bad += [body(names=["LEFT", "REST"]), body(lists={"k": [{"s": "LEFT", "n": 1}, {"s": "REST", "n": 1}]})]
-    empty = {"names": [], "deep": [], "lists": {}}
+    empty = {"list": [], "map": {}, "names": [], "deep": [], "lists": {}}
     good = [body(), body("ü", "ü", "ü", "ü", either="ü", names=["ü"]), body(**empty)]
     side = Side(Format.AVRO, schema=json.dumps(schema))
     outcomes = decode(engine, [*good, *bad, None], side)
