@@ -94,9 +94,6 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         again = refuse()
         assert again.returncode == 2 and f"Dagster runs already at {first.url}" in again.stderr, again.stderr
         assert "starting Dagster" not in again.stdout, "what is refused does not start"
-        kill_code_server(project)
-        first.wait_for("Dagster's code server was killed; it is started again")
-        first.wait_until(lambda: not is_code_server_gone(read_settings({}, project).dagster_home))
         (project / "my_lake" / "defs" / "wrong").mkdir()
         (project / "my_lake" / "defs" / "wrong" / "defs.yaml").write_text("type: [\n")
         first.wait_for("defs/wrong/defs.yaml")
@@ -121,6 +118,9 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         up.wait_for(f"rows: {world.name} 100")
         up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
         assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100
+        kill_code_server(project)
+        up.wait_for("Dagster's code server was killed; it is started again")
+        up.wait_until(lambda: not is_code_server_gone(home))
         leader = read_leader(project)
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
