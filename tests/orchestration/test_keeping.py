@@ -72,7 +72,10 @@ def fill(world: World, ranges: int, max_keys: int) -> list[str]:
 
 
 def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
-    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end."""
+    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end.
+
+    Nothing remembers them: when the database is lost, the lake alone says which they are.
+    """
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
     assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
@@ -104,6 +107,14 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     assert [offsets.key for offsets in world.tick().due] == ["0-90-100", "0-100-110"]
     world.launch()
     world.assert_all_landed_once()
+
+    world.lose_dagster()
+    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    assert (rebuilt.keys, rebuilt.events) == (3, 3)
+    planned = list(world.coverage.log.ranges)
+    assert keys_of(world) == [offsets.key for offsets in planned[-3:]]
+    assert world.materialized_after_tick() == {*keys_of(world)}
+    assert retired(world.coverage, 3) == {*planned[:-3]}
 
 
 def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
@@ -175,18 +186,6 @@ def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
     world.decode([keys[0]])
     assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
     assert run_job(world, RETIRE).success and keys_of(world) == keys[1:]
-
-
-def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
-    """Nothing remembers them: the lake alone says which they are."""
-    keys = fill(world, 6, max_keys=2)
-    world.land()
-    world.lose_dagster()
-    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
-    assert (rebuilt.keys, rebuilt.events) == (2, 2)
-    assert keys_of(world) == keys[4:]
-    assert world.materialized_after_tick() == set(keys[4:])
-    assert retired(world.coverage, 2) == set(list(world.coverage.log.ranges)[:4])
 
 
 def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
