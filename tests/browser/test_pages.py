@@ -1,4 +1,4 @@
-"""How quickly a tick looks at very many landed ranges, and a real Chromium shows them. Takes minutes, with nothing beside it."""
+"""How quickly a tick looks at very many landed ranges, and a real Chromium shows them. Takes minutes, with nothing beside."""
 
 from __future__ import annotations
 

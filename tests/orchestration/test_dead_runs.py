@@ -51,7 +51,6 @@ LAUNCHED = {GRPC_INFO_TAG: "{}"}
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """An instance with the project's own dagster.yaml."""
     home = tmp_path_factory.mktemp("dagster")
     (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
     with open_instance(home) as opened:
@@ -74,9 +73,7 @@ def make_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str
 
 
 def seen(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRun:
-    found = instance.get_run_by_id(run.run_id)
-    assert found is not None
-    return found
+    return record_of(instance, run).dagster_run
 
 
 def status(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRunStatus:
@@ -90,7 +87,6 @@ def record_of(instance: dg.DagsterInstance, run: DagsterRun) -> RunRecord:
 
 
 def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
-    """Have Dagster's own monitoring look at a started run."""
     monitor_started_run(instance, cast("Any", None), record_of(instance, run), logging.getLogger("monitor"))
 
 

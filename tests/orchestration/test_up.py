@@ -60,22 +60,12 @@ def refuse(project: Path, environment: Mapping[str, str]) -> Refuse:
 
 
 def run_by_command(project: Path) -> str:
-    """Record a run in the home that commands use, and return its id."""
-
     @dg.asset
     def anything() -> None:
         """Anything."""
 
     with dg.DagsterInstance.from_config(str(read_settings({}, project).dagster_home)) as instance:
         return dg.materialize([anything], instance=instance).run_id
-
-
-def kill_code_server(project: Path) -> None:
-    """Kill the process that loads the definitions for all others, as the system does where memory is short."""
-    home = read_settings({}, project).dagster_home
-    assert not is_code_server_gone(home), "the control"
-    _, pid, *_ = (home / CODE_SERVER).read_text().split()
-    os.kill(int(pid), signal.SIGKILL)
 
 
 def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_leaves_nothing(
@@ -118,7 +108,9 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         up.wait_for(f"rows: {world.name} 100")
         up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
         assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100
-        kill_code_server(project)
+        assert not is_code_server_gone(home), "the control"
+        _, pid, *_ = (home / CODE_SERVER).read_text().split()
+        os.kill(int(pid), signal.SIGKILL)  # as the system does where memory is short
         up.wait_for("Dagster's code server was killed; it is started again")
         up.wait_until(lambda: not is_code_server_gone(home))
         leader = read_leader(project)
