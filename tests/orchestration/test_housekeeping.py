@@ -21,7 +21,6 @@ from tests.support.world import World
 
 @pytest.fixture
 def other(world: World) -> World:
-    """A second topic of the same lake and Dagster instance."""
     return world.beside()
 
 
