@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.orchestration.home.daemons import find_daemons
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
-from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, is_code_server_gone
+from pipeline_defs.orchestration.home.run_locks import CODE_SERVER_COMMAND, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import asset_keys, is_answering, run_ids, terminal
@@ -108,12 +109,13 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         up.wait_for(f"rows: {world.name} 100")
         up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
         assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100
+        leader = read_leader(project)
         assert not is_code_server_gone(home), "the control"
-        _, pid, *_ = (home / CODE_SERVER).read_text().split()
-        os.kill(int(pid), signal.SIGKILL)  # as the system does where memory is short
+        for each in psutil.Process(leader).children(recursive=True):
+            if each.cmdline()[3:5] == CODE_SERVER_COMMAND:
+                each.kill()  # as the system does where memory is short
         up.wait_for("Dagster's code server was killed; it is started again")
         up.wait_until(lambda: not is_code_server_gone(home))
-        leader = read_leader(project)
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
         with pytest.raises(ProcessLookupError):
