@@ -36,14 +36,15 @@ from tests.support.world import World
 
 @pytest.fixture
 def old(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A topic of six steps, each landed by itself and told by a tick, nearly all of it summed up."""
+    """A topic of six steps, each landed by a run of its own, nearly all of it summed up."""
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     world.create_topic()
     world.with_policy(records_per_range=10, max_age_seconds=0)
     for _ in range(6):
         world.send_numbered(20)
-        world.plan_and_land()
         world.tick()
+        world.launch()
+    world.tick()
     assert len(world.edges.lake.recent(world.name).log.ranges) < len(world.coverage.log.ranges) == 12
     return world
 
