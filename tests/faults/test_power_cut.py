@@ -1,5 +1,6 @@
 """The power cut: every process of Dagster dies by SIGKILL under load; it is started again, and nobody types a command.
 
+And a landing run that is told to end: Dagster's Terminate, and SIGTERM of its process, in the middle of its work (U9).
 Daemon, code server, runs and JVMs are real, the broker lives on. Ground truth is what the producer had acknowledged. Which
 moment a cut takes is drawn from a seed; `HUNT=20` tries twenty more. The control is the same without a cut.
 """
@@ -8,6 +9,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -15,12 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dagster as dg
+import psutil
 import pytest
 import stamina
-from dagster import DagsterRun, DagsterRunStatus
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
+from pipeline_defs.adapters.spark.spark_server import read_server
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.settings import Settings
+from pipeline_defs.landing.sweeping import sweep_orphans
+from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.topics import LAND_PENDING
 from tests.support.power import UNDER_WAY, Power
 from tests.support.world import World, own_spark
 
@@ -38,9 +47,13 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
+RECORDS = 900
+ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
+
+
 @contextmanager
-def two_topics(settings: Settings, folder: Path) -> Iterator[list[World]]:
-    """Give two topics of one lake and one Dagster home, with a warm Spark of their own: it loses its power as well."""
+def two_topics(settings: Settings, folder: Path) -> Iterator[tuple[list[World], Power]]:
+    """Give two topics of one lake, and a Dagster that runs, with a warm Spark of their own: it loses its power as well."""
     with (
         own_spark(settings, folder) as own,
         World(own, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as one,
@@ -49,8 +62,15 @@ def two_topics(settings: Settings, folder: Path) -> Iterator[list[World]]:
         for world in (one, two):
             world.create_topic(2)
         two._instance = one.instance
-        yield [one, two]
+        with Power(folder / "power", one.settings, [one.topic, two.topic], one.instance) as power:
+            yield [one, two], power
         two._instance = None
+
+
+@pytest.fixture(scope="module")
+def running(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[World], Power]]:
+    with two_topics(settings, tmp_path_factory.mktemp("running") / "world") as found:
+        yield found
 
 
 @contextmanager
@@ -109,9 +129,14 @@ def allowed_seconds() -> float:
     return COMPLETE_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+def status(world: World, run: DagsterRun) -> DagsterRunStatus:
+    found = world.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status
+
+
 def has_ended(world: World, runs: list[DagsterRun]) -> bool:
-    found = [world.instance.get_run_by_id(run.run_id) for run in runs]
-    return all(run is not None and run.is_finished for run in found)
+    return all(status(world, run) in {*ENDED, DagsterRunStatus.SUCCESS} for run in runs)
 
 
 def is_complete(worlds: list[World]) -> bool:
@@ -125,31 +150,28 @@ def is_complete(worlds: list[World]) -> bool:
     return True
 
 
-def run_through(settings: Settings, folder: Path, seed: int, moments: list[str]) -> None:
-    chance = random.Random(seed)
-    with two_topics(settings, folder) as worlds:
-        one = worlds[0]
-        with Power(folder / "power", one.settings, [world.topic for world in worlds], one.instance) as power:
-            with load(worlds, chance):
-                for name in moments:
-                    runs = cut_power(power, MOMENTS[name])
-                    assert not has_ended(one, runs), "they hold what they held when the power went"
-                    power.start()
-                    seconds = wait(lambda runs=runs: has_ended(one, runs))  # type: ignore[misc]
-                    print(f"\nseed {seed}: cut while {len(runs)} runs were {name}; ended {seconds:.1f} s after the restart")
-                if not moments:
-                    wait(lambda: all(world.rows() for world in worlds))
-            seconds = wait(lambda: is_complete(worlds), allowed_seconds(), 0.5)
-            records = sum(len(world.sent) for world in worlds)
-        print(f"seed {seed}: {records} records, complete {seconds:.1f} s after the last")
-        for world in worlds:
-            assert world.rows() == sorted(world.sent.values(), key=lambda row: row[:2]), "0 missing, 0 doubled, 0 changed"
+def run_through(worlds: list[World], power: Power, seed: int, moments: list[str]) -> None:
+    chance, one = random.Random(seed), worlds[0]
+    with load(worlds, chance):
+        for name in moments:
+            runs = cut_power(power, MOMENTS[name])
+            assert not has_ended(one, runs), "they hold what they held when the power went"
+            power.start()
+            seconds = wait(lambda runs=runs: has_ended(one, runs))  # type: ignore[misc]
+            print(f"\nseed {seed}: cut while {len(runs)} runs were {name}; ended {seconds:.1f} s after the restart")
+        if not moments:
+            wait(lambda: all(world.rows() for world in worlds))
+    seconds = wait(lambda: is_complete(worlds), allowed_seconds(), 0.5)
+    records = sum(len(world.sent) for world in worlds)
+    print(f"seed {seed}: {records} records, complete {seconds:.1f} s after the last")
+    for world in worlds:
+        assert world.rows() == sorted(world.sent.values(), key=lambda row: row[:2]), "0 missing, 0 doubled, 0 changed"
 
 
 @pytest.mark.timeout(900)
-def test_after_a_power_cut_everything_lands_without_hands(settings: Settings, tmp_path: Path) -> None:
+def test_after_a_power_cut_everything_lands_without_hands(running: tuple[list[World], Power]) -> None:
     """[R-26] L1: a run was STARTED and its step had not begun; four such runs held everything up for two hours."""
-    run_through(settings, tmp_path / "world", 0, ["started, before its step"])
+    run_through(*running, 0, ["started, before its step"])
 
 
 @pytest.mark.timeout(1800)
@@ -157,11 +179,103 @@ def test_after_a_power_cut_everything_lands_without_hands(settings: Settings, tm
 def test_after_three_power_cuts_in_a_row_everything_lands_without_hands(settings: Settings, tmp_path: Path, seed: int) -> None:
     """[R-26] L1: three moments of a seed, under load all the while."""
     moments = random.Random(seed).choices(list(MOMENTS), k=3)
-    run_through(settings, tmp_path / "world", seed, moments)
+    with two_topics(settings, tmp_path / "world") as found:
+        run_through(*found, seed, moments)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_without_a_cut_the_same_lands_by_itself(settings: Settings, tmp_path: Path) -> None:
     """The control."""
-    run_through(settings, tmp_path / "world", 0, [])
+    with two_topics(settings, tmp_path / "world") as found:
+        run_through(*found, 0, [])
+
+
+# ---- told to end
+
+
+def is_idle(world: World) -> bool:
+    return not world.instance.get_runs(RunsFilter(statuses=[*UNDER_WAY, DagsterRunStatus.QUEUED]))
+
+
+def run_in_its_step(world: World) -> DagsterRun | None:
+    """Find a run that lands, whose step has begun, and which has landed nothing yet."""
+    for run in world.instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=[DagsterRunStatus.STARTED])):
+        if world.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START):
+            return run
+    return None
+
+
+@contextmanager
+def frozen(settings: Settings) -> Iterator[None]:
+    """Have the warm Spark of a home do nothing while the context is open."""
+    server = read_server(settings.engine_folder)
+    assert server is not None
+    os.kill(server.jvm.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if server.jvm.is_running():  # who has waited for a minute ends it
+            os.kill(server.jvm.pid, signal.SIGCONT)
+
+
+@pytest.mark.timeout(900)
+def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running: tuple[list[World], Power]) -> None:
+    """[R-26] U9: it ends as cancelled or failed; nothing half done is seen; the next tick lands the rest.
+
+    The warm Spark is frozen meanwhile, so that the run is in the middle of its work however quick it is.
+    """
+    worlds, power = running
+    one = worlds[0]
+    wait(lambda: is_idle(one))
+    for world, is_terminate in zip(worlds, (True, False), strict=True):
+        before = world.rows()
+        one.edges.engine(one.edges.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
+        with frozen(one.settings):
+            world.send_numbered(RECORDS)
+            wait(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
+            run = run_in_its_step(world)
+            assert run is not None
+            pid = power.pid_of(run)
+            assert pid is not None
+            family = power.family(pid)
+            if is_terminate:
+                assert one.instance.run_launcher.terminate(run.run_id)
+            else:
+                os.kill(pid, signal.SIGTERM)
+            wait(lambda family=family: not family & power.processes())  # type: ignore[misc]
+            wait(lambda run=run: status(one, run) in ENDED)  # type: ignore[misc]
+            if is_terminate:
+                assert status(one, run) is DagsterRunStatus.CANCELED
+            assert world.rows() == before, "the fault: it was in the middle"
+    wait(lambda: is_complete(worlds), every_seconds=0.5)
+    wait(lambda: is_idle(one))
+    power.cut()
+    sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
+    for world in worlds:
+        world.assert_all_landed_once()
+
+
+STARTS_SPARK = """
+import signal, sys
+from pathlib import Path
+from pipeline_defs.adapters.spark.spark_serving import open_here
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Dagster has it in a run: an exception where it is
+open_here({"spark.ui.enabled": "false"}, "test", Path(sys.argv[1]), None)
+signal.pause()
+"""
+
+
+def test_who_is_terminated_while_spark_starts_leaves_no_jvm(tmp_path: Path) -> None:
+    """[R-26] U9: an in-process one that nobody waits for any more ends too; pyspark's own launch would leave it for ever."""
+    starting = subprocess.Popen([sys.executable, "-c", STARTS_SPARK, str(tmp_path)], cwd=PROJECT, stderr=subprocess.DEVNULL)
+    own = psutil.Process(starting.pid)
+    wait(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
+    begun = own.children(recursive=True)
+    starting.terminate()
+    assert starting.wait(PATIENCE_SECONDS)
+    _, left = psutil.wait_procs(begun, PATIENCE_SECONDS)
+    for each in left:
+        each.kill()
+    assert not left

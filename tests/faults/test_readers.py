@@ -1,16 +1,19 @@
 """Readers in a loop while everything that changes tables goes on: no error, no row that is missing, none that is there twice.
 
-What a table had when an action ended is the ground truth for every read that began later.
+What a table had when an action ended is the ground truth for every read that began later. A plain DuckDB glob never sees a
+half, doubled or unsent row, whatever goes on in the lake meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import duckdb
 import pytest
 from deltalake import DeltaTable
 
@@ -28,8 +31,10 @@ from pipeline_defs.tables.decoded_compaction import DecodedTable
 from pipeline_defs.tables.latest import update
 from pipeline_defs.tables.vacuum import VACUUM_AFTER_SECONDS, vacuum
 from tests.conftest import JARS
+from tests.support.killing import stopped_at
 from tests.support.own_spark import spark_defaults
 from tests.support.readers import Read, count_files, reading, time_read
+from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 TABLES = ("raw", "decoded", "latest")
@@ -238,3 +243,54 @@ def test_readers_see_each_row_once_whatever_goes_on(
     ]
     wrong = [next(history.find_wrong([read]), "") for read in seen]
     assert ["twice" in wrong[0], "missing" in wrong[1], "error" in wrong[2]] == [True] * 3, f"the control: {wrong}"
+
+
+# ---- a plain glob
+
+
+class Reader(LoopingReader):
+    """Reads the glob, and keeps what it saw: rows per file range, and distinct rows."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._glob = world.glob
+        self._lake = world.lake_folder
+        self._connection = duckdb.connect()
+        self.seen: list[tuple[int, int, Counter[int]]] = []
+
+    def read(self) -> None:
+        sql = f'SELECT "offset" // 100, count(*), count(DISTINCT "offset") FROM read_parquet(\'{self._glob}\') GROUP BY ALL'
+        if not any((self._lake / "data").rglob("*.parquet")):
+            return
+        try:
+            found = self._connection.execute(sql).fetchall()
+        except duckdb.Error as error:
+            self.errors.append(str(error))
+            return
+        counts = Counter({block: rows for block, rows, _ in found})
+        self.seen.append((sum(counts.values()), sum(distinct for *_, distinct in found), counts))
+
+
+def test_a_glob_is_right_at_every_moment(world: World) -> None:
+    """During landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once.
+
+    [R-17]
+    """
+    world.create_topic()
+    world.send_numbered(1_200)
+    world.tick()
+    reader = Reader(world)
+    with reader.reading():
+        with stopped_at(world, "land", "publish", nth=4):
+            assert 4 <= len(list((world.lake_folder / "data").rglob("*.parquet"))) < 12
+        for offsets in world.pending:
+            world.land([offsets.key])
+        world.land([offsets.key for offsets in world.coverage.log.ranges], redo=True)
+    world.assert_all_landed_once()
+    assert not reader.errors
+    assert len({rows for rows, _, _ in reader.seen}) > 2, "the reader was there while things changed"
+    for rows, distinct, counts in reader.seen:
+        assert rows == distinct
+        assert set(counts.values()) <= {100}
+    totals = [rows for rows, _, _ in reader.seen]
+    assert totals == sorted(totals), "what was once visible stays visible"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
@@ -12,13 +11,7 @@ from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.assets.raw_asset import land_config
-from pipeline_defs.orchestration.backfill.backfilling import (
-    BackfillRequest,
-    BackfillState,
-    follow_backfill,
-    launch_backfill,
-    select_failed,
-)
+from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, follow_backfill, launch_backfill, select_failed
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from tests.support.daemon import running_daemon
@@ -27,19 +20,6 @@ from tests.support.world import World
 
 def launch(world: World, ranges: list[OffsetRange]) -> str:
     return launch_backfill(world.topic, BackfillRequest(ranges, redo=False), world.edges, world.instance)
-
-
-def ended(world: World, backfill: str, ranges: list[OffsetRange]) -> BackfillState:
-    """Waits until the daemon says that the backfill has ended."""
-    states = follow_backfill(world.topic, backfill, [offsets.key for offsets in ranges], world.instance)
-    found: list[BackfillState] = []
-
-    def has_ended() -> bool:
-        found.append(next(states))
-        return found[-1].has_ended
-
-    world.wait_until(has_ended)
-    return found[-1]
 
 
 def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
@@ -53,26 +33,14 @@ def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
     return found
 
 
-@pytest.fixture
-def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs `offsetlake backfill` on the world's topic to its end, as a person types it, and returns what it prints."""
-    module = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
-    monkeypatch.setattr(module, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(module.backfill, [world.name, *arguments])
-        assert result.exit_code == 0, (result.stdout, result.exception)
-        return result.stdout
-
-    return run
-
-
-def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, command: Callable[..., str]) -> None:
+def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-16] Two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
 
     Five scattered ranges that are landed are five runs to Dagster, and one or two scans; they end unchanged.
     """
+    module = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
+    monkeypatch.setattr(module, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
     world.create_topic(2)
     world.send_numbered(1000, 0)
     world.send_numbered(300, 1)
@@ -98,10 +66,12 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, com
         first = launch(world, missing)
         world.send_numbered(50, 1)
         keys = [word for offsets in scattered for word in ("--key", offsets.key)]
-        said = command(*keys, "--on-change", "replace", "--apply")
-        assert "has ended: 5 ranges in 5 runs" in said
-        second = said.partition("launched backfill ")[2].split()[0]
-        state = ended(world, first, missing)
+        result = CliRunner().invoke(module.backfill, [world.name, *keys, "--on-change", "replace", "--apply"])
+        assert result.exit_code == 0 and "has ended: 5 ranges in 5 runs" in result.stdout, (result.stdout, result.exception)
+        second = result.stdout.partition("launched backfill ")[2].split()[0]
+        states = follow_backfill(world.topic, first, [offsets.key for offsets in missing], world.instance)
+        world.wait_until(lambda: next(states).has_ended)
+        state = next(follow_backfill(world.topic, first, [offsets.key for offsets in missing], world.instance))
         assert state.has_succeeded and state.done == {offsets.key for offsets in missing}, state
         for backfill, ranges in ((first, missing), (second, scattered)):
             assert set(reporters(world, backfill)) == {o.key for o in ranges}, "just what was chosen, and nothing else"

@@ -1,22 +1,37 @@
-"""Two Dagsters started at one moment may want one port: neither takes the other's answer for its own."""
+"""Dagster's own processes over a home, and its own tools over the project.
+
+Two Dagsters started at one moment may want one port: neither takes the other's answer for its own. Two daemons of one home
+would do each tick twice: who starts a second one is told, and one that was killed blocks nobody.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
+import yaml
 
-from pipeline_defs.adapters.system.processes import Process, spawn_process
+from pipeline_defs.adapters.system.processes import Process, read_process, spawn_process
+from pipeline_defs.core.errors import Refused
 from pipeline_defs.orchestration.home import dagster_server
+from pipeline_defs.orchestration.home.daemons import find_daemons, is_silent, read_silence
+from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
+from tests.support.environment import plain_environment
+from tests.support.world import PATIENCE_SECONDS, World
 
 
 @pytest.fixture
@@ -29,6 +44,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     return home
+
+
+def server_of(home: Path, port: int | None = None) -> DagsterServer:
+    return DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent, port=port)
 
 
 class Foreign(BaseHTTPRequestHandler):
@@ -68,7 +87,7 @@ def taken_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
+    server = server_of(home)
     before = dict(os.environ), Path.cwd()
     with taken_as_it_starts(monkeypatch) as port, server:
         assert server.port != port
@@ -79,7 +98,7 @@ def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monk
 
 def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with taken_as_it_starts(monkeypatch) as port:
-        server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent, port=port)
+        server = server_of(home, port)
         with pytest.raises(PortTaken, match=f"another program took http://127.0.0.1:{port}"), server:
             pass
     assert not server.is_running()
@@ -88,7 +107,7 @@ def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: py
 def test_a_log_that_has_become_long_is_begun_anew_and_what_is_written_meanwhile_is_kept(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
+    server = server_of(home)
     server.trim_log()
     server.log.parent.mkdir(exist_ok=True)
     monkeypatch.setattr(dagster_server, "LOG_BYTES", 10)
@@ -101,3 +120,86 @@ def test_a_log_that_has_become_long_is_begun_anew_and_what_is_written_meanwhile_
         log.write(b"new")
     assert server.log.read_bytes() == b"new"
     assert server.log.with_name("dagster.log.1").read_bytes() == b"short and now long"
+
+
+# ---- daemons
+
+
+@contextmanager
+def daemon(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Dagster's daemon as `dagster dev` does, in a process group of its own, until it is known."""
+    command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(home.parent / "workspace.yaml")]
+    environment = {**os.environ, "DAGSTER_HOME": str(home)}
+    with (
+        (home.parent / "daemon.log").open("ab") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, process_group=0) as process,
+    ):
+        try:
+            World.wait_until(lambda: process.poll() is not None or process.pid in {each.pid for each in find_daemons(home)})
+            assert process.poll() is None, (home.parent / "daemon.log").read_text()
+            yield process
+        finally:
+            process.kill()
+
+
+def has_heartbeat(instance: dg.DagsterInstance) -> bool:
+    return not is_silent(read_silence(instance, "SENSOR", time.time()))
+
+
+def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:
+    """After a power cut the heartbeat is as fresh as before, and `up` must start at once all the same.
+
+    It tells its own from one that was started beside it later.
+    """
+    server = server_of(home)
+    assert find_daemons(home) == [], "the control"
+    with open_instance(home) as instance:
+        instance.run_launcher  # noqa: B018 -- loaded, as by any command: that makes nobody a daemon
+        assert find_daemons(home) == []
+        with daemon(home) as process:
+            with daemon(home) as other:
+                leader = read_process(process.pid)
+                assert leader is not None
+                found = find_daemons(home)
+                assert {each.pid for each in found} == {process.pid, other.pid}
+                assert [each.pid for each in found if not each.is_in_group(leader.pid)] == [other.pid]
+            World.wait_until(lambda: has_heartbeat(instance))
+            with pytest.raises(Refused, match=f"runs already, process {process.pid} on .*nothing was started"), server:
+                pass
+            assert process.poll() is None, "it is somebody's"
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE_SECONDS)
+        assert has_heartbeat(instance), "the fault: a heartbeat that looks alive"
+    assert server.find_others() == []
+    assert list((home / "daemon_locks").iterdir()) == []
+
+
+# ---- tools
+
+
+def run(tool: str, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a tool of Dagster's over the project; `dg` and workspace.yaml find the same definitions under the same name."""
+    command = [Path(sys.executable).with_name(tool), *arguments]
+    own = {"OFFSETLAKE_HOME": str(home), "DAGSTER_HOME": str(home), "VIRTUAL_ENV": sys.prefix}
+    return subprocess.run(command, cwd=PROJECT, env=plain_environment() | own, capture_output=True, text=True, check=False)
+
+
+def test_dg_lists_the_definitions(tmp_path: Path) -> None:
+    listed = run("dg", "list", "defs", "--json", home=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    found = json.loads(listed.stdout)
+    keys = {asset["asset_key"] for asset in found["assets"]}
+    assert {"raw/flights", "kafka/flights"} <= keys
+    assert {sensor["name"] for sensor in found["sensors"]} >= {"land_pending"}
+    assert {job["name"] for job in found["jobs"]} >= {"land_flights", "audit", "compact_tables"}
+
+
+def test_workspace_yaml_loads_the_same_location(tmp_path: Path) -> None:
+    """One location name, or sensor state would split in two between `dg dev` and `dagster dev -w workspace.yaml`."""
+    validated = run("dagster", "definitions", "validate", "-w", "workspace.yaml", home=tmp_path)
+    assert validated.returncode == 0, validated.stdout + validated.stderr
+    assert "offsetlake" in validated.stdout + validated.stderr
+    workspace = yaml.safe_load((PROJECT / "workspace.yaml").read_text())
+    (location,) = workspace["load_from"]
+    assert location["python_module"]["location_name"] == "offsetlake"
+    assert 'code_location_name = "offsetlake"' in (PROJECT / "pyproject.toml").read_text()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 import yaml
-from dagster import DagsterRun, DagsterRunStatus
+from dagster import DagsterRun, DagsterRunStatus, RunRecord
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
@@ -51,17 +51,19 @@ LAUNCHED = {GRPC_INFO_TAG: "{}"}
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """An instance with the project's own dagster.yaml."""
     home = tmp_path_factory.mktemp("dagster")
     (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
     with open_instance(home) as opened:
         yield opened
 
 
+def create_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str) -> DagsterRun:
+    return cast("DagsterRun", create_run_for_test(instance, job_name="land", status=status, tags=tags))
+
+
 def make_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str) -> DagsterRun:
     """Make a run as Dagster does: STARTED and CANCELING ones have an event of their start."""
-    tags = {**LAUNCHED, **tags}
-    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.STARTING, tags=tags))
+    run = create_run(instance, DagsterRunStatus.STARTING, **LAUNCHED, **tags)
     if status in {DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING}:
         start = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land")
         instance.report_dagster_event(start, run.run_id)
@@ -71,20 +73,21 @@ def make_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str
 
 
 def seen(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRun:
-    found = instance.get_run_by_id(run.run_id)
-    assert found is not None
-    return found
+    return record_of(instance, run).dagster_run
 
 
 def status(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRunStatus:
     return seen(instance, run).status
 
 
-def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
-    """Have Dagster's own monitoring look at a started run."""
+def record_of(instance: dg.DagsterInstance, run: DagsterRun) -> RunRecord:
     record = instance.get_run_record_by_id(run.run_id)
     assert record is not None
-    monitor_started_run(instance, cast("Any", None), record, logging.getLogger("monitor"))
+    return record
+
+
+def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
+    monitor_started_run(instance, cast("Any", None), record_of(instance, run), logging.getLogger("monitor"))
 
 
 @contextmanager
@@ -119,19 +122,24 @@ def _launch(home: str, run_id: str, launched: Event) -> None:
         signal.pause()
 
 
+@pytest.mark.parametrize("launcher_lives", [False, True])
 @pytest.mark.parametrize("before", STATUSES)
 def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
-    instance: dg.DagsterInstance, before: DagsterRunStatus
+    instance: dg.DagsterInstance, before: DagsterRunStatus, launcher_lives: bool
 ) -> None:
-    """[R-26] Each status that holds a slot; the control is the same run a moment before the kill."""
+    """[R-26] Each status that holds a slot; the control is the same run a moment before the kill.
+
+    The lock of a daemon that lives says that it has launched the run, and not that the run lives.
+    """
     run = make_run(instance, before)
-    with worker(instance, run):
-        assert end_dead_runs(instance, LATER_MS) == []
-        assert status(instance, run) is before
-    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
+    with worker(instance, run, _launch) if launcher_lives else nullcontext():
+        with worker(instance, run):
+            assert end_dead_runs(instance, LATER_MS) == []
+            assert status(instance, run) is before
+        assert end_dead_runs(instance, LATER_MS) == [run.run_id]
     expected = DagsterRunStatus.CANCELED if before is DagsterRunStatus.CANCELING else DagsterRunStatus.FAILURE
     assert status(instance, run) is expected
-    assert run.run_id not in list_locked(instance.root_directory), "nothing is left to clean"
+    assert launcher_lives or run.run_id not in list_locked(instance.root_directory), "nothing is left to clean"
 
 
 @pytest.mark.parametrize("by_tick", [True, False])
@@ -171,24 +179,23 @@ def test_a_container_made_anew_over_the_home_does_not_take_its_own_process_for_t
     assert end_dead_runs(instance, LATER_MS) == [run.run_id]
 
 
-@pytest.mark.parametrize("before", STATUSES)
-def test_a_run_of_another_home_is_left_alone(instance: dg.DagsterInstance, before: DagsterRunStatus) -> None:
-    """[R-26] Nothing here shows its process, so nothing here calls it dead."""
+@pytest.mark.parametrize(
+    ("before", "is_launched_here"), [*((each, False) for each in STATUSES), (DagsterRunStatus.STARTED, True)]
+)
+def test_a_run_of_another_home_is_left_alone(
+    instance: dg.DagsterInstance, before: DagsterRunStatus, is_launched_here: bool
+) -> None:
+    """[R-26] Nothing here shows its process, so nothing here calls it dead.
+
+    Of a code server in a container of its own, with a home of its own, only the launcher's name is in this one.
+    """
     run = make_run(instance, before)
+    if is_launched_here:
+        os.close(share(launch_path(instance.root_directory, run.run_id)))
     assert end_dead_runs(instance, LATER_MS) == []
     if before is DagsterRunStatus.STARTED:
         monitor(instance, run)
     assert status(instance, run) is before
-    instance.delete_run(run.run_id)
-
-
-def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_left_alone(instance: dg.DagsterInstance) -> None:
-    """[R-26] A code server in a container of its own, with a home of its own: only the launcher's name is in this one."""
-    run = make_run(instance, DagsterRunStatus.STARTED)
-    os.close(share(launch_path(instance.root_directory, run.run_id)))
-    assert end_dead_runs(instance, LATER_MS) == []
-    monitor(instance, run)
-    assert status(instance, run) is DagsterRunStatus.STARTED
     instance.delete_run(run.run_id)
 
 
@@ -204,10 +211,8 @@ def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(ins
 @pytest.mark.parametrize("before", [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING])
 def test_a_run_that_nobody_has_launched_is_ended_after_a_while(instance: dg.DagsterInstance, before: DagsterRunStatus) -> None:
     """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it."""
-    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=before))
-    record = instance.get_run_record_by_id(run.run_id)
-    assert record is not None
-    since_ms = int(record.update_timestamp.timestamp() * 1000)
+    run = create_run(instance, before)
+    since_ms = int(record_of(instance, run).update_timestamp.timestamp() * 1000)
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) - 1_000) == []
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) + 1_000) == [run.run_id]
     assert status(instance, run) is DagsterRunStatus.FAILURE
@@ -215,10 +220,8 @@ def test_a_run_that_nobody_has_launched_is_ended_after_a_while(instance: dg.Dags
 
 def test_a_run_that_is_still_being_created_is_left_alone(instance: dg.DagsterInstance) -> None:
     """[R-26] Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait."""
-    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.NOT_STARTED))
-    record = instance.get_run_record_by_id(run.run_id)
-    assert record is not None
-    later = record.update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
+    run = create_run(instance, DagsterRunStatus.NOT_STARTED)
+    later = record_of(instance, run).update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
     planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
     instance.report_dagster_event(planned, run.run_id, timestamp=later)
     assert end_dead_runs(instance, int(later * 1000) + 1_000) == []
@@ -268,18 +271,6 @@ def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
         instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
         assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
-
-
-@pytest.mark.parametrize("before", STATUSES)
-def test_a_run_that_is_killed_with_its_code_server_is_ended_although_the_daemon_that_launched_it_lives(
-    instance: dg.DagsterInstance, before: DagsterRunStatus
-) -> None:
-    """[R-26] The daemon's lock says that it has launched the run, not that the run lives; the control is before the kill."""
-    run = make_run(instance, before)
-    with worker(instance, run, _launch):
-        with worker(instance, run):
-            assert run.run_id not in end_dead_runs(instance, LATER_MS)
-        assert run.run_id in end_dead_runs(instance, LATER_MS)
 
 
 @pytest.mark.parametrize("folder", [PROJECT, PROJECT / "pipeline_defs"])

@@ -61,8 +61,23 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
     return data
 
 
-def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
-    """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
+def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
+    """Are version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
+    records = world.instance.fetch_materializations(key, limit=100).records
+    found = {}
+    for record in records:
+        event = record.asset_materialization
+        assert event is not None and event.partition is not None and event.partition not in found, "each once"
+        facts = {name: value.value for name, value in event.metadata.items() if name != "outcome"}
+        found[event.partition] = {**facts, "version": (event.tags or {})["dagster/data_version"]}
+    return found
+
+
+def test_what_is_landed_is_asked_for_decoded_and_shown_and_a_rebuild_gives_it_back(decoded: World) -> None:
+    """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison.
+
+    A rebuild gives back versions, dead letters and all else that was said of each range, from the lake alone; once is enough.
+    """
     first = tick(decoded)
     ranges = list(first.due)
     assert set(ranges) == set(decoded.coverage.log.ranges)
@@ -72,19 +87,27 @@ def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
     assert told(decoded) == {offsets.key for offsets in ranges}
 
     poisoned = next(offsets for offsets in ranges if 199 in offsets and offsets.partition == 1)
-    record = decoded.instance.fetch_materializations(
-        dg.AssetRecordsFilter(decoded.topic.decoded_key, asset_partitions=[poisoned.key]), limit=1
-    ).records[0]
-    assert record.asset_materialization is not None
-    metadata = record.asset_materialization.metadata
-    assert metadata["rows"].value == len(poisoned) - 1
-    assert metadata["dead_letters"].value == 1
-    assert metadata["error_classes"].value == {"json_malformed": 1}
+    keys = decoded.topic.asset_key, decoded.topic.decoded_key
+    raw, before = (events(decoded, key) for key in keys)
+    shown = before[poisoned.key]
+    assert (shown["rows"], shown["dead_letters"]) == (len(poisoned) - 1, 1)
+    assert shown["error_classes"] == {"json_malformed": 1}
     assert check(decoded, "decoded_completeness").passed
     letters = check(decoded, "dead_letters")
     assert not letters.passed
     assert letters.severity is dg.AssetCheckSeverity.WARN
     assert poisoned.text(decoded.name) in str(letters.description)
+
+    decoded.lose_dagster()
+    assert [events(decoded, key) for key in keys] == [{}, {}], "the fault: nothing is left"
+    rebuilt = rebuild_topic(decoded.topic, decoded.edges, decoded.instance)
+    assert (rebuilt.keys, rebuilt.events) == (4, 8)
+    assert [events(decoded, key) for key in keys] == [raw, before]
+    assert sorted(each["dead_letters"] for each in before.values()) == [0, 0, 0, 1]
+    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 0
+    old = dg.AssetMaterialization(keys[1], partition=min(before), tags={"dagster/data_version": "old"})
+    decoded.instance.report_runless_asset_event(old)
+    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 1, "decoded again, and died untold"
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
@@ -106,57 +129,11 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     assert "offsetlake/topic" not in backfill.tags
 
 
-def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
-    """Are version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
-    records = world.instance.fetch_materializations(key, limit=100).records
-    found = {}
-    for record in records:
-        event = record.asset_materialization
-        assert event is not None and event.partition is not None and event.partition not in found, "each once"
-        facts = {name: value.value for name, value in event.metadata.items() if name != "outcome"}
-        found[event.partition] = {**facts, "version": (event.tags or {})["dagster/data_version"]}
-    return found
+def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:
+    """[R-67] The run says which range failed and why; others are decoded; the failed one is asked for again, later.
 
-
-def test_a_rebuild_gives_back_raw_and_decoded_events(decoded: World) -> None:
-    """[R-70] Versions, dead letters and all else that was said of each range, from the lake alone; once is enough."""
-    (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
-    assert launched.succeeded
-    keys = decoded.topic.asset_key, decoded.topic.decoded_key
-    raw, before = (events(decoded, key) for key in keys)
-    decoded.lose_dagster()
-    assert [events(decoded, key) for key in keys] == [{}, {}], "the fault: nothing is left"
-    rebuilt = rebuild_topic(decoded.topic, decoded.edges, decoded.instance)
-    assert (rebuilt.keys, rebuilt.events) == (4, 8)
-    assert events(decoded, keys[0]) == raw
-    after = events(decoded, keys[1])
-    assert after == before
-    assert sorted(each["dead_letters"] for each in after.values()) == [0, 0, 0, 1]
-    assert [each["error_classes"] for each in after.values() if each["dead_letters"]] == [{"json_malformed": 1}]
-    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 0
-    old = dg.AssetMaterialization(keys[1], partition=min(after), tags={"dagster/data_version": "old"})
-    decoded.instance.report_runless_asset_event(old)
-    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 1, "decoded again, and died untold"
-
-
-def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(decoded: World) -> None:
-    """[R-67] The run says which range failed and why; others are decoded; the failed one is asked for again, later."""
-    decode = Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0))
-    decoded.topic = dataclasses.replace(decoded.topic, decode=decode)
-    (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
-    assert not launched.succeeded
-    assert "of 4 ranges of topic " + decoded.name + " 3 are decoded and 1 failed" in launched.reason
-    assert "1 of 100 records cannot be decoded (1 json_malformed), the budget is 0 and 0.00%" in launched.reason
-    assert len(told(decoded)) == 3
-    waiting = tick(decoded)
-    assert waiting.due == () and "1 range waits to be decoded" in waiting.waiting, "its back-off is not over"
-    late = dataclasses.replace(decoded.edges)
-    late.now_ms = lambda: decoded.edges.now_ms() + 60_000
-    assert len(run_derive_tick(decoded.topic, decoded.instance, late).due) == 1
-
-
-def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:
-    """[R-70] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none."""
+    [R-70] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none.
+    """
 
     def chosen(**said: Any) -> set[OffsetRange]:
         choice = Choice(decoded=True, **said)
@@ -167,7 +144,16 @@ def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> No
     assert chosen(missing=True) == everything
     failing = dataclasses.replace(decoded.topic, decode=Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0)))
     mended, decoded.topic = decoded.topic, failing
-    assert not launch(decoded, list(everything))[0].succeeded
+    (launched,) = launch(decoded, list(everything))
+    assert not launched.succeeded
+    assert "of 4 ranges of topic " + decoded.name + " 3 are decoded and 1 failed" in launched.reason
+    assert "1 of 100 records cannot be decoded (1 json_malformed), the budget is 0 and 0.00%" in launched.reason
+    assert len(told(decoded)) == 3
+    waiting = tick(decoded)
+    assert waiting.due == () and "1 range waits to be decoded" in waiting.waiting, "its back-off is not over"
+    late = dataclasses.replace(decoded.edges)
+    late.now_ms = lambda: decoded.edges.now_ms() + 60_000
+    assert len(run_derive_tick(decoded.topic, decoded.instance, late).due) == 1
     assert chosen(failed=True) == chosen(missing=True) == poisoned
     decoded.topic = mended
     launch(decoded, list(poisoned))

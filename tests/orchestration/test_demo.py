@@ -8,11 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import duckdb
 import pytest
@@ -26,7 +23,7 @@ from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
-from tests.support.world import PATIENCE_SECONDS
+from tests.support.world import PATIENCE_SECONDS, World
 
 demo_command = importlib.import_module("pipeline_defs.lab.cli.demo")
 
@@ -38,11 +35,10 @@ def home(tmp_path: Path) -> Path:
 
 
 def start_demo(home: Path, days: int) -> subprocess.Popen[str]:
-    env = plain_environment()
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)],
         cwd=PROJECT,
-        env=env | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"},
+        env=plain_environment() | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -50,7 +46,6 @@ def start_demo(home: Path, days: int) -> subprocess.Popen[str]:
 
 
 def read_until(demo: subprocess.Popen[str], words: str) -> list[str]:
-    """Reads the demo's output up to the line with the words."""
     assert demo.stdout is not None
     lines = []
     for line in demo.stdout:
@@ -58,14 +53,6 @@ def read_until(demo: subprocess.Popen[str], words: str) -> list[str]:
         if words in line:
             return lines
     raise AssertionError("\n".join(lines))
-
-
-def wait_for(condition: Any) -> Iterator[None]:
-    """Yields until the condition holds; fails after the time-out."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        yield
 
 
 @pytest.mark.parametrize("before", [None, "a person's", "a demo's that was killed"])
@@ -96,8 +83,7 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
     demo = start_demo(home, days)
     read_until(demo, "Dagster is at")
     lake = Lake(str(home / "lake"))
-    for _ in wait_for(lambda: lake.read_manifests("flights")):
-        pass
+    World.wait_until(lambda: bool(lake.read_manifests("flights")))
     with demo:
         demo.send_signal(signal.SIGKILL)
     assert demo.returncode == -signal.SIGKILL

@@ -72,7 +72,10 @@ def fill(world: World, ranges: int, max_keys: int) -> list[str]:
 
 
 def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
-    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end."""
+    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end.
+
+    Nothing remembers them: when the database is lost, the lake alone says which they are.
+    """
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
     assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
@@ -104,6 +107,14 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     assert [offsets.key for offsets in world.tick().due] == ["0-90-100", "0-100-110"]
     world.launch()
     world.assert_all_landed_once()
+
+    world.lose_dagster()
+    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    assert (rebuilt.keys, rebuilt.events) == (3, 3)
+    planned = list(world.coverage.log.ranges)
+    assert keys_of(world) == [offsets.key for offsets in planned[-3:]]
+    assert world.materialized_after_tick() == {*keys_of(world)}
+    assert retired(world.coverage, 3) == {*planned[:-3]}
 
 
 def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
@@ -175,18 +186,6 @@ def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
     world.decode([keys[0]])
     assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
     assert run_job(world, RETIRE).success and keys_of(world) == keys[1:]
-
-
-def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
-    """Nothing remembers them: the lake alone says which they are."""
-    keys = fill(world, 6, max_keys=2)
-    world.land()
-    world.lose_dagster()
-    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
-    assert (rebuilt.keys, rebuilt.events) == (2, 2)
-    assert keys_of(world) == keys[4:]
-    assert world.materialized_after_tick() == set(keys[4:])
-    assert retired(world.coverage, 2) == set(list(world.coverage.log.ranges)[:4])
 
 
 def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
@@ -333,8 +332,13 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     assert over.skip_message == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
 
 
-def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
-    """What was told before is not told again when it is back: meanwhile nothing was known of it."""
+def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_topic(
+    world: World, hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-90] One sensor watches all topics; what was told of each is remembered by its name.
+
+    What was told before a broker was down is not told again when it is back: meanwhile nothing was known of it.
+    """
     url, told = hook
     there = world.edges.settings
     world.create_topic()
@@ -352,25 +356,17 @@ def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, l
     world.edges.settings = there
     assert watch(world, cursor).skip_message == f"2 troubles, 0 of them new; over: unreachable of {world.name}"
 
-
-def test_a_broken_topic_hides_no_trouble_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-90] One sensor watches all topics; what was told of each is remembered by its name."""
-    world.create_topic()
-    world.send_numbered(100)
-    world.tick()
-    world.delete_records(0, 40)
-    gone = dataclasses.replace(world.topic, name=f"{world.name}-gone")
-    first = watch(world, None, gone)
+    first = watch(world, None, other)
     assert first.skip_message == "3 troubles, 3 of them new"
     real = Lake.coverage
 
     def fail(self: Lake, topic: str) -> Coverage:
-        if topic == gone.name:
+        if topic == other.name:
             raise RuntimeError("the fault")
         return real(self, topic)
 
     monkeypatch.setattr(Lake, "coverage", fail)
-    again = watch(world, first.cursor, gone)
+    again = watch(world, first.cursor, other)
     assert again.skip_message == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
 
 

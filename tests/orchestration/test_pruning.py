@@ -24,7 +24,6 @@ from tests.support.world import World
 
 
 def land(world: World, records: int = 100) -> str:
-    """Land some records by a run of the pulse, and return its id."""
     world.send_numbered(records)
     world.tick()
     result = run_pulse(world)
@@ -66,9 +65,7 @@ def test_an_old_run_goes_once_its_keys_are_retired(world: World) -> None:
     assert prune(world) == (1, 1)
     assert world.instance.get_run_by_id(first) is None
     assert not list(shards.glob(f"{first}*")) and has_events(world, second)
-    assert {each for each in before if each in world.instance.get_dynamic_partitions(f"{world.name}__ranges")} <= (
-        world.materialized()
-    )
+    assert before & {*world.instance.get_dynamic_partitions(f"{world.name}__ranges")} <= world.materialized()
     world.assert_all_landed_once()
 
 
@@ -99,7 +96,7 @@ def test_the_run_of_the_newest_version_of_a_latest_table_stays(world: World) -> 
 
 
 def test_runs_of_others_and_runs_that_have_not_ended_stay(world: World) -> None:
-    """[R-99]"""
+    """[R-99] Of another location, too."""
     world.create_topic()
     land(world, 10)
     others = [
@@ -116,6 +113,12 @@ def test_runs_of_others_and_runs_that_have_not_ended_stay(world: World) -> None:
     prune(world)
     assert world.instance.get_run_by_id(failed) is None, "the control"
     assert all(world.instance.get_run_by_id(run_id) for run_id in others)
+    mine = queue_run(world.instance, AUDIT)  # of the location `offsetlake`; its jobs have the names that another's have
+    world.instance.report_run_canceled(mine)
+    world.later(31 * DAY_MS)
+    for location, expected in (("offsetlake", True), ("another", False), (None, False)):
+        found = pruning_of(world, location).find_old(world.edges.now_ms(), 30)
+        assert (mine.run_id in {run.run_id for run in found}) is expected, location
 
 
 def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,19 +153,6 @@ def test_the_events_of_a_run_that_is_gone_are_swept(world: World) -> None:
     assert (shards / f"{gone}.db").exists(), "the fault"
     pruning_of(world).sweep()
     assert not list(shards.glob(f"{gone}*")) and (shards / f"{land_of}.db").exists()
-
-
-def test_runs_of_another_location_stay(world: World) -> None:
-    """[R-99] Its jobs have the same names, and `audit` may be anybody's."""
-    mine, others = (queue_run(world.instance, AUDIT).run_id for _ in range(2))
-    for run_id in (mine, others):  # both of the location `offsetlake`
-        run = world.instance.get_run_by_id(run_id)
-        assert run is not None
-        world.instance.report_run_canceled(run)
-    world.later(31 * DAY_MS)
-    for location, found in (("offsetlake", {mine, others}), ("another", set()), (None, set())):
-        pruning = pruning_of(world, location)
-        assert {run.run_id for run in pruning.find_old(world.edges.now_ms(), 30)} == found, location
 
 
 def test_what_another_asset_shows_stays(world: World) -> None:

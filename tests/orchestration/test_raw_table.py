@@ -15,19 +15,16 @@ class Died(BaseException):
     """Ends a run: nothing in it catches this, as nothing catches SIGKILL."""
 
 
-@pytest.fixture
-def table_world(world: World) -> World:
+def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_told_and_holds_nothing_up(world: World) -> None:
+    """[R-81] A run appends before it ends; where it dies before that, the next tick does, and only then.
+
+    A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps.
+    """
     world.keep_raw_table()
     world.create_topic()
     world.send_numbered(250)
     world.tick()
     world.launch()
-    return world
-
-
-def test_a_tick_appends_what_a_dead_run_left_out(table_world: World) -> None:
-    """[R-81] A run appends before it ends; where it dies before that, the next tick does, and only then."""
-    world = table_world
     table = check_table(world.name, world.edges.lake)
     assert (table.violations, table.facts["rows"]) == ((), 250)
     world.send_numbered(100)
@@ -47,10 +44,6 @@ def test_a_tick_appends_what_a_dead_run_left_out(table_world: World) -> None:
     world.tick()
     assert check_table(world.name, world.edges.lake).facts == found.facts, "what is whole is left alone"
 
-
-def test_a_table_that_is_broken_is_told_and_holds_nothing_up(table_world: World) -> None:
-    """[R-81] A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps."""
-    world = table_world
     folder = world.folder / "lake" / raw_table_log(world.name, world.edges.lake.store).folder
     newest = max((folder / "_delta_log").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
@@ -64,4 +57,4 @@ def test_a_table_that_is_broken_is_told_and_holds_nothing_up(table_world: World)
     assert not audited.passed and "is no commit of a Delta log" in audited.violations[0]
     folder.rename(folder.with_name("broken"))
     assert world.tick().stalled == ()
-    assert check_table(world.name, world.edges.lake).facts == {"version": 0, "rows": 300}
+    assert check_table(world.name, world.edges.lake).facts == {"version": 0, "rows": 400}

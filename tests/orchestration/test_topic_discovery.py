@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,11 @@ from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.lab.bench.measurement import count_rows
-from pipeline_defs.orchestration.home.dagster_home import open_instance
-from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT, read_settings
 from pipeline_defs.topics import Topic
-from tests.conftest import JARS
-from tests.support.dagster_up import asset_keys, terminal
-from tests.support.environment import plain_environment
 from tests.support.pulse import run_pulse
 from tests.support.world import World
 
@@ -180,27 +171,3 @@ def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[obje
     assert asked and world.edges.lake.planned_topics() == (world.name,)
     monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
     assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
-
-
-@pytest.mark.timeout(300)
-def test_a_running_dagster_lands_and_shows_a_topic_that_is_created_meanwhile(world: World, tmp_path: Path) -> None:
-    """[R-98] Nobody restarts anything: real processes, from a project with nothing but a pattern."""
-    project = tmp_path / "patterned"
-    write_project(plan_project(project, [], None))
-    file = project / "patterned" / "defs" / "all" / "defs.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text(f"type: offsetlake.KafkaTopic\nattributes: {{topics: '{world.name}.*', max_age_seconds: 0}}\n")
-    home = read_settings({}, project).dagster_home
-    write_env(project, home)
-    (project / ".offsetlake" / "jars").symlink_to(JARS)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"OFFSETLAKE_BOOTSTRAP_SERVERS": world.edges.bootstrap_servers(), "PYTHONPATH": str(PROJECT), "PATH": path}
-    with terminal(["offsetlake", "up"], cwd=project, env={**plain_environment(), **own}) as up:
-        up.wait_for("Ctrl-C ends it")
-        create(world, world.name)
-        world.send_numbered(100)
-        with open_instance(home) as instance:
-            up.wait_until(lambda: bool(instance.get_materialized_partitions(world.topic.asset_key)))
-        up.wait_for(f"rows: {world.name} 100")
-        up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
-    assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100

@@ -53,12 +53,7 @@ def since(world: World, run: DagsterRun) -> str:
     return time_text(int((record.start_time or record.update_timestamp.timestamp()) * 1000))
 
 
-def since_landed(world: World) -> str:
-    return time_text(min(each.provenance.landed_at_ms for each in world.coverage.manifests.values()))
-
-
 def said(world: World) -> list[str]:
-    """Return what the sensor, the check and `status` say."""
     tick = sensor_says(world)
     found = read_situation(world.topic, world.coverage, world.edges, world.instance)
     finding = check_progress(world.topic, found, world.instance, world.edges.now_ms())
@@ -129,8 +124,9 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
     (progress,) = (each for each in build_standing_checks(world.topic) if key in each.check_keys)
     result = progress(dg.build_asset_check_context(instance=world.instance), edges=world.edges)
     advice = world.status()["next_action"]
+    landed = time_text(min(each.provenance.landed_at_ms for each in world.coverage.manifests.values()))
     for text in (sensor_says(world), str(result.metadata["looked_at"].value), advice):
-        assert f"to be decoded since {since_landed(world)}: {blocked}" in text
+        assert f"to be decoded since {landed}: {blocked}" in text
         assert NOTHING not in text
     world.decode()
     assert "to be decoded" not in sensor_says(world), "the control"

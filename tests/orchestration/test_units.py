@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,18 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.dagster_up import is_answering
+from tests.support.environment import variables_of
 from tests.support.postgres import running_postgres
 from tests.support.world import World
 
 UNITS = PROJECT / "deploy" / "systemd"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -54,7 +49,7 @@ def unit(name: str, replaced: Mapping[str, str], project: Path, environment: Map
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) -> None:
-    project, code, web = tmp_path / "my_lake", free_port(), free_port()
+    project, (code, web) = tmp_path / "my_lake", free_ports(2)
     with running_postgres() as postgres, World(settings, tmp_path / "world", f"t{uuid.uuid4().hex[:8]}") as world:
         postgres.make_home(world.settings.dagster_home)
         world.create_topic(2)
@@ -64,16 +59,7 @@ def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) ->
         settled = project / "my_lake" / "defs" / world.name / "defs.yaml"
         settled.write_text(f"{settled.read_text()}  max_age_seconds: 1\n")
         (tmp_path / "workspace.yaml").write_text((PROJECT / "deploy" / "workspace.yaml").read_text().replace("4000", str(code)))
-        environment = {
-            **os.environ,
-            "DAGSTER_HOME": str(world.settings.dagster_home),
-            "OFFSETLAKE_HOME": str(settings.home),
-            "OFFSETLAKE_LAKE": world.settings.lake,
-            "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
-            "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
-            "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
-            "OFFSETLAKE_ENGINE": "in-process",
-        }
+        environment = {**os.environ, **variables_of(world.settings), "OFFSETLAKE_ENGINE": "in-process"}
         replaced = {
             "/opt/offsetlake/.venv/bin": str(Path(sys.executable).parent),
             "/srv/offsetlake/workspace.yaml": str(tmp_path / "workspace.yaml"),
@@ -86,11 +72,5 @@ def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) ->
             unit("webserver", replaced, project, environment),
         ):
             world.wait_until(lambda: len(world.rows()) == len(world.sent))
-            world.wait_until(lambda: answers(web))
+            world.wait_until(lambda: is_answering(f"http://127.0.0.1:{web}"))
         world.assert_all_landed_once()
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=10) as answer:
-        return bool(answer.status == 200)
-    return False
