@@ -13,6 +13,7 @@ import dagster as dg
 
 from .core.errors import BadSetting
 from .operate.alerts import build_failure_sensor, build_watch
+from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
 from .orchestration.topic_set import Broken
@@ -26,6 +27,7 @@ def build_defs(
     edges: Edges | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
 ) -> dg.Definitions:
     """Build the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
+    hold_own_lock()
     project = project or find_project()
     if edges is None:
         check_home(project)

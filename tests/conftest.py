@@ -62,14 +62,12 @@ LONGEST = [
     "integration/test_bench.py",
     "browser/test_clicks.py",
     "faults/test_two_homes.py",
-    "orchestration/test_topic_discovery.py",
     "integration/test_commands.py",
     "browser/test_derived.py",
     "model/test_latest_interleavings.py",
     "faults/test_compaction.py",
     "docs/test_readme.py",
     "docs/test_reading.py",
-    "faults/test_termination.py",
 ]
 
 

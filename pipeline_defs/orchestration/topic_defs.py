@@ -17,15 +17,14 @@ from .assets.decoded_asset import build_decoded_asset, build_decoded_checks
 from .assets.latest_asset import build_latest_asset, build_latest_check
 from .assets.raw_asset import build_raw_asset
 from .backfill.backfill_job import build_backfill
-from .home.run_locks import hold_code_server, hold_launched_run
+from .home.run_locks import hold_own_lock
 
 Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
 
 
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
-    hold_launched_run()
-    hold_code_server()
+    hold_own_lock()
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss

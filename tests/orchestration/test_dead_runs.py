@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -38,7 +39,16 @@ from pipeline_defs.lab.drills.children import FORKS
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
-from pipeline_defs.orchestration.home.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
+from pipeline_defs.orchestration.home.run_locks import (
+    CODE_SERVER,
+    CODE_SERVER_COMMAND,
+    hold_own_lock,
+    hold_run,
+    launch_path,
+    list_locked,
+    lock_path,
+    release_run,
+)
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
@@ -302,6 +312,18 @@ def test_a_lock_that_another_user_has_made_hurts_nobody(instance: dg.DagsterInst
     assert path.exists(), "the fault"
     end_dead_runs(instance, LATER_MS)
     assert not path.exists(), "the control: who may remove it does"
+
+
+def test_a_run_does_not_stand_for_its_code_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-26] A run's process has the code server's arguments, and lives on for a while where that one is killed."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["dagster", *CODE_SERVER_COMMAND])
+    run = multiprocessing.get_context("spawn").Process(target=hold_own_lock)
+    run.start()
+    run.join()
+    assert run.exitcode == 0 and not (tmp_path / CODE_SERVER).exists()
+    hold_own_lock()
+    assert (tmp_path / CODE_SERVER).exists(), "the control"
 
 
 def test_the_launcher_is_thin_and_loads_no_spark() -> None:

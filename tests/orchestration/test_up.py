@@ -105,19 +105,19 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         os.kill(daemon.pid, signal.SIGKILL)
         up.wait_for("Dagster ended by itself; it is started again")
         up.wait_until(lambda: {each.pid for each in find_daemons(home)} - {daemon.pid} and is_answering(up.url))
+        leader = read_leader(project)
+        assert not is_code_server_gone(home), "the control"
+        for each in psutil.Process(leader).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # one that has just ended
+                if each.cmdline()[3:5] == CODE_SERVER_COMMAND:
+                    each.kill()  # as the system does where memory is short; of no topic there is anything yet
+        up.wait_for("Dagster's code server was killed; it is started again")
+        up.wait_until(lambda: not is_code_server_gone(home))
         world.create_topic(2)
         world.send_numbered(100)
         up.wait_for(f"rows: {world.name} 100")
         up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
         assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100
-        leader = read_leader(project)
-        assert not is_code_server_gone(home), "the control"
-        for each in psutil.Process(leader).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # the run's own, say, which has just landed
-                if each.cmdline()[3:5] == CODE_SERVER_COMMAND:
-                    each.kill()  # as the system does where memory is short
-        up.wait_for("Dagster's code server was killed; it is started again")
-        up.wait_until(lambda: not is_code_server_gone(home))
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
         with pytest.raises(ProcessLookupError):

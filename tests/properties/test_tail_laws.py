@@ -13,8 +13,8 @@ from pipeline_defs.core.log.planning import (
     PartitionState,
     Policy,
     TopicState,
+    grid_of,
     plan,
-    records_per_range,
 )
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, GROW, TOPIC, WAIT, Kind, Script, World, decide, open_log, planned, scripts
@@ -147,7 +147,7 @@ def test_a_person_can_cut_the_tail_at_once() -> None:
 @given(st.floats(1e-3, 1e9), st.integers(1, 2**40))
 def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per_record: float, target: int) -> None:
     """[R-6] A range is between half of the target and the target, where the bounds allow it."""
-    grid = records_per_range(Policy(target_file_bytes=target), bytes_per_record)
+    grid = grid_of(Policy(target_file_bytes=target), bytes_per_record)
     assert grid.bit_count() == 1
     assert 1 <= grid <= AUTO_RECORDS_MAX
     if grid < AUTO_RECORDS_MAX:
@@ -159,5 +159,5 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
 @pytest.mark.parametrize("unknown", [None, 0.0, -1.0])
 def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(unknown: float | None) -> None:
     """[R-6] Before the first record nobody knows a size."""
-    assert records_per_range(Policy(), unknown) == AUTO_RECORDS_DEFAULT
-    assert records_per_range(Policy(records_per_range=37), 10.0) == 37
+    assert grid_of(Policy(), unknown) == AUTO_RECORDS_DEFAULT
+    assert grid_of(Policy(records_per_range=37), 10.0) == 37

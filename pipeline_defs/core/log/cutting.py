@@ -1,7 +1,8 @@
 """Where ranges end, their boundaries: what is not planned of a Kafka partition, cut at the multiples of a grid.
 
-`planning.py` calls it, and says up to which end, by which grid, and whether a tail is cut. Invariant: the ranges tile from
-the head on, and none goes over a growth. A range may end inside a committed transaction: transactions are not known here.
+`planning.py` calls it, and says up to which end, by which grid (`grid_of`), and whether a tail is cut, which has waited for
+`max_age_seconds` (`_waiting_since`). Invariant: the ranges tile from the head on, and none goes over a growth, the moment when
+partitions were added to the topic. A range may end inside a committed transaction: transactions are not known here.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class TopicState:
     bytes_per_record: float | None = None
 
 
-def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
+def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
     """Return the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
 
     Powers of two nest, so a grid that changes with the record size keeps most old boundaries.
@@ -140,7 +140,7 @@ def _plan(
 ) -> PlanStep | None:
     refuse_stale(log_state, state)
     opened, opening_links = _open(log_state, state, policy)
-    grid = records_per_range(policy, state.bytes_per_record)
+    grid = grid_of(policy, state.bytes_per_record)
     links = list(opening_links)
     heads = dict(opened.heads)
 

@@ -43,8 +43,20 @@ def release_run(run_id: str) -> None:
         os.close(_held.pop(run_id))
 
 
-def hold_launched_run() -> None:
-    """Hold the lock of the run that Dagster's code server has started this process for; nothing in any other process.
+def hold_own_lock() -> None:
+    """Hold the lock of Dagster's code server, or of the run that it started this process for; none in any other process.
+
+    It ends with its process, whoever kills it. Each code location calls this, whatever topics it has.
+    """
+    home = os.environ.get("DAGSTER_HOME")
+    if multiprocessing.parent_process() is not None:  # a run has its code server's arguments, too
+        _hold_launched_run()
+    elif home and sys.argv[1:3] == CODE_SERVER_COMMAND:
+        share_for_life(Path(home) / CODE_SERVER)
+
+
+def _hold_launched_run() -> None:
+    """Hold the lock of the run that this process was started for, if it was for one.
 
     Dagster tells the process its run in the first argument of its function alone, and nothing else says it before the run
     has started.
@@ -57,13 +69,6 @@ def hold_launched_run() -> None:
     instance_ref, run_id = getattr(asked, "instance_ref", None), getattr(asked, "run_id", None)
     if instance_ref is not None and run_id is not None:
         hold_run(instance_ref.local_artifact_storage.base_dir, run_id)
-
-
-def hold_code_server() -> None:
-    """Hold the home's lock of the code server, where this process is Dagster's: it ends with its process, whoever kills it."""
-    home = os.environ.get("DAGSTER_HOME")
-    if home and sys.argv[1:3] == CODE_SERVER_COMMAND:
-        share_for_life(Path(home) / CODE_SERVER)
 
 
 def is_code_server_gone(home: str | Path) -> bool:
