@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.testbed.broker import stop_broker
+from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.settings import PROJECT, VARIABLES
 from tests.conftest import JARS
 from tests.support.markdown import is_shown, read_blocks, read_table
@@ -73,6 +74,11 @@ def test_every_make_target_that_a_document_names_exists() -> None:
     texts = [README, (PROJECT / "CONTRIBUTING.md").read_text()]
     named = {name for text in texts for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)}
     assert {"demo", "test"} <= named <= targets
+
+
+def test_the_readme_names_the_columns_of_a_landed_row() -> None:
+    columns = ", ".join(f"`{column.name}`" for column in RAW_COLUMNS)
+    assert f"A row is a record as it was: {columns}." in (PROJECT / "README.md").read_text()
 
 
 def test_the_table_of_variables_is_the_one_that_the_settings_know() -> None:
