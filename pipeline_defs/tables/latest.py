@@ -6,7 +6,7 @@ again. Invariant: of each key it has the latest record of all ranges of that ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..core.tables.decoded_table import TREE
 from ..core.tables.latest import Change, Latest, Ranges, Stretch, compare, find_fresh, join_stretches, place_ranges
 from ..landing.attempt import Attempt
 from ..landing.staging_places import LocalStaging
+from ..landing.standing import why_changed
 
 TRIES = 20  # each lost commit is another updater's success; and there are as many as Dagster's pool allows: one
 
@@ -198,6 +199,8 @@ class _Update:
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
         if not why and standing is not None and not holds(schema, standing.schema):
             why = "its columns do not hold what is decoded now"
+        if standing is not None and standing.damage:
+            refuse_changed((each.path for each in due.placed.values()), due, self.tools.lake)  # before it goes
         if standing is None or standing.damage:
             standing = table.start(schema, anew=standing is not None)
         if why:
@@ -236,13 +239,19 @@ def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[N
     try:
         yield
     except LakeUnavailable as error:  # only now is each file read for this alone
-        for path in inputs.decoded_paths:
-            if said := _why_unreadable(path, lake):
-                raise _gone(path, due.placed, lake, f"cannot be read: {said}") from error
+        refuse_changed(inputs.decoded_paths, due, lake)
         for path in due.standing.files if due.standing is not None and not due.why_anew else ():
             if said := _why_unreadable(path, lake):
                 raise DamagedFile(f"its file {path} cannot be read: {said}") from error
         raise
+
+
+def refuse_changed(paths: Iterable[str], due: DueUpdate, lake: Lake) -> None:
+    """Compare decoded files with what their table's log says; raise `BrokenTable` for the first that is another."""
+    folder = f"{TREE}/{due.decoded.topic}"
+    for path in sorted(set(paths)):
+        if why_changed(due.decoded.table.files[path.removeprefix(f"{folder}/")], folder, lake):
+            raise _gone(path, due.placed, lake, "is gone or was changed")
 
 
 def _why_unreadable(path: str, lake: Lake) -> str:

@@ -160,6 +160,31 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
 
 
+def test_strings_of_wide_and_deep_avro_are_checked_too(engine: Engine) -> None:
+    """What Spark's client sends has 100 levels at most; and Java's own strings would have other characters for bad bytes."""
+    deep: dict[str, Any] = {"type": "string", "avro.java.string": "String"}
+    for number in range(9):
+        deep = (
+            {"type": "array", "items": record(f"R{number}", field("s", deep))}
+            if number % 3
+            else {"type": "map", "values": deep}
+        )
+    schema = record("Wide", *(field(f"c{number}", "string") for number in range(300)), field("deep", deep))
+
+    def body(wide: str, text: str) -> bytes:
+        datum: Any = text
+        for number in range(9):
+            datum = [{"s": datum}] if number % 3 else {"k": datum}
+        return avro(schema, {f"c{number}": wide for number in range(300)} | {"deep": datum}).replace(
+            b"MARK", b"\xff\xfe\x80\xc0"
+        )
+
+    outcomes = decode(
+        engine, [body("a", "b"), body("MARK", "b"), body("a", "MARK")], Side(Format.AVRO, schema=json.dumps(schema))
+    )
+    assert outcomes.classes == [None, "avro_malformed", "avro_malformed"]
+
+
 def test_no_bytes_make_spark_fail(engine: Engine) -> None:
     """A length is read before what is so long: some bad bytes that ask for 2 GB must not get them; nor must any others."""
     schema = record(

@@ -37,7 +37,7 @@ from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BadSetting, BrokenTable, Refused
+from pipeline_defs.core.errors import BadSetting, BrokenTable, LakeUnavailable, Refused
 from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
@@ -436,6 +436,38 @@ def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_pa
     assert {row[4] for row in state.topic.shown()} == {row[4] for row in right}
 
 
+@pytest.mark.parametrize("break_it", [_lose_a_file, _cut_before_the_last_line])
+def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(break_it: Callable[[State], None], tmp_path: Path) -> None:
+    """[R-88] It is made anew of that alone: what is left of it may be all that there is."""
+    state = upserted_twice(tmp_path)
+    lost = tmp_path / "lake" / find_due(state.topic.name, state.config, state.tools().decodings, full=True).placed[RANGE].path
+    data = lost.read_bytes()
+    break_it(state)
+    before = {path: path.read_bytes() for path in state.folder.rglob("*") if path.is_file()}
+    spoil(lost)
+    with pytest.raises(BrokenTable, match=r"is gone or was changed; the latest table of topic .* stays as it is"):
+        state.update()
+    assert {path: path.read_bytes() for path in state.folder.rglob("*") if path.is_file()} == before
+    lost.write_bytes(data)
+    assert state.update().rebuilt
+    state.assert_right()
+
+
+def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(tmp_path: Path) -> None:
+    """[R-88] The update after it makes the table anew."""
+    state = upserted_twice(tmp_path)
+    state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
+
+    def lose(step: str, **fields: object) -> None:
+        if step == "read_decoded" and fields["ranges"] == 1:  # not again, where all is read to make it anew
+            _lose_a_file(state)
+
+    with pytest.raises(LakeUnavailable, match=r"\.parquet is gone; what stands stays as it is.*latest .* --rebuild"):
+        state.update(on_step=lose)
+    assert "is missing" in state.update().rebuilt
+    state.assert_right()
+
+
 @pytest.mark.parametrize("how", ["cut", "empty", "spoilt"])
 def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, tmp_path: Path) -> None:
     """[R-91] Nothing of what it says is told; the table stays as it was."""
@@ -448,7 +480,9 @@ def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, tmp_
         spoil(path)
     else:
         path.write_bytes(path.read_bytes()[: 300 if how == "cut" else 0])
-    with pytest.raises(BrokenTable, match=rf"{path.name}, a file of the decoded table, cannot be read: .*--key {offsets.key}"):
+    with pytest.raises(
+        BrokenTable, match=rf"{path.name}, a file of the decoded table, is gone or was changed; .*--key {offsets.key}"
+    ):
         state.update()
     assert state.topic.shown() == before
 

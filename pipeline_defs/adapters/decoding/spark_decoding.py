@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
+from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
@@ -167,8 +169,11 @@ class SparkDecoder:
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
-            rows = choose(*decision.read(self._read(session, files)))
-            write_parquet(rows, self._engine, folder)
+            try:
+                write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
+            except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
+                said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
+                raise unusable_schema("what keys and values are decoded to", said) from error
 
     def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}

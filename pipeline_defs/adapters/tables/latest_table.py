@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ...core.command_lines import command
 from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
 from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION
@@ -244,9 +245,12 @@ class LatestTable:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         entry = f"{self.folder}/_delta_log/{standing.version:020d}.json"
-        for path in (*standing.files, entry):
-            if path in standing.listed:
-                self.lake.store.make_durable(path)
+        try:
+            for path in (*standing.files, entry):
+                if path in standing.listed:
+                    self.lake.store.make_durable(path)
+        except FileNotFoundError as error:
+            raise self._refused(f"{error.filename} is gone") from error
         try:
             write()
         except CommitFailedError:
@@ -261,7 +265,7 @@ class LatestTable:
     def _refused(self, reason: str) -> OffsetlakeError:
         return LakeUnavailable(
             f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; the next "
-            "update tries again",
+            f"update tries again, and `{command('latest', self.folder.rpartition('/')[2], '--rebuild')}` makes it anew",
             path=self.folder,
         )
 

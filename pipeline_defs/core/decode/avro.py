@@ -28,6 +28,7 @@ NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # t
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
+JAVA_STRING = "avro.java.string"
 
 
 def parse_avro(text: str) -> Any:
@@ -80,8 +81,17 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
 def enclose(text: str) -> str:
     """Return the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
     mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
-    fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
+    fields = [{"name": VALUE, "type": _without_java(parse_avro(text))}, mark]
     return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
+
+
+def _without_java(schema: Any) -> Any:
+    """Return a schema that does not ask for Java's strings, in which bytes that are not UTF-8 become other characters."""
+    if isinstance(schema, list):
+        return [_without_java(each) for each in schema]
+    if isinstance(schema, dict):
+        return {name: _without_java(each) for name, each in schema.items() if name != JAVA_STRING}
+    return schema
 
 
 def record_name(text: str) -> str | None:

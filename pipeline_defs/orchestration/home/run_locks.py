@@ -52,7 +52,7 @@ def hold_own_lock() -> None:
     if multiprocessing.parent_process() is not None:  # a run has its code server's arguments, too
         _hold_launched_run()
     elif home and sys.argv[1:3] == CODE_SERVER_COMMAND:
-        share_for_life(Path(home) / CODE_SERVER)
+        share_for_life(Path(home).expanduser() / CODE_SERVER)  # as Dagster takes it
 
 
 def _hold_launched_run() -> None:

@@ -6,13 +6,12 @@ on, or is of another schema. Invariant: no bytes make a Spark job fail.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
 from ....core.decode.decoders import Side
@@ -83,52 +82,34 @@ def _decoded(
     def judge(read: Column) -> SideOutcome:
         is_whole = f.equal_null(read["datum"][MARK], f.lit(END))
         value = read["datum"][VALUE]
-        is_text = f.coalesce(_are_texts_utf8(value, kind), f.lit(True))  # noqa: FBT003
+        # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
+        # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
+        is_text = f.is_valid_utf8(f.concat_ws(" ", *_texts(value, kind)))
         wrong = f.when(is_whole, failed("avro_malformed", f.lit(NOT_UTF8))).otherwise(failed(*failure))
         return SideOutcome(value, read["is_null"] | (is_whole & is_text), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
 
 
-def _are_texts_utf8(value: Column, kind: DataType) -> Column:
-    """Return whether every string of a value is UTF-8, null where there is none.
-
-    Spark copies an Avro string's bytes as they are, and of one that is not UTF-8 DuckDB reads nothing of the whole file.
-    """
-    nothing = f.lit(None).cast("boolean")
+def _texts(value: Column, kind: DataType) -> Iterator[Column]:
+    """Yield the strings of a value: as text, or as arrays of text."""
     match kind:
-        case StringType():
-            return f.is_valid_utf8(value)
+        case StringType() | ArrayType(elementType=StringType()):
+            yield value
         case StructType():
-            return functools.reduce(
-                lambda known, each: known & f.coalesce(_are_texts_utf8(value[each.name], each.dataType), f.lit(True)),  # noqa: FBT003
-                (each for each in kind if _has_text(each.dataType)),
-                f.lit(True),  # noqa: FBT003
-            )
-        case ArrayType(elementType=StructType() as item):  # as a struct of arrays
-            return _are_texts_utf8(value, StructType([StructField(each.name, ArrayType(each.dataType)) for each in item]))
-        case ArrayType(elementType=StringType()):
-            # as one text, since a function of each item takes longer than all the rest: what is not UTF-8 stays so beside ASCII
-            return f.is_valid_utf8(f.array_join(value, " "))
-        case ArrayType():
-            return f.forall(value, lambda each: _is_utf8(each, kind.elementType)) if _has_text(kind) else nothing
+            for each in kind:
+                yield from _texts(value[each.name], each.dataType)
         case MapType():
-            keys, values = ArrayType(kind.keyType), ArrayType(kind.valueType)
-            return _are_texts_utf8(f.map_keys(value), keys) & _is_utf8(f.map_values(value), values)
-    return nothing
-
-
-def _is_utf8(each: Column, kind: DataType) -> Column:
-    return f.coalesce(_are_texts_utf8(each, kind), f.lit(True))  # noqa: FBT003
-
-
-def _has_text(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return any(_has_text(each.dataType) for each in kind)
-        case ArrayType():
-            return _has_text(kind.elementType)
-    return isinstance(kind, (StringType, MapType))
+            yield from _texts(f.map_keys(value), ArrayType(kind.keyType))
+            yield from _texts(f.map_values(value), ArrayType(kind.valueType))
+        case ArrayType(elementType=StructType() as item):
+            for each in item:
+                yield from _texts(value[each.name], ArrayType(each.dataType))
+        case ArrayType(elementType=ArrayType() as inner):
+            yield from _texts(f.flatten(f.array_compact(value)), inner)
+        case ArrayType(elementType=MapType() as inner):
+            yield from _texts(f.transform(value, f.map_keys), ArrayType(ArrayType(inner.keyType)))
+            yield from _texts(f.transform(value, f.map_values), ArrayType(ArrayType(inner.valueType)))
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:
