@@ -23,9 +23,8 @@ from pipeline_defs.core.log.settling import sum_up
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoding import Decoding
-from tests.properties.test_coverage_laws import manifest_of
 from tests.support.decoded import decoded_ranges
-from tests.support.strategies import EPOCH_MS, TOPIC
+from tests.support.strategies import EPOCH_MS, TOPIC, landed
 
 LONG_MS = 10**12
 STEPS, GRID, PARTITIONS, FAILING = 12, 10, 2, 60
@@ -75,7 +74,7 @@ def step(lake: SharedLake, seq: int) -> None:
 
 
 def land(lake: SharedLake, offsets: OffsetRange) -> None:
-    manifest = manifest_of(offsets)
+    manifest = landed(offsets)
     assert manifest.file is not None
     log = lake.recent(TOPIC).log
     lake.begin(log, [log.ranges[offsets]])
