@@ -183,25 +183,6 @@ def test_an_old_offset_is_found_without_its_history(lake: SharedLake) -> None:
     assert 5 not in {o.partition for o in lake.again().around(TOPIC, 5, 0).states()}
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read"])
-def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(lake: SharedLake, is_known: bool) -> None:
-    """[R-96] Though no document sums them up: what was landed of them is there; with them back, all is well."""
-    step(lake, STEPS)
-    land(lake, ranges_of(STEPS)[0])
-    reader = lake.again()
-    if is_known:
-        reader.recent(TOPIC)
-    path = step_path(TOPIC, STEPS)
-    lost = lake.store.get(path) or b""
-    lake.store.delete_folder(path)
-    for _ in range(3):  # not only the first time
-        with pytest.raises(BrokenPlanLog):
-            reader.goes_on(reader.recent(TOPIC).log)
-    lake.store.put_new(path, lost, "staging/x")
-    assert reader.goes_on(reader.recent(TOPIC).log)
-    assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
-
-
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])
 def test_nothing_is_planned_into_a_hole_however_wide(lake: SharedLake, lost: int) -> None:
     """[R-96] Later steps are there; they are far away, so one of their ranges is landed."""
