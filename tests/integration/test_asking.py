@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
+from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -58,12 +58,6 @@ def test_a_key_that_is_nearly_there_is_answered_with_the_one_that_is(quiet: Worl
     assert f"`offsetlake backfill {quiet.name} --all` lists those there are" in str(refused.exception)
     nowhere = run("land", "--key", "7-0-41")
     assert isinstance(nowhere.exception, BadKey) and "nearest" not in str(nowhere.exception)
-
-
-def test_pending_and_a_partition_together_are_refused_with_what_each_means(run: Run) -> None:
-    refused = run("land", "--pending", "--key", "0-0-40")
-    assert isinstance(refused.exception, Refused)
-    assert "--pending is every range" in str(refused.exception) and "is one range" in str(refused.exception)
 
 
 # ---- `backfill`: what is chosen, shown, refused; that it launches is in orchestration/

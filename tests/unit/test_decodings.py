@@ -29,16 +29,6 @@ def folder(topic: DecodedTopic) -> Path:
     return Path(topic.lake.store.url(f"{TREE}/{topic.name}"))
 
 
-def test_of_two_writers_of_a_version_one_looks_again(topic: DecodedTopic) -> None:
-    """[R-68] What was decided on a version that is not the last one any more is not written."""
-    decodings = Decodings(topic.lake)
-    before = decodings.read_ranges(topic.name)
-    topic.put(RANGE, numbered(RANGE, "abc"))
-    stale = topic.put(NEXT, numbered(NEXT, "abc"))
-    assert not decodings.commit([stale], before, EPOCH_MS)
-    assert shown_places(topic.lake, topic.name) == [(0, at) for at in (0, 1, 2, 10, 11, 12)]
-
-
 def test_a_range_gives_its_files_away_in_the_commit_that_gives_it_others(topic: DecodedTopic) -> None:
     """[R-69] At each version each row is once; the files of the version before stay for who reads it."""
     first = topic.put(RANGE, numbered(RANGE, "abc")).decoded

@@ -46,10 +46,6 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
         ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
         ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
-        (
-            "decode: {key: {format: json, inline_schema: 'id INT, tags MAP <STRING, INT>'}}\nlatest: {}",
-            "topic orders has `latest`, and `decode.key` with a MAP",
-        ),
         (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
         (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
         ("decode: {}\nlatest: {sequence: 7}", "sequence"),

@@ -23,9 +23,8 @@ from pipeline_defs.core.log.settling import sum_up
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoding import Decoding
-from tests.properties.test_coverage_laws import manifest_of
 from tests.support.decoded import decoded_ranges
-from tests.support.strategies import EPOCH_MS, TOPIC
+from tests.support.strategies import EPOCH_MS, TOPIC, landed
 
 LONG_MS = 10**12
 STEPS, GRID, PARTITIONS, FAILING = 12, 10, 2, 60
@@ -75,7 +74,7 @@ def step(lake: SharedLake, seq: int) -> None:
 
 
 def land(lake: SharedLake, offsets: OffsetRange) -> None:
-    manifest = manifest_of(offsets)
+    manifest = landed(offsets)
     assert manifest.file is not None
     log = lake.recent(TOPIC).log
     lake.begin(log, [log.ranges[offsets]])
@@ -182,25 +181,6 @@ def test_an_old_offset_is_found_without_its_history(lake: SharedLake) -> None:
             assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
     assert not any(STEPS * GRID in offsets for offsets in lake.again().around(TOPIC, 0, STEPS * GRID).states())
     assert 5 not in {o.partition for o in lake.again().around(TOPIC, 5, 0).states()}
-
-
-@pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read"])
-def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(lake: SharedLake, is_known: bool) -> None:
-    """[R-96] Though no document sums them up: what was landed of them is there; with them back, all is well."""
-    step(lake, STEPS)
-    land(lake, ranges_of(STEPS)[0])
-    reader = lake.again()
-    if is_known:
-        reader.recent(TOPIC)
-    path = step_path(TOPIC, STEPS)
-    lost = lake.store.get(path) or b""
-    lake.store.delete_folder(path)
-    for _ in range(3):  # not only the first time
-        with pytest.raises(BrokenPlanLog):
-            reader.goes_on(reader.recent(TOPIC).log)
-    lake.store.put_new(path, lost, "staging/x")
-    assert reader.goes_on(reader.recent(TOPIC).log)
-    assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
 
 
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])

@@ -96,10 +96,6 @@ def land_from_document(world: SmallWorld, lake: Lake, on_step: StepWatcher = no_
     list(land(TOPIC, keys, attempt, replace(world.tools(lake, on_step), **tools)))
 
 
-def land_it(world: SmallWorld) -> None:
-    world.land()
-
-
 def land_and_lose_files(world: SmallWorld) -> None:
     world.land()
     for path in list(world.files())[2:]:
@@ -125,12 +121,12 @@ def accept_loss(world: SmallWorld) -> None:
     world.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "somebody", 0))
 
 
-EVIDENCE = [land_it, land_and_lose_files, land_and_lose_manifests, publish_at_least_once, claim, accept_loss]
+EVIDENCE = [SmallWorld.land, land_and_lose_files, land_and_lose_manifests, publish_at_least_once, claim, accept_loss]
 
 
 @pytest.mark.parametrize("leave_evidence", EVIDENCE)
 def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
-    world: SmallWorld, leave_evidence: Callable[[SmallWorld], None]
+    world: SmallWorld, leave_evidence: Callable[[SmallWorld], object]
 ) -> None:
     """[R-2] Whatever the lake has of what the step planned; nothing is written, and once it is restored all goes on."""
     world.grow(2)
@@ -156,24 +152,19 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
 
 @pytest.mark.parametrize("leave_evidence", EVIDENCE[:-1])
 def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
-    world: SmallWorld, leave_evidence: Callable[[SmallWorld], None], monkeypatch: pytest.MonkeyPatch
+    settled: SmallWorld, leave_evidence: Callable[[SmallWorld], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
-    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
-    for _ in range(2):
-        world.grow(2)
-        world.land()
-    assert world.lake.move_frontier(world.coverage, EPOCH_MS, 0)
-    stale = world.open(Writer())
+    stale = settled.open(Writer())
     log = stale.recent(TOPIC).log
     assert log.base is not None and stale.goes_on(log)
-    world.grow(2)
-    leave_evidence(world)
+    settled.grow(2)
+    leave_evidence(settled)
     with monkeypatch.context() as costly:
         if leave_evidence is not publish_at_least_once:  # which takes the documents away
             costly.setattr(Lake, "coverage", lambda *_: pytest.fail("all of it is read"))
         assert not stale.goes_on(log), "another is the newest step"
-    lose_steps(world, 1)
+    lose_steps(settled, 1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
         stale.goes_on(log)
 

@@ -39,7 +39,6 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
-from pipeline_defs.tables import compaction
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from pipeline_defs.tables.vacuum import vacuum
 from pipeline_defs.topics import Topic
@@ -526,15 +525,6 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     path.write_bytes(content)
     (verdict,) = compact_decoded(compacted.lake, TOPIC)
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
-
-
-def test_a_range_decoded_while_its_file_is_compacted_wins(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-91] The compaction is overtaken, and takes its file away."""
-    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)  # rows first, then dead letters
-    compacted.outcome(FIRST, SAME, redo=True)
-    meanwhile = stop_at("compaction_named", lambda: compacted.outcome(FIRST, MENDED, redo=True))
-    assert compact_decoded(compacted.lake, TOPIC, on_step=meanwhile)[0].outcome is CompactionOutcome.OVERTAKEN
-    assert compacted.shown("decoded") == [n for n in BOTH if n != 13]
 
 
 def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compacted: LandedTopic) -> None:

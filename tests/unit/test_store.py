@@ -46,14 +46,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Bucket() if request.param == "bucket" else open_store(str(tmp_path / "lake"))
 
 
-def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "lake"))
-    assert store.put_new("plan/0.json", b"first", "staging/a") is Answer.COMMITTED
-    assert store.put_new("plan/0.json", b"second", "staging/b") is Answer.CONFLICT
-    assert store.put_new("plan/0.json", b"first", "staging/c") is Answer.COMMITTED
-    assert (store.get("plan/0.json"), store.list("staging")) == (b"first", {})
-
-
 def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
     """What stands in the place of a folder fails who writes there, and nobody who looks."""
     store = open_store(str(tmp_path / "lake"))
