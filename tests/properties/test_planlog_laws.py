@@ -135,16 +135,6 @@ def test_a_dropped_doubled_or_reordered_step_is_refused(log: PlanLog, data: st.D
         assert f"expected plan step {at}, found {at + 1}" in refusal(*steps)
 
 
-@given(spots())
-def test_a_dropped_step_is_refused_even_when_the_others_are_numbered_anew(spot: Spot) -> None:
-    """Except one that nothing of its generation follows on: without it the log is one that went less far."""
-    log, at = spot.log, spot.at
-    dropped, later = log.steps[at], log.steps[at + 1 :]
-    assume(at > 0 and any(dropped.heads.keys() & step.heads.keys() for step in later if step.generation == dropped.generation))
-    rest = (*log.steps[:at], *log.steps[at + 1 :])
-    refusal(*(replace(step, seq=number) for number, step in enumerate(rest)))
-
-
 @given(logs(), st.data())
 def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject) -> None:
     """[R-2] The heads of the last step are all that planning reads: a wrong one would plan offsets twice, or never."""
@@ -183,13 +173,6 @@ def test_generations_begin_at_0_and_grow_by_one(generations: list[int], said: st
 
 def test_a_step_of_another_topic_is_refused() -> None:
     assert f"plan step 0 is of topic flights, expected {TOPIC}" in refusal(replace(step_of(0, head=0), topic="flights"))
-
-
-def test_heads_are_checked_in_the_generation_that_is_open() -> None:
-    """A head of generation 1 is held against generation 1's links, not against those of generation 0."""
-    first = step_of(0, (0, 10), head=10)
-    assert "has head 10 of orders/0, its links end at 4" in refusal(first, step_of(1, (0, 4), head=10, generation=1))
-    PlanLog(TOPIC, (first, step_of(1, (0, 4), head=4, generation=1), step_of(2, (4, 10), head=10, generation=1)))
 
 
 def test_a_partition_begins_where_the_log_found_it_and_a_later_one_at_0() -> None:
