@@ -59,15 +59,8 @@ def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.
     assume(steps)
     step = data.draw(st.sampled_from(steps))
     link = step.skips[0]
-    wrong = data.draw(
-        st.sampled_from(
-            [
-                replace(link.offsets, end=link.offsets.end + 1),
-                replace(link.offsets, partition=link.offsets.partition + 9),
-                replace(link.offsets, generation=link.offsets.generation + 1),
-            ]
-        )
-    )
+    field, by = data.draw(st.sampled_from([("end", 1), ("partition", 9), ("generation", 1)]))
+    wrong = replace(link.offsets, **{field: getattr(link.offsets, field) + by})
     changed = replace(step, skips=(replace(link, offsets=wrong), *step.skips[1:]))
     with pytest.raises(BrokenPlanLog) as refused:
         PlanLog(TOPIC, tuple(changed if each is step else each for each in log.steps))
