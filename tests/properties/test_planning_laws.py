@@ -63,6 +63,20 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
             assert all(link.cause for link in tick.step.links if link.kind is LinkKind.LOST)
 
 
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
+def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
+    """[R-4] What the other partition is given is what it would be given without the loss."""
+    log_state = LogState(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
+    states = [
+        TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))})
+        for e in (0, lost)
+    ]
+    healthy, lossy = (decide(log_state, state, Policy(records_per_range=7), EPOCH_MS) for state in states)
+    assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
+    assert lossy.after(log_state).heads[1] == healthy.after(log_state).heads[1]
+    assert lossy.generation == healthy.generation
+
+
 def test_records_behind_a_loss_keep_their_age() -> None:
     """Retention that deletes more often than `max_age` must not put off the rest for ever."""
     world, policy = World(), Policy(records_per_range=100, max_age_seconds=60)
