@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.tables import compaction, decoding
-from tests.support.interleaving import watch_obstore
+from tests.support.interleaving import SmallWorld, watch_obstore
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Path]:
     """Yield folders for lakes, one after the other."""
     return (tmp_path / str(number) for number in count())
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
+    """Return a topic of 6 records in 2 planned ranges, of which nothing is landed."""
+    return SmallWorld(tmp_path / "lake", request.param)
 
 
 @pytest.fixture

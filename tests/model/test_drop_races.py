@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -24,19 +23,8 @@ from tests.support.strategies import EPOCH_MS
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
-    """Return a topic of two ranges of three rows that are planned."""
-    return small(tmp_path, request.param)
-
-
-def small(folder: Path, kind: str) -> SmallWorld:
-    world = SmallWorld(folder, kind, records=6, grid=3)
-    world.has_raw_table = True
-    return world
-
-
 def compacted(world: SmallWorld) -> None:
+    world.has_raw_table = True
     world.land()
     world.compact()
 
@@ -74,14 +62,12 @@ def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: Sma
     assert_all_is_well(world, glob)
 
 
+@pytest.mark.parametrize("world", ["bucket"], indirect=True)  # on a disk it would hold a lock by then: nobody publishes
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("is_replacing", [False, True])
-def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_replaced: bool, is_replacing: bool) -> None:
-    """[R-73] Before it copied its file within the bucket others published, compacted, dropped and replaced it.
-
-    On a disk it would hold a lock by then, so that nobody publishes.
-    """
-    world = small(tmp_path, "bucket")
+def test_a_publisher_that_stood_still_brings_nothing_back(world: SmallWorld, is_replaced: bool, is_replacing: bool) -> None:
+    """[R-73] Before it copied its file within the bucket others published, compacted, dropped and replaced it."""
+    world.has_raw_table = True
     if is_replacing:
         compacted(world)
         world.drop()
@@ -140,18 +126,13 @@ def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
     assert (glob.seen != set()) == (world.bucket is not None), "the control: on a disk it is not even linked"
 
 
-def half_dropped_and_replaced(world: SmallWorld) -> None:
-    """Have the drop of a range die before its delete, and a replace of it die before it publishes."""
+def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallWorld) -> None:
+    """[R-73] A half dropped file, and the next revision committed and not published: the next run shows that alone."""
     compacted(world)
     world.lose_a_row(0)
     with pytest.raises(Dead):
         world.drop(on_step=stop_at("drop_marked"))
     world.die("commit", "replace")
-
-
-def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallWorld) -> None:
-    """[R-73] A half dropped file, and the next revision committed and not published: the next run shows that alone."""
-    half_dropped_and_replaced(world)
     stale = given_up_paths(first(world))
     assert stale == [path for path in world.files() if path in stale], "the control: it is there"
     lake = world.open(Writer())
@@ -277,7 +258,6 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(w
 
 def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(world: SmallWorld) -> None:
     """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""
-    world.has_raw_table = False
     world.land()
     done = list[str]()
 

@@ -37,12 +37,6 @@ from tests.support.strategies import EPOCH_MS
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
-    """Is a topic of 6 records in 2 planned ranges, of which nothing is landed."""
-    return SmallWorld(tmp_path / "lake", request.param)
-
-
 def outcomes(verdicts: list[Verdict]) -> list[Outcome]:
     return [verdict.outcome for verdict in verdicts]
 

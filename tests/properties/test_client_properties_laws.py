@@ -50,18 +50,10 @@ def slips(draw: st.DrawFn, key: str) -> str:
                 key[:at] + letter + key[at + 1 :],
                 key[:at] + key[at + 1 : at + 2] + key[at] + key[at + 2 :],
                 key[:at] + key[at].upper() + key[at + 1 :],
-                key.replace(".", "_"),
-                key.replace(".", "-"),
-                key.replace(".", ""),
-                f"kafka.{key}",
-                f"consumer.{key}",
-                f"\ufeff{key}",
-                f"\xef\xbb\xbf{key}",
-                f"\xa0{key}",
+                *(key.replace(".", other) for other in ("_", "-", "")),
+                *(before + key for before in ("kafka.", "consumer.", "\ufeff", "\xef\xbb\xbf", "\xa0", "- ", "export ")),
                 f"{key}\u200b",
                 f'"{key}"',
-                f"- {key}",
-                f"export {key}",
             ]
         )
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -16,41 +17,27 @@ from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
-from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.plan_step import LinkKind
 from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Landing, covered, landed, logs, provenance
+from tests.support.strategies import TOPIC, Landing, Script, covered, landed, log_of, logs, provenance
 
 
-@dataclass(frozen=True)
-class Lake:
-    """Is what a lake holds of a topic: of each Kafka partition all landed up to somewhere, of the open generation."""
-
-    log: PlanLog
-    manifests: dict[OffsetRange, Manifest]
-    published: dict[OffsetRange, int]
-
-    @property
-    def coverage(self) -> Coverage:
-        return Coverage(self.log, self.manifests, self.published)
-
-
-def without(found: Mapping[OffsetRange, object], gone: OffsetRange) -> dict[OffsetRange, object]:
+def without(found: Mapping[OffsetRange, Any], gone: OffsetRange) -> dict[OffsetRange, Any]:
     return {offsets: value for offsets, value in found.items() if offsets != gone}
 
 
 @st.composite
-def lakes(draw: st.DrawFn) -> Lake:
+def lakes(draw: st.DrawFn) -> Coverage:
     """Draws a log of which each partition is landed without a gap up to a drawn number of ranges; some are empty."""
     log = draw(logs())
     found: list[Manifest] = []
-    places = sorted({o.place for o in log.ranges})
-    for place in places:
+    for place in sorted({o.place for o in log.ranges}):
         ranges = [o for o in log.ranges if o.place == place]
         some = ranges[: draw(st.integers(0, len(ranges)))]
         found += [landed(offsets, None if draw(st.integers(0, 3)) else ()) for offsets in some]
-    coverage = covered(log, found)
-    return Lake(log, {**coverage.manifests}, {**coverage.published})
+    return covered(log, found)
 
 
 def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
@@ -74,45 +61,44 @@ def beginnings(log: PlanLog) -> dict[tuple[int, int], int]:
 
 
 @given(lakes())
-def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(lake: Lake) -> None:
+def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(coverage: Coverage) -> None:
     """Coverage has no gap and no overlap, whatever is landed so far."""
-    states = lake.coverage.states()
-    assert len(states) == len(lake.log.links)
-    ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(lake.log))
+    states = coverage.states()
+    assert len(states) == len(coverage.log.links)
+    ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(coverage.log))
     for offsets in states:
         place = offsets.place
         assert offsets.start == ends[place]
         ends[place] = offsets.end
-    log_state = lake.log.state
+    log_state = coverage.log.state
     for partition, head in log_state.heads.items():
         assert ends[log_state.generation, partition] == head.offset
 
 
 @given(lakes())
-def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_is_closed(lake: Lake) -> None:
+def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_is_closed(coverage: Coverage) -> None:
     """[R-9] What a recreated topic took with it is said to be lost, and never asked for again."""
-    coverage = lake.coverage
-    for link in lake.log.links:
+    for link in coverage.log.links:
         state = coverage.states()[link.offsets]
         if link.kind is not LinkKind.RANGE:
             assert state.value == link.kind.value
-        elif link.offsets in lake.manifests:
+        elif link.offsets in coverage.manifests:
             assert state is State.LANDED
-        elif link.offsets in lake.log.skipped:
+        elif link.offsets in coverage.log.skipped:
             assert state is State.SKIPPED
         else:
-            closed = link.offsets.generation < lake.log.state.generation
+            closed = link.offsets.generation < coverage.log.state.generation
             assert state is (State.LOST if closed else State.PENDING)
     assert coverage.pending() == [o for o, state in coverage.states().items() if state is State.PENDING]
 
 
 @given(lakes())
-def test_landed_means_manifest_and_file(lake: Lake) -> None:
+def test_landed_means_manifest_and_file(coverage: Coverage) -> None:
     """[R-16] A manifest alone, or a file alone, is not landed; a range without records needs no file."""
-    for offsets, manifest in lake.manifests.items():
-        assert lake.coverage.is_landed(offsets)
-        assert Coverage(lake.log, lake.manifests, {}).is_landed(offsets) == (manifest.file is None)
-        assert not Coverage(lake.log, {}, lake.published).is_landed(offsets)
+    for offsets, manifest in coverage.manifests.items():
+        assert coverage.is_landed(offsets)
+        assert Coverage(coverage.log, coverage.manifests, {}).is_landed(offsets) == (manifest.file is None)
+        assert not Coverage(coverage.log, {}, coverage.published).is_landed(offsets)
 
 
 @given(logs(), st.data())
@@ -136,85 +122,82 @@ def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
 
 
 @given(lakes())
-def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
+def test_an_intact_lake_has_no_violation(coverage: Coverage) -> None:
     """[R-37] Control: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
-    assert tiling_violations(lake.coverage) == []
-    assert completeness_violations(lake.coverage) == []
+    assert tiling_violations(coverage) == []
+    assert completeness_violations(coverage) == []
 
 
-def inner_of(lake: Lake) -> list[OffsetRange]:
+def inner_of(coverage: Coverage) -> list[OffsetRange]:
     """Are the landed ranges of the open generation, not left out since, behind which another one is landed."""
-    last = {o.place: o for o in lake.manifests}.values()
-    generation = lake.log.state.generation
-    return [o for o in lake.manifests if o not in last and o.generation == generation and o not in lake.log.skipped]
+    last = {o.place: o for o in coverage.manifests}.values()
+    generation = coverage.log.state.generation
+    return [o for o in coverage.manifests if o not in last and o.generation == generation and o not in coverage.log.skipped]
 
 
 @given(lakes(), st.data())
-def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
+def test_a_deleted_manifest_is_named_with_its_offsets(coverage: Coverage, data: st.DataObject) -> None:
     """[R-37] But for a range without rows that is the last landed one, or was skipped since: it is only planned again."""
-    inner = inner_of(lake)
-    seen = [offsets for offsets, manifest in lake.manifests.items() if manifest.file or offsets in inner]
+    inner = inner_of(coverage)
+    seen = [offsets for offsets, manifest in coverage.manifests.items() if manifest.file or offsets in inner]
     assume(seen)
     gone = data.draw(st.sampled_from(seen))
-    assert "gap" in violation_of(gone, replace(lake.coverage, manifests=without(lake.manifests, gone)))  # type: ignore[arg-type]
+    assert "gap" in violation_of(gone, replace(coverage, manifests=without(coverage.manifests, gone)))
 
 
 @given(lakes(), st.data())
-def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
+def test_a_deleted_file_is_named_with_its_offsets(coverage: Coverage, data: st.DataObject) -> None:
     """[R-37] A manifest without its file is a gap."""
-    assume(lake.published)
-    gone = data.draw(st.sampled_from(sorted(lake.published)))
-    found = violation_of(gone, replace(lake.coverage, published=without(lake.published, gone)))  # type: ignore[arg-type]
+    assume(coverage.published)
+    gone = data.draw(st.sampled_from(sorted(coverage.published)))
+    found = violation_of(gone, replace(coverage, published=without(coverage.published, gone)))
     assert "its file is not published" in found
 
 
 @given(lakes(), st.data(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
-def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject, end: str, by: int) -> None:
+def test_a_shifted_end_is_named_with_its_offsets(coverage: Coverage, data: st.DataObject, end: str, by: int) -> None:
     """[R-37] Of a manifest, of a published file, or of both together."""
-    assume(lake.published)
-    right = data.draw(st.sampled_from(sorted(lake.published)))
+    assume(coverage.published)
+    right = data.draw(st.sampled_from(sorted(coverage.published)))
     offset = getattr(right, end) + by
     assume(offset >= 0 and (len(right) > 1 or (end, by) not in {("start", 1), ("end", -1)}))
     wrong = replace(right, **{end: offset})
-    manifests = {**without(lake.manifests, right), wrong: landed(wrong)}
-    published = {**without(lake.published, right), wrong: 1}
-    for coverage in (
-        replace(lake.coverage, manifests=manifests),  # type: ignore[arg-type]
-        replace(lake.coverage, published=published),  # type: ignore[arg-type]
-        replace(lake.coverage, manifests=manifests, published=published),  # type: ignore[arg-type]
+    manifests = {**without(coverage.manifests, right), wrong: landed(wrong)}
+    published = {**without(coverage.published, right), wrong: 1}
+    for shifted in (
+        replace(coverage, manifests=manifests),
+        replace(coverage, published=published),
+        replace(coverage, manifests=manifests, published=published),
     ):
-        with pytest.raises(BrokenPlanLog, match=re.escape(wrong.text(coverage.log.topic))):
-            check_planned(coverage)
+        with pytest.raises(BrokenPlanLog, match=re.escape(wrong.text(TOPIC))):
+            check_planned(shifted)
 
 
 @given(lakes(), st.data())
-def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) -> None:
+def test_a_gap_behind_landed_ranges_is_named(coverage: Coverage, data: st.DataObject) -> None:
     """[R-37] Manifest and file deleted together leave a planned range with later ones landed."""
-    inner = inner_of(lake)
+    inner = inner_of(coverage)
     assume(inner)
     gone = data.draw(st.sampled_from(inner))
-    left = Coverage(lake.log, without(lake.manifests, gone), without(lake.published, gone))  # type: ignore[arg-type]
+    left = Coverage(coverage.log, without(coverage.manifests, gone), without(coverage.published, gone))
     assert "planned and not landed, while later offsets are" in violation_of(gone, left)
 
 
 @given(lakes(), st.data())
-def test_a_file_for_a_range_without_records_is_named(lake: Lake, data: st.DataObject) -> None:
-    empty = [offsets for offsets, manifest in lake.manifests.items() if manifest.file is None]
+def test_a_file_for_a_range_without_records_is_named(coverage: Coverage, data: st.DataObject) -> None:
+    empty = [offsets for offsets, manifest in coverage.manifests.items() if manifest.file is None]
     assume(empty)
     offsets = data.draw(st.sampled_from(empty))
-    coverage = replace(lake.coverage, published={**lake.published, offsets: 100})
+    coverage = replace(coverage, published={**coverage.published, offsets: 100})
     assert "overlap" in violation_of(offsets, coverage)
 
 
 def test_what_a_recreated_topic_took_with_it_is_lost_and_not_a_gap() -> None:
     """[R-9] The check would else be red for ever; a file without a manifest is still named."""
     ranges = [OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)]
-    links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
-    marks = {0: Watermarks(0, 20)}
-    first = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, marks, links, {0: Head(20, 0)})
-    second = PlanStep(1, TOPIC, 1, "id-1", EPOCH_MS, {}, {0: Watermarks(0, 0)}, (), {0: Head(0, 0)}, "", ("id-0",))
-    still_open = covered(PlanLog(TOPIC, (first,)), [landed(ranges[1])])
-    closed = replace(still_open, log=PlanLog(TOPIC, (first, second)))
+    log = log_of(Script(Policy(records_per_range=10), True, [("grow", (0, 20)), ("recreate", (1, 0))]).play())
+    still_open = covered(PlanLog(TOPIC, log.steps[:-1]), [landed(ranges[1])])
+    closed = replace(still_open, log=log)
     assert len(tiling_violations(still_open)) == 1
     assert tiling_violations(closed) == []
     assert closed.states()[ranges[0]] is State.LOST

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokenManifest
-from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
@@ -46,7 +44,7 @@ from pipeline_defs.core.tables.decoding import (
     verify_decoding,
 )
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
-from tests.support.strategies import runs_of
+from tests.support.strategies import TOPIC, covered, landed, runs_of
 
 
 def file_of(rows: int, sha256: str = "a" * 64) -> StagedFile:
@@ -138,23 +136,16 @@ def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[
     """[R-70] In log order; what is not landed, or has no rows, is never due; a decoder that has changed makes nothing due."""
     ranges = [OffsetRange(0, 0, 10 * n, 10 * n + 10) for n in range(len(states))]
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
-    heads = {0: Head(10 * len(ranges), 0)}
-    log = PlanLog("t", (PlanStep(0, "t", 0, None, 0, {}, {}, links, heads),)) if links else PlanLog("t", ())
+    log = PlanLog(TOPIC, (PlanStep(0, TOPIC, 0, None, 0, {}, {}, links, {0: Head(10 * len(ranges), 0)}),))
     by_range = dict(zip(ranges, states, strict=True))
-    manifests = {
-        offsets: Manifest("t", offsets, file_of(10), (), WHO)
-        if state != "empty"
-        else Manifest("t", offsets, None, (Interval(offsets.start, offsets.end, Cause.COMPACTED),), WHO)
-        for offsets, state in by_range.items()
-        if state != "pending"
-    }
+    manifests = [landed(each, () if state == "empty" else None) for each, state in by_range.items() if state != "pending"]
+    sources = {each.offsets: each.file.sha256 for each in manifests if each.file}
     decodings = {
-        offsets: decoding_of(offsets, 10, 0, "b" * 64 if state == "other_source" else "a" * 64)
+        offsets: decoding_of(offsets, 10, 0, "b" * 64 if state == "other_source" else sources[offsets])
         for offsets, state in by_range.items()
         if state in {"current", "other_source"}
     }
-    coverage = Coverage(log, manifests, {offsets: 10 for offsets, each in manifests.items() if each.file})
-    due = find_due(coverage, decodings)
+    due = find_due(covered(log, manifests), decodings)
     assert due == [offsets for offsets, state in by_range.items() if state in {"none", "other_source"}]
 
 

@@ -109,13 +109,9 @@ def test_what_waits_is_due_unless_a_run_is_at_it_or_it_backs_off(
     assert choose_due(waiting, (), tried, 10**9) == waiting
 
 
-def seconds_until_due(attempts: int) -> int:
-    return next(s for s in range(10**5) if Tried(attempts, EPOCH_MS).is_due(EPOCH_MS + s * 1000))
-
-
 def test_the_back_off_doubles_and_is_bounded() -> None:
     """[R-33] 10 seconds at first, never more than 10 minutes."""
-    waits = [seconds_until_due(attempts) for attempts in range(12)]
+    waits = [next(s for s in range(10**5) if Tried(n, EPOCH_MS).is_due(EPOCH_MS + s * 1000)) for n in range(12)]
     assert waits == [0, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
     assert (waits[1], waits[-1]) == (BACKOFF_FIRST_SECONDS, BACKOFF_LAST_SECONDS)
 

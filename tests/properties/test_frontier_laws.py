@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import pytest
 
@@ -40,15 +36,12 @@ SEEDS = [random.randrange(10**9) for _ in range(int(os.environ["HUNT"]))] if "HU
 EVENTS = 20
 
 
-@contextmanager
-def lakes() -> Iterator[Lake]:
-    """Give an empty lake, whose frontier documents are made of any number of ranges; nothing waits for the disk."""
-    with (
-        TemporaryDirectory() as folder,
-        patch.object(settling, "FRONTIER_EVERY", 1),
-        patch.object(disk, "_fsync", lambda path: None),
-    ):
-        yield Lake(folder)
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return an empty lake, whose frontier documents are made of any number of ranges; nothing waits for the disk."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    monkeypatch.setattr(disk, "_fsync", lambda path: None)
+    return Lake(str(tmp_path))
 
 
 class History:
@@ -167,86 +160,82 @@ def assert_says_the_same(recent: Coverage, whole: Coverage) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whoever_reads_from_a_frontier_document_finds_what_the_whole_says(seed: int) -> None:
+def test_whoever_reads_from_a_frontier_document_finds_what_the_whole_says(lake: Lake, seed: int) -> None:
     """[R-96] With the newest one, with an older one, in a process that has read before and in one that has not."""
-    with lakes() as lake:
-        history, tables, shorter = History(seed, lake), [Snapshot()], 0
-        for _ in range(EVENTS):
-            history.happen()
-            whole = history.whole()
-            assert_says_the_same(lake.recent(TOPIC), whole)
-            fresh = Lake(lake.store.root)
-            since_ms = history.draw.choice([history.world.now_ms - 3_600_000, None])
-            recent = fresh.recent(TOPIC, since_ms)
-            assert_says_the_same(recent, whole)
-            shorter += len(recent.log.ranges) < len(whole.log.ranges)
-            assert recent.log.base is None or is_true_of(recent.log.base, whole)
-            for table in tables:
-                due = find_due(recent, table)
-                assert due is None or due in (find_due(whole, table), find_due_by_files(whole, table))
-            tables = [Snapshot(), Snapshot(version=0, transactions=find_due_by_files(whole, Snapshot()).transactions)]
-        assert history.documents > 2 and shorter > 2, "the documents were of use"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_document_of_which_anything_has_become_untrue_is_told(seed: int) -> None:
-    """[R-96] Whatever it is: a manifest that is gone, or another one, or a sum that never was right."""
-    with lakes() as lake:
-        history = History(seed, lake)
-        while (base := lake.recent(TOPIC).log.base) is None or not any(sums.rows for sums in base.sums.values()):
-            history.happen()
+    history, tables, shorter = History(seed, lake), [Snapshot()], 0
+    for _ in range(EVENTS):
+        history.happen()
         whole = history.whole()
-        settled = [offsets for offsets in whole.manifests if offsets not in lake.recent(TOPIC).log.ranges]
-        offsets = history.draw.choice(settled)
-        assert is_true_of(base, whole), "the control"
-        without = {each: manifest for each, manifest in whole.manifests.items() if each != offsets}
-        other = {**whole.manifests, offsets: replace(whole.manifests[offsets], revision=7)}
-        assert not is_true_of(base, replace(whole, manifests=without))
-        assert not is_true_of(base, replace(whole, manifests=other))
-        place, sums = next((place, sums) for place, sums in base.sums.items() if sums.rows)
-        assert not is_true_of(replace(base, sums={**base.sums, place: replace(sums, rows=sums.rows + 1)}), whole)
-        assert not is_true_of(replace(base, growths={**base.growths, 0: ({0: 1},)}), whole)
+        assert_says_the_same(lake.recent(TOPIC), whole)
+        fresh = Lake(lake.store.root)
+        since_ms = history.draw.choice([history.world.now_ms - 3_600_000, None])
+        recent = fresh.recent(TOPIC, since_ms)
+        assert_says_the_same(recent, whole)
+        shorter += len(recent.log.ranges) < len(whole.log.ranges)
+        assert recent.log.base is None or is_true_of(recent.log.base, whole)
+        for table in tables:
+            due = find_due(recent, table)
+            assert due is None or due in (find_due(whole, table), find_due_by_files(whole, table))
+        tables = [Snapshot(), Snapshot(version=0, transactions=find_due_by_files(whole, Snapshot()).transactions)]
+    assert history.documents > 2 and shorter > 2, "the documents were of use"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
+def test_a_document_of_which_anything_has_become_untrue_is_told(lake: Lake, seed: int) -> None:
+    """[R-96] Whatever it is: a manifest that is gone, or another one, or a sum that never was right."""
+    history = History(seed, lake)
+    while (base := lake.recent(TOPIC).log.base) is None or not any(sums.rows for sums in base.sums.values()):
+        history.happen()
+    whole = history.whole()
+    settled = [offsets for offsets in whole.manifests if offsets not in lake.recent(TOPIC).log.ranges]
+    offsets = history.draw.choice(settled)
+    assert is_true_of(base, whole), "the control"
+    without = {each: manifest for each, manifest in whole.manifests.items() if each != offsets}
+    other = {**whole.manifests, offsets: replace(whole.manifests[offsets], revision=7)}
+    assert not is_true_of(base, replace(whole, manifests=without))
+    assert not is_true_of(base, replace(whole, manifests=other))
+    place, sums = next((place, sums) for place, sums in base.sums.items() if sums.rows)
+    assert not is_true_of(replace(base, sums={**base.sums, place: replace(sums, rows=sums.rows + 1)}), whole)
+    assert not is_true_of(replace(base, growths={**base.growths, 0: ({0: 1},)}), whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_frontier_document_reads_back_and_nobody_needs_it(lake: Lake, seed: int) -> None:
     """[R-96] The same bytes; where it is damaged, deleted, or of another log, all of the history is read."""
-    with lakes() as lake:
-        history = History(seed, lake)
-        for _ in range(EVENTS):
-            history.happen()
-        folder = Path(lake.store.root) / "frontier" / TOPIC
-        paths = sorted(folder.glob("*"))
-        assert paths
-        assert Lake(lake.store.root).recent(TOPIC).log.base is not None, "whole ones are read"
-        for number, path in enumerate(paths, seed):
-            found = Frontier.from_json(path.read_bytes())
-            assert found is not None and found.to_json() == path.read_bytes()
-            if number % 3 == 0:
-                path.write_bytes(path.read_bytes()[: history.draw.randrange(path.stat().st_size - 1)])
-            elif number % 3 == 1:
-                path.unlink()
-            else:
-                path.write_bytes(replace(found, steps_sha256="0" * 64).to_json())
-        damaged = Lake(lake.store.root).recent(TOPIC)
-        assert damaged.log.base is None
-        assert damaged == history.whole()
+    history = History(seed, lake)
+    for _ in range(EVENTS):
+        history.happen()
+    folder = Path(lake.store.root) / "frontier" / TOPIC
+    paths = sorted(folder.glob("*"))
+    assert paths
+    assert Lake(lake.store.root).recent(TOPIC).log.base is not None, "whole ones are read"
+    for number, path in enumerate(paths, seed):
+        found = Frontier.from_json(path.read_bytes())
+        assert found is not None and found.to_json() == path.read_bytes()
+        if number % 3 == 0:
+            path.write_bytes(path.read_bytes()[: history.draw.randrange(path.stat().st_size - 1)])
+        elif number % 3 == 1:
+            path.unlink()
+        else:
+            path.write_bytes(replace(found, steps_sha256="0" * 64).to_json())
+    damaged = Lake(lake.store.root).recent(TOPIC)
+    assert damaged.log.base is None
+    assert damaged == history.whole()
 
 
-def test_an_old_offset_is_found_among_steps_that_carry_few_heads() -> None:
+def test_an_old_offset_is_found_among_steps_that_carry_few_heads(lake: Lake) -> None:
     """[R-96] Of each generation and Kafka partition; what no range has is found in none."""
-    with lakes() as lake:
-        history = History(1, lake)
-        for _ in range(4 * EVENTS):
-            history.happen()
-        whole, recent = history.whole(), lake.recent(TOPIC)
-        base = recent.log.base
-        assert base is not None and base.seq > 2 * ALL_HEADS_EVERY
-        old = [offsets for offsets in whole.log.ranges if offsets not in recent.log.ranges]
-        for offsets in history.draw.sample(old, min(len(old), 30)):
-            at = history.draw.randrange(offsets.start, offsets.end)
-            assert offsets in Lake(lake.store.root).around(TOPIC, offsets.partition, at, offsets.generation).log.ranges
-        for generation, partition in {o.place for o in whole.log.ranges}:
-            end = max(o.end for o in whole.log.ranges if o.place == (generation, partition))
-            found = Lake(lake.store.root).around(TOPIC, partition, end, generation).log.ranges
-            assert not any(o.place == (generation, partition) and end in o for o in found)
+    history = History(1, lake)
+    for _ in range(4 * EVENTS):
+        history.happen()
+    whole, recent = history.whole(), lake.recent(TOPIC)
+    base = recent.log.base
+    assert base is not None and base.seq > 2 * ALL_HEADS_EVERY
+    old = [offsets for offsets in whole.log.ranges if offsets not in recent.log.ranges]
+    for offsets in history.draw.sample(old, min(len(old), 30)):
+        at = history.draw.randrange(offsets.start, offsets.end)
+        assert offsets in Lake(lake.store.root).around(TOPIC, offsets.partition, at, offsets.generation).log.ranges
+    for generation, partition in {o.place for o in whole.log.ranges}:
+        end = max(o.end for o in whole.log.ranges if o.place == (generation, partition))
+        found = Lake(lake.store.root).around(TOPIC, partition, end, generation).log.ranges
+        assert not any(o.place == (generation, partition) and end in o for o in found)

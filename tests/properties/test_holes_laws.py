@@ -147,8 +147,3 @@ def test_twenty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> Non
 def test_a_hole_that_holds_no_offset_cannot_exist(start: int, end: int) -> None:
     with pytest.raises(ValueError, match="no such interval"):
         Interval(start, end, Cause.COMPACTED)
-
-
-def test_a_cause_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ValueError, match="is not a valid Cause"):
-        Interval(0, 1, "somehow")  # type: ignore[arg-type]

@@ -155,18 +155,13 @@ def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> 
     """[R-87]"""
     first, second, third = RANGES[:3]
 
-    def placed(newest_ms: int, *, has_late: bool) -> Mapping[OffsetRange, Placed]:
-        known = [decoding_of(third, {0: (1, 1, 9)}, 0), decoding_of(first, {0: (1, 1, newest_ms)}, 0)]
-        late = [decoding_of(second, {0: (1, 1, newest_ms)}, 0)] if has_late else []
-        return place_ranges([*known, *late], lambda offsets: 0, lambda each: "")
+    def placed(newest_ms: Mapping[OffsetRange, int]) -> Mapping[OffsetRange, Placed]:
+        known = [decoding_of(offsets, {0: (1, 1, at_ms)}, 0) for offsets, at_ms in newest_ms.items()]
+        return place_ranges(known, lambda offsets: 0, lambda each: "")
 
-    assert compare(placed(5, has_late=False), placed(5, has_late=True)).fresh == (second,)
-    one = placed(5, has_late=False)
-    other = place_ranges(
-        [decoding_of(first, {0: (1, 1, 5)}, 0), decoding_of(second, {0: (1, 1, 7)}, 0), decoding_of(third, {0: (1, 1, 9)}, 0)],
-        lambda offsets: 0,
-        lambda each: "",
-    )
+    one = placed({third: 9, first: 5})
+    assert compare(one, placed({third: 9, first: 5, second: 5})).fresh == (second,)
+    other = placed({first: 5, second: 7, third: 9})
     assert compare(one, other) == compare({third: one[third]}, {second: other[second], third: other[third]})
     assert compare(one, other).changed == (third,)
 

@@ -24,9 +24,10 @@ from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.properties.test_coverage_laws import Lake, lakes
-from tests.support.strategies import EPOCH_MS, TOPIC, covered, landed
+from tests.properties.test_coverage_laws import lakes
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, landed, log_of
 
 
 def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
@@ -34,9 +35,8 @@ def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
 
 
 @given(lakes())
-def test_all_and_missing_are_by_state_in_log_order(lake: Lake) -> None:
+def test_all_and_missing_are_by_state_in_log_order(coverage: Coverage) -> None:
     """What is lost for good is left out and said; where nothing is left the selection is refused."""
-    coverage = lake.coverage
     landable, pending = in_state(coverage, State.LANDED, State.PENDING), in_state(coverage, State.PENDING)
     for choose, expected in ((choose_all, landable), (choose_missing, pending)):
         if expected:
@@ -49,50 +49,50 @@ def test_all_and_missing_are_by_state_in_log_order(lake: Lake) -> None:
 
 
 @given(lakes(), st.data())
-def test_failed_are_those_not_landed_of_what_failed(lake: Lake, data: st.DataObject) -> None:
+def test_failed_are_those_not_landed_of_what_failed(coverage: Coverage, data: st.DataObject) -> None:
     """A range that failed once and was landed since is not failed."""
-    pending = in_state(lake.coverage, State.PENDING)
+    pending = in_state(coverage, State.PENDING)
     assume(pending)
-    failed = data.draw(st.sets(st.sampled_from(sorted(lake.log.ranges)))) | {pending[0]}
-    assert list(choose_failed(lake.coverage, failed).ranges) == [o for o in pending if o in failed]
+    failed = data.draw(st.sets(st.sampled_from(sorted(coverage.log.ranges)))) | {pending[0]}
+    assert list(choose_failed(coverage, failed).ranges) == [o for o in pending if o in failed]
 
 
 @given(lakes(), st.data())
-def test_offsets_are_the_ranges_that_hold_one_of_them(lake: Lake, data: st.DataObject) -> None:
+def test_offsets_are_the_ranges_that_hold_one_of_them(coverage: Coverage, data: st.DataObject) -> None:
     """Half-open: the range that begins where the offsets end is not meant."""
-    landable = in_state(lake.coverage, State.LANDED, State.PENDING)
+    landable = in_state(coverage, State.LANDED, State.PENDING)
     assume(landable)
     first = data.draw(st.sampled_from(landable))
     start = data.draw(st.integers(first.start, first.end - 1))
     wanted = replace(first, start=start, end=data.draw(st.integers(start + 1, first.end)))
-    assert choose_offsets(lake.coverage, [wanted]) == Selection((first,))
+    assert choose_offsets(coverage, [wanted]) == Selection((first,))
 
 
 @given(lakes())
-def test_offsets_outside_of_the_plan_log_are_refused_by_name(lake: Lake) -> None:
-    landable = in_state(lake.coverage, State.LANDED, State.PENDING)
+def test_offsets_outside_of_the_plan_log_are_refused_by_name(coverage: Coverage) -> None:
+    landable = in_state(coverage, State.LANDED, State.PENDING)
     assume(landable)
-    last = max(o for o in lake.log.ranges if o.place == landable[0].place)
-    end = max(link.offsets.end for link in lake.log.links if link.offsets.place == last.place)
+    last = max(o for o in coverage.log.ranges if o.place == landable[0].place)
+    end = max(link.offsets.end for link in coverage.log.links if link.offsets.place == last.place)
     beyond = replace(last, end=end + 5)
     with pytest.raises(Refused, match=rf"\[{end}, {end + 5}\) of .*; it holds \["):
-        choose_offsets(lake.coverage, [beyond])
+        choose_offsets(coverage, [beyond])
 
 
-def with_times(lake: Lake) -> Lake:
+def with_times(coverage: Coverage) -> Coverage:
     """Has the records of each landed range be of 150 ms, from 100 ms after those of the range before it."""
     manifests = {}
-    for number, (offsets, manifest) in enumerate(sorted(lake.manifests.items())):
+    for number, (offsets, manifest) in enumerate(sorted(coverage.manifests.items())):
         first = EPOCH_MS + 100 * number
         file = manifest.file and replace(manifest.file, min_timestamp_ms=first, max_timestamp_ms=first + 149)
         manifests[offsets] = replace(manifest, file=file)
-    return replace(lake, manifests=manifests)
+    return replace(coverage, manifests=manifests)
 
 
 @given(lakes(), st.integers(-300, 1500), st.integers(1, 300))
-def test_a_time_is_the_landed_ranges_with_a_record_of_it(lake: Lake, after: int, length: int) -> None:
+def test_a_time_is_the_landed_ranges_with_a_record_of_it(coverage: Coverage, after: int, length: int) -> None:
     """By the timestamps in the manifests; the end of the time is not in it, and a range without records has none."""
-    coverage = with_times(lake).coverage
+    coverage = with_times(coverage)
     asked = set(range(EPOCH_MS + after, EPOCH_MS + after + length))
     times = {
         o: range(m.file.min_timestamp_ms or 0, (m.file.max_timestamp_ms or 0) + 1)
@@ -108,13 +108,13 @@ def test_a_time_is_the_landed_ranges_with_a_record_of_it(lake: Lake, after: int,
 
 
 @given(lakes())
-def test_what_is_not_landed_is_left_out_of_a_time_only_where_it_is_older(lake: Lake) -> None:
-    pending = [o for o in in_state(lake.coverage, State.PENDING) if o.generation == lake.log.generation]
+def test_what_is_not_landed_is_left_out_of_a_time_only_where_it_is_older(coverage: Coverage) -> None:
+    pending = [o for o in in_state(coverage, State.PENDING) if o.generation == coverage.log.generation]
     assume(pending)
     one = pending[0]
-    assert one in choose_times(lake.coverage, 0, 1, {one.partition: one.end - 1}).ranges
+    assert one in choose_times(coverage, 0, 1, {one.partition: one.end - 1}).ranges
     with pytest.raises(EmptySelection):
-        choose_times(lake.coverage, 0, 1, dict.fromkeys(range(8), 2**62))
+        choose_times(coverage, 0, 1, dict.fromkeys(range(8), 2**62))
 
 
 @dataclass(frozen=True)
@@ -187,20 +187,12 @@ def test_a_time_chosen_again_only_narrows_to_the_landed_ranges_of_it(day: Day, s
     }
 
 
-def step_of(generation: int) -> PlanStep:
-    """Is a plan step of one generation, with one range [0, 10) that nobody has landed."""
-    link = Link(LinkKind.RANGE, OffsetRange(generation, 0, 0, 10))
-    marks, heads = {0: Watermarks(0, 10)}, {0: Head(10, EPOCH_MS)}
-    former = tuple(f"id-{before}" for before in range(generation))
-    return PlanStep(generation, TOPIC, generation, f"id-{generation}", EPOCH_MS, {}, marks, (link,), heads, "", former)
-
-
 def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:
     """The topic was made anew: what the broker now has at these offsets is not what was lost of the one before."""
-    log = PlanLog(TOPIC, (step_of(0), step_of(1)))
-    assert Coverage(log, {}, {}).states() == {OffsetRange(0, 0, 0, 10): State.LOST, OffsetRange(1, 0, 0, 10): State.PENDING}
-    found = choose_times(Coverage(log, {}, {}), 0, 1, {0: 0})
-    assert found == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
+    policy = Policy(records_per_range=10)
+    coverage = covered(log_of(Script(policy, True, [("grow", (0, 10)), ("recreate", (1, 10))]).play()), [])
+    assert coverage.states() == {OffsetRange(0, 0, 0, 10): State.LOST, OffsetRange(1, 0, 0, 10): State.PENDING}
+    assert choose_times(coverage, 0, 1, {0: 0}) == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(1, 2**60))
@@ -218,20 +210,20 @@ def test_other_offsets_are_refused(text: str) -> None:
 
 
 @given(lakes(), st.integers(1, 12))
-def test_only_landed_ranges_before_the_newest_are_retired(lake: Lake, most: int) -> None:
+def test_only_landed_ranges_before_the_newest_are_retired(coverage: Coverage, most: int) -> None:
     """What Dagster keeps is the newest `max_keys` and, of the older ones, whatever waits; nothing that was skipped."""
-    away = retired(lake.coverage, most)
-    ranges = list(lake.log.ranges)
+    away = retired(coverage, most)
+    ranges = list(coverage.log.ranges)
     older, newest = ranges[:-most], ranges[-most:]
-    skipped = set(in_state(lake.coverage, State.SKIPPED))
-    assert away - skipped == {o for o in older if lake.coverage.is_landed(o)}
+    skipped = set(in_state(coverage, State.SKIPPED))
+    assert away - skipped == {o for o in older if coverage.is_landed(o)}
     assert skipped <= away and (away - skipped).isdisjoint(newest)
-    assert away.isdisjoint(in_state(lake.coverage, State.PENDING))
+    assert away.isdisjoint(in_state(coverage, State.PENDING))
 
 
 @given(lakes(), st.integers(1, 12), st.integers(0, 6))
-def test_a_retired_range_stays_so_while_the_log_grows(lake: Lake, most: int, fewer: int) -> None:
+def test_a_retired_range_stays_so_while_the_log_grows(coverage: Coverage, most: int, fewer: int) -> None:
     """Else its key would come and go, each time to another place in Dagster's order."""
-    shorter = replace(lake.log, steps=lake.log.steps[: max(0, len(lake.log.steps) - fewer)])
-    before = retired(Coverage(shorter, lake.manifests, lake.published), most)
-    assert before <= retired(lake.coverage, most)
+    shorter = replace(coverage.log, steps=coverage.log.steps[: max(0, len(coverage.log.steps) - fewer)])
+    before = retired(replace(coverage, log=shorter), most)
+    assert before <= retired(coverage, most)

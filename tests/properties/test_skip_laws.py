@@ -59,15 +59,8 @@ def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.
     assume(steps)
     step = data.draw(st.sampled_from(steps))
     link = step.skips[0]
-    wrong = data.draw(
-        st.sampled_from(
-            [
-                replace(link.offsets, end=link.offsets.end + 1),
-                replace(link.offsets, partition=link.offsets.partition + 9),
-                replace(link.offsets, generation=link.offsets.generation + 1),
-            ]
-        )
-    )
+    field, by = data.draw(st.sampled_from([("end", 1), ("partition", 9), ("generation", 1)]))
+    wrong = replace(link.offsets, **{field: getattr(link.offsets, field) + by})
     changed = replace(step, skips=(replace(link, offsets=wrong), *step.skips[1:]))
     with pytest.raises(BrokenPlanLog) as refused:
         PlanLog(TOPIC, tuple(changed if each is step else each for each in log.steps))
@@ -86,31 +79,18 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
         plan_skip(log_state, world.observe(log_state), policy, EPOCH_MS, skip)
 
 
-def planned(world: World, count: int, policy: Policy) -> PlanStep:
-    world.grow(0, count)
-    return decide(LogState(), world.observe(LogState()), policy, EPOCH_MS)
-
-
 def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
-    world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
-    step = planned(world, 4, policy)
-    state = world.observe(step.after(LogState()))
-    skipping = plan_skip(
-        step.after(LogState()), state, policy, EPOCH_MS, skip_in(state, step.after(LogState()), 100, step.ranges)
-    )
-    assert skipping is not None
-    log = PlanLog(TOPIC, (step, skipping))
-    assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [True], "the control"
-    world.recreate(1, 4)
-    following = decide(log.state, world.observe(log.state), policy, EPOCH_MS)
-    log = PlanLog(TOPIC, (step, skipping, following))
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    log = log_of(Script(policy, True, [("grow", (0, 4)), ("skip", (100,)), ("recreate", (1, 4))]).play())
+    before = PlanLog(TOPIC, log.steps[:-1])
+    assert [each.is_landable for each in find_skips(Coverage(before, {}, {}))] == [True], "the control"
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]
 
 
 @pytest.mark.parametrize("skips", [{}, "", None, 3, [{"kind": "skipped", "generation": 0, "partition": 0}], [None]])
 def test_skips_that_are_none_are_refused_and_not_passed_over(skips: object) -> None:
     """[R-92] Else what was left out would be landed."""
-    step = planned(World(), 4, Policy(records_per_range=4, max_age_seconds=0))
+    step = decide(LogState(), World().observe(LogState()), Policy(), EPOCH_MS)
     document = json.loads(step.to_json())
     assert PlanStep.from_json(json.dumps(document).encode(), "here") == step, "the control"
     with pytest.raises(BrokenPlanLog, match="restore this object"):
