@@ -24,13 +24,11 @@ from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, T
 from pipeline_defs.core.offsets import OffsetRange
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_EXAMPLES, _IS_HUNT = int(os.environ.get("HUNT", "20")), "HUNT" in os.environ
 settings.register_profile(
-    "laws", max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
+    "laws", max_examples=_EXAMPLES, deadline=None, derandomize=not _IS_HUNT, database=None, suppress_health_check=_ALLOWED
 )
-settings.register_profile(
-    "hunt", max_examples=int(os.environ.get("HUNT", "1")), deadline=None, database=None, suppress_health_check=_ALLOWED
-)
-settings.load_profile("hunt" if "HUNT" in os.environ else "laws")
+settings.load_profile("laws")
 
 TOPIC = "orders"
 EPOCH_MS = 1_700_000_000_000
