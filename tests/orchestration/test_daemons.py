@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pipeline_defs.orchestration.home.daemons import find_daemons, is_silent, re
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer
 from pipeline_defs.settings import PROJECT
-from tests.support.world import PATIENCE_SECONDS
+from tests.support.world import PATIENCE_SECONDS, World
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +43,11 @@ def daemon(home: Path, *, group: int | None = None) -> Iterator[subprocess.Popen
         subprocess.Popen(command, env=environment, stdout=log, stderr=log, process_group=group or 0) as process,
     ):
         try:
-            wait_until(lambda: process.poll() is not None or process.pid in {each.pid for each in find_daemons(home)})
+            World.wait_until(lambda: process.poll() is not None or process.pid in {each.pid for each in find_daemons(home)})
             assert process.poll() is None, (home.parent / "daemon.log").read_text()
             yield process
         finally:
             process.kill()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def has_heartbeat(instance: dg.DagsterInstance) -> bool:
@@ -78,7 +71,7 @@ def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(h
                 found = find_daemons(home)
                 assert {each.pid for each in found} == {process.pid, other.pid}
                 assert [each.pid for each in found if not each.is_in_group(leader.pid)] == [other.pid]
-            wait_until(lambda: has_heartbeat(instance))
+            World.wait_until(lambda: has_heartbeat(instance))
             with pytest.raises(Refused, match=f"runs already, process {process.pid} on .*nothing was started"), server:
                 pass
             assert process.poll() is None, "it is somebody's"

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, World, covered, decide, landed, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, covered, first_step, landed, logs
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
 
@@ -27,10 +25,7 @@ def land(log: PlanLog, ranges: Iterable[OffsetRange], landed_at_ms: int = EPOCH_
 
 def two_ranges() -> PlanLog:
     """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
-    topic = World()
-    topic.grow(0, 20)
-    step = decide(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
-    return PlanLog(TOPIC, (step,))
+    return PlanLog(TOPIC, (first_step(20),))
 
 
 @given(logs(), st.integers(0, 10**12))

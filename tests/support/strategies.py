@@ -317,5 +317,12 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
     return step
 
 
+def first_step(records: int, grid: int = 10) -> PlanStep:
+    """Plans the records of a new topic of one Kafka partition."""
+    world = World()
+    world.grow(0, records)
+    return decide(LogState(), world.observe(LogState()), Policy(records_per_range=grid), EPOCH_MS)
+
+
 def open_log(world: World, policy: Policy) -> LogState:
     return decide(LogState(), world.observe(LogState()), policy, world.now_ms).after(LogState())

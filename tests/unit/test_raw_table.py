@@ -61,17 +61,15 @@ from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
 from tests.support.interleaving import Dead, SmallWorld, watch_obstore
 from tests.support.redecoding import land_rows
-from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance
+from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, provenance
 
 DAY_MS = 24 * 3_600_000
 R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
 
 
 def planned(folder: Path) -> Lake:
-    lake, topic = Lake(str(folder)), World()
-    topic.grow(0, 60)
-    step = plan(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None and step.ranges == tuple(R)
+    lake, step = Lake(str(folder)), first_step(60)
+    assert step.ranges == tuple(R)
     lake.commit_step(step)
     return lake
 
