@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -30,6 +27,7 @@ from pipeline_defs.orchestration.assets.days import day_event, report_days
 from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import update
 from pipeline_defs.topics import Topic
+from tests.support.fake_registry import Answering, serving
 from tests.support.world import World
 
 HOUR_MS = 3_600_000
@@ -201,39 +199,26 @@ def table_figures(world: World) -> dict[str, tuple[float | None, float | None, s
 # ---- OpenLineage: a receiver hears of each range; one that is dead or hangs takes nothing and no time from landing
 
 
-class Receiver(ThreadingHTTPServer):
-    """Is a real HTTP server on loopback that keeps the events that it is sent."""
+@dataclasses.dataclass
+class Receiver:
+    """Is a real HTTP server on loopback, and the events that it was sent."""
 
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        assert self.path == "/api/v1/lineage"
-        self.server.events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(201)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+    url: str
+    events: list[dict[str, Any]]
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    events: list[dict[str, Any]] = []
+
+    class Handler(Answering):
+        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+            assert self.path == "/api/v1/lineage"
+            events.append(self.told())
+            self.answer(201)
+
+    with serving(Handler) as port:
+        yield Receiver(f"http://127.0.0.1:{port}", events)
 
 
 @pytest.fixture

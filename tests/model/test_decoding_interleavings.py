@@ -14,7 +14,7 @@ import pytest
 
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoding import Budget, completeness_of
+from pipeline_defs.core.tables.decoding import completeness_of
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC
@@ -41,7 +41,7 @@ def begin(folder: Path, kind: str, start: str) -> SmallWorld:
     world.land()
     if start != "landed":
         ranges = list(world.coverage.log.ranges)
-        decode_by(OLD, world.lake, ranges[:2] if start == "half decoded" else ranges, Budget(9, 1.0))
+        decode_by(OLD, world.lake, ranges[:2] if start == "half decoded" else ranges)
     if start == "compacted":
         compact_decoded(world.lake, TOPIC)
     world.lose_a_row(2)
@@ -56,7 +56,7 @@ def act(world: SmallWorld, name: str, writer: Writer) -> None:
     elif name == "mend":
         coverage = lake.coverage(TOPIC)
         landed = [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)]
-        decode_by(MENDED, lake, landed, Budget(9, 1.0), redo=True)
+        decode_by(MENDED, lake, landed, redo=True)
     elif name == "compact":
         compact_decoded(lake, TOPIC)
     elif name == "vacuum":

@@ -12,7 +12,7 @@ from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from tests.support.fake_log import TOPIC
@@ -251,7 +251,7 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(w
     assert compacted_again and world.drop()
     world.lose_a_row(2)
     ranges = list(world.coverage.log.ranges)
-    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace), ranges, Budget(9, 1.0))
+    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace), ranges)
     assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")
     assert decoded.outcome is Decided.DECODED
 

@@ -32,7 +32,6 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
@@ -151,11 +150,11 @@ class LatestWorld(SmallWorld):
         self.land()
         first, *known, last = self.coverage.log.ranges
         assert {self.coverage.log.epoch_of(each) for each in (first, *known, last)} == {0, 1}
-        decode_by(OLD, self.lake, known, Budget(99, 1.0))
+        decode_by(OLD, self.lake, known)
         if start != "none":
             self.update()
         if start in {"behind", "compacted", "torn"}:
-            decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
+            decode_by(DECODERS["mend"], self.lake, known[:2], redo=True)
         if start in {"compacted", "torn"}:
             self.update()
         if start == "compacted":  # a version that changes no range
@@ -237,7 +236,7 @@ def act(
             compact_decoded(lake, TOPIC)
         else:
             ranges = [*lake.coverage(TOPIC).log.ranges][int(odd) :: 2]
-            decode_by(DECODERS[name], lake, ranges, Budget(99, 1.0), redo=True)
+            decode_by(DECODERS[name], lake, ranges, redo=True)
     finally:
         at_work.writer = None
 

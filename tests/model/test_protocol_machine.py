@@ -50,7 +50,7 @@ from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.vacuum import vacuum
-from tests.support.arrow_files import ArrowFiles
+from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
 from tests.support.redecoding import Killed
 from tests.support.strategies import EPOCH_MS, skip_of

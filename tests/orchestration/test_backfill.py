@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,12 +16,36 @@ from click.testing import CliRunner
 from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.lab.bench.location import read_marks, write_location
 from pipeline_defs.orchestration.assets.raw_asset import land_config
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, follow_backfill, launch_backfill, select_failed
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
-from tests.support.daemon import running_daemon
-from tests.support.world import World
+from pipeline_defs.settings import PROJECT
+from tests.support.world import PATIENCE_SECONDS, World
+
+DAEMON = """
+from dagster._daemon import controller
+from dagster._daemon.cli import cli
+controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 1  # between two looks at backfills, where Dagster's own is 30
+cli()
+"""
+
+
+@contextmanager
+def running_daemon(world: World) -> Iterator[Path]:
+    """Run Dagster's daemon while the context is open, once it says that it is there; give the folder of its marks."""
+    folder = world.folder / "location"
+    command = [sys.executable, "-c", DAEMON, "run", "-w", str(write_location(folder, world.settings, world.topic))]
+    env = {**os.environ, "DAGSTER_HOME": str(world.settings.dagster_home), "PYTHONPATH": str(PROJECT)}
+    with (world.folder / "daemon.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=PROJECT)
+        try:
+            world.wait_until(lambda: "BACKFILL" in world.instance.get_daemon_heartbeats())
+            yield folder
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) is not None
 
 
 def launch(world: World, ranges: list[OffsetRange]) -> str:
@@ -62,7 +92,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
     world.plan()
     missing = list(choose_missing(world.coverage).ranges)
     assert len(missing) == 4 and missing[0] == failed[0]
-    with running_daemon(world) as daemon:
+    with running_daemon(world) as location:
         first = launch(world, missing)
         world.send_numbered(50, 1)
         keys = [word for offsets in scattered for word in ("--key", offsets.key)]
@@ -76,12 +106,12 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
         for backfill, ranges in ((first, missing), (second, scattered)):
             assert set(reporters(world, backfill)) == {o.key for o in ranges}, "just what was chosen, and nothing else"
         world.wait_until(lambda: not world.pending and len(world.rows()) == len(world.sent))
-        scans = sum(mark["step"] == "scan" for mark in daemon.marks)
+        marks = read_marks(location)
     world.assert_all_landed_once()
     now = world.coverage.manifests
     assert {offsets: now[offsets] for offsets in before} == before, "what was landed stays, byte for byte"
     assert len(set.union(*reporters(world, second).values())) <= 2 < len(scattered)
-    assert scans <= 6, daemon.marks
+    assert sum(mark["step"] == "scan" for mark in marks) <= 6, marks
     configs = [run.run_config for run in world.instance.get_runs() if run.tags.get(BACKFILL_TAG) == second]
     assert configs == [land_config(world.topic, "replace")] * 5, "what the launchpad takes, a backfill takes too"
     assert "1-300-350" in reporters(world), "the sensor landed what arrived, outside of any backfill"

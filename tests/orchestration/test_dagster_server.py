@@ -11,11 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
 from tests.support.environment import plain_environment
+from tests.support.fake_registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
 
@@ -50,40 +49,30 @@ def server_of(home: Path, port: int | None = None) -> DagsterServer:
     return DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent, port=port)
 
 
-class Foreign(BaseHTTPRequestHandler):
+class Foreign(Answering):
     """Answers as the webserver of a Dagster with another home."""
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.end_headers()
+    def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+        self.told()
         info = 'local_artifact_storage: {config: {base_dir: "/another"}}'
-        self.wfile.write(json.dumps({"data": {"instance": {"info": info}}}).encode())
-
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing."""
+        self.answer(200, json.dumps({"data": {"instance": {"info": info}}}).encode())
 
 
 @contextmanager
 def taken_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Have another take the preferred port after it was seen to be free and before Dagster listens at it."""
     port = dagster_server._free_port(0)
-    others: list[ThreadingHTTPServer] = []
+    others: list[int] = []
 
     def start(command: list[str], **given: Any) -> Process:
         if not others:
-            others.append(ThreadingHTTPServer(("127.0.0.1", port), Foreign))
-            threading.Thread(target=others[0].serve_forever, daemon=True).start()
+            others.append(opened.enter_context(serving(Foreign, port=port)))
         return spawn_process(command, **given)
 
     monkeypatch.setattr(dagster_server, "PREFERRED_PORT", port)
     monkeypatch.setattr(dagster_server, "spawn_process", start)
-    try:
+    with ExitStack() as opened:
         yield port
-    finally:
-        for other in others:
-            other.shutdown()
-            other.server_close()
 
 
 def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import dagster as dg
@@ -40,6 +37,7 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
+from tests.support.fake_registry import Answering, serving
 from tests.support.killing import stopped_at
 from tests.support.queued import queue_run
 from tests.support.world import World
@@ -266,21 +264,13 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Is a webhook of our own on loopback, and what it was told."""
     told: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+    class Handler(Answering):
+        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+            told.append(self.told())
+            self.answer(200)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name is Python's)
-            """Says nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"json://127.0.0.1:{server.server_port}/hook", told
-        server.shutdown()
-        thread.join()
+    with serving(Handler) as port:
+        yield f"json://127.0.0.1:{port}/hook", told
 
 
 def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutionData:

@@ -12,9 +12,8 @@ from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEM
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, landed, log_of, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, covered, first_step, landed, logs
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
 
@@ -26,7 +25,7 @@ def land(log: PlanLog, ranges: Iterable[OffsetRange], landed_at_ms: int = EPOCH_
 
 def two_ranges() -> PlanLog:
     """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
-    return log_of(Script(Policy(records_per_range=10), True, [("grow", (0, 20))]).play())
+    return PlanLog(TOPIC, (first_step(20),))
 
 
 @given(logs(), st.integers(0, 10**12))

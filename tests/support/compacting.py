@@ -1,18 +1,37 @@
-"""A decoded table compacted without Spark, in this process."""
+"""Files of a table merged, and a decoded table compacted, without Spark, in this process."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.parquet import conform
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.compaction import compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
-from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import fake_tools
+
+
+class ArrowFiles:
+    """Merges as `SparkFiles` does."""
+
+    def merge(self, what: str, sources: Sequence[Path], folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        rows = pa.concat_tables([pq.read_table(source) for source in sources]).sort_by("offset")
+        pq.write_table(rows, Path(folder) / "part.parquet")
+
+    def merge_as(self, what: str, sources: Sequence[Path], columns: pa.Schema, order: Sequence[str], folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        rows = pa.concat_tables([conform(pq.read_table(source), columns) for source in sources])
+        pq.write_table(rows.sort_by([(name, "ascending") for name in order]), Path(folder) / "part.parquet")
 
 
 def compact_decoded(

@@ -45,7 +45,11 @@ class FakeRegistry:
 class Answering(BaseHTTPRequestHandler):
     """Answers, and tells nobody."""
 
-    def answer(self, status: int, body: bytes, kind: str = JSON, headers: Mapping[str, str] | None = None) -> None:
+    def told(self) -> Any:
+        """Return the JSON that it was sent."""
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, status: int, body: bytes = b"", kind: str = JSON, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
@@ -58,12 +62,12 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(handler: type[Answering], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve on a port of loopback, which is given, while the context is open."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def serving(handler: type[Answering], context: ssl.SSLContext | None = None, port: int = 0) -> Iterator[int]:
+    """Serve on a port of loopback, any or this one, while the context is open."""
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         if context is not None:
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
         thread.start()
         try:
             yield server.server_port

@@ -12,8 +12,10 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -52,7 +54,7 @@ from pipeline_defs.landing.standing import landed_files
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
-from tests.support.arrow_files import ArrowFiles
+from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.redecoding import Killed as Dead
 from tests.support.redecoding import stop_at
@@ -392,30 +394,6 @@ class Baton:
         assert is_on, f"writer {writer} waits for {self._turns}"
 
 
-def run_interleaved(writers: Sequence[Callable[[Callable[[int], None]], None]], turns: Sequence[tuple[int, int]]) -> None:
-    """Run writers by turns: (0, 5), (1, 7) is the first up to its call 5, the second up to its 7, then each to its end."""
-    baton = Baton([*turns, *((number, -1) for number in range(len(writers)))])
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            with suppress(Dead):
-                writers[number](lambda call: baton.before(number, call))
-        except BaseException as error:  # noqa: BLE001 (told to whoever runs the test)
-            errors.append(error)
-        finally:
-            baton.end(number)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(writers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_SECONDS)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-
-
 Act = Callable[[Writer], object]
 
 
@@ -450,18 +428,25 @@ def take_turns(
     told: str,
     after: Callable[[], None] = lambda: None,
 ) -> list[Writer]:
-    """Run writers by turns, as `run_interleaved` says, and check what is left; return them with their calls."""
-    writers = [Writer(after=after) for _ in acts]
+    """Run writers by turns, and check what is left; return them with their calls.
 
-    def run(writer: Writer, act: Act) -> Callable[[Callable[[int], None]], None]:
-        def go(before: Callable[[int], None]) -> None:
-            writer.before = before
-            act(writer)
+    (0, 5), (1, 7) is the first up to its call 5, the second up to its 7, then each to its end.
+    """
+    baton = Baton([*turns, *((number, -1) for number in range(len(acts)))])
+    writers = [Writer(before=partial(baton.before, number), after=after) for number in range(len(acts))]
 
-        return go
+    def run(number: int) -> None:
+        try:
+            with suppress(Dead):
+                acts[number](writers[number])
+        finally:
+            baton.end(number)
 
     try:
-        run_interleaved([run(*each) for each in zip(writers, acts, strict=True)], turns)
+        with ThreadPoolExecutor(len(acts)) as pool:
+            ends = [pool.submit(run, number) for number in range(len(acts))]
+        for each in ends:
+            each.result()
         check()
     except BaseException as error:
         error.add_note(f"{told}: by turns {turns} of {[writer.calls for writer in writers]}")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from sqlalchemy.exc import OperationalError
@@ -71,24 +72,12 @@ class Power:
 
     def processes(self) -> set[int]:
         """Find all that was started, by its mark; what has ended is not among it."""
-        return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and self._is_ours(path)}
+        found = psutil.process_iter(["environ"])
+        return {each.pid for each in found if (each.info["environ"] or {}).get(MARK) == self._mark}
 
     def family(self, pid: int) -> set[int]:
         """Find a process and all below it: a run has its JVM there."""
-        parents: dict[int, int] = {}
-        for each in self.processes():
-            with suppress(OSError):
-                parents[each] = int(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[1])
-        found = {pid} & parents.keys()
-        while more := {each for each, parent in parents.items() if parent in found} - found:
-            found |= more
-        return found
-
-    def _is_ours(self, path: Path) -> bool:
-        try:
-            return f"{MARK}={self._mark}".encode() in (path / "environ").read_bytes()
-        except OSError:
-            return False
+        return {pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))}
 
     def cut_while(self, condition: Callable[[], bool]) -> set[int] | None:
         """Kill every process if the condition holds with all of them stopped; else let them go on and return none."""
@@ -112,10 +101,8 @@ class Power:
         done: set[int] = set()
         while fresh := self.processes() - done:
             for pid in fresh:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, number)
-                except ProcessLookupError:
-                    continue
             done |= fresh
         return done
 

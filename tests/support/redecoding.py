@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,6 @@ class ArrowDecoder:
 
     schema: str = "id BIGINT"
     shift: int = 0
-    compression: str = "zstd"
     writer: str = "pyarrow"
 
     def decide(self, files: Sequence[Path]) -> Decision:
@@ -84,7 +83,7 @@ class ArrowDecoder:
                 for name in ("side", "error_class", "error"):
                     rows = rows.append_column(name, pa.array(["json_mismatch"] * rows.num_rows))
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
-            pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression=self.compression)
+            pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression="zstd")
 
     @property
     def fields(self) -> dict[str, pa.DataType]:
@@ -120,7 +119,6 @@ class LandedTopic:
     """Is a topic whose ranges are landed and decoded in this process, each time by who knows nothing yet."""
 
     root: Path
-    budget: Budget = field(default_factory=lambda: Budget(100, 1.0))
 
     @property
     def lake(self) -> Lake:
@@ -133,7 +131,7 @@ class LandedTopic:
         self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
     ) -> list[DecodeVerdict]:
         """Decodes ranges in an attempt of its own, which tells `watch` its steps."""
-        return decode_by(by or ArrowDecoder(), self.lake, ranges, self.budget, redo=redo, watch=watch)
+        return decode_by(by or ArrowDecoder(), self.lake, ranges, redo=redo, watch=watch)
 
     def outcome(self, offsets: OffsetRange, by: ArrowDecoder | None = None, *, redo: bool = False) -> Decided:
         """Decodes a range; is how that ended."""
@@ -200,17 +198,11 @@ def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revisio
 
 
 def decode_by(
-    decoder: ArrowDecoder,
-    lake: Lake,
-    ranges: Iterable[OffsetRange],
-    budget: Budget,
-    *,
-    redo: bool = False,
-    watch: Watch | None = None,
+    decoder: ArrowDecoder, lake: Lake, ranges: Iterable[OffsetRange], *, redo: bool = False, watch: Watch | None = None
 ) -> list[DecodeVerdict]:
-    """Decodes ranges of a lake in an attempt of its own, which tells `watch` its steps."""
+    """Decodes ranges of a lake in an attempt of its own, which tells `watch` its steps; any record may be set aside."""
     by: Any = decoder
-    config = Decode(value=Side(Format.JSON, decoder.schema), budget=budget)
+    config = Decode(value=Side(Format.JSON, decoder.schema), budget=Budget(100, 1.0))
     tools = DecodeTools(Decodings(lake), config, lambda: by, lambda: EPOCH_MS, watch or (lambda *_, **__: None))
     attempt = Attempt(f"d-{uuid.uuid4().hex[:6]}", "run", "code", redo=redo)
     return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
@@ -218,7 +210,7 @@ def decode_by(
 
 def decode_due(decoder: ArrowDecoder, lake: Lake) -> None:
     if due := Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC)):
-        decode_by(decoder, lake, due, Budget(99, 1.0))
+        decode_by(decoder, lake, due)
 
 
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:

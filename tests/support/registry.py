@@ -21,7 +21,6 @@ from pipeline_defs.adapters.system.java import find_java
 from tests.support.fake_registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
-START_SECONDS = 120
 LISTENING = re.compile(r"Listening on: http://127\.0\.0\.1:(\d+)")
 API = "apis/ccompat/v7"
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
@@ -60,7 +59,10 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
             command = [find_java(), *QUICK, *options, "-jar", program]
             process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
         try:
-            running = RunningRegistry(f"http://127.0.0.1:{_read_port(process, log)}/{API}")
+            World.wait_until(lambda: process.poll() is not None or LISTENING.search(log.read_text()) is not None)
+            said = LISTENING.search(log.read_text())
+            assert said, log.read_text()
+            running = RunningRegistry(f"http://127.0.0.1:{said[1]}/{API}")
             yield running
             running.close()
         finally:
@@ -87,11 +89,3 @@ def guarded(registry: RunningRegistry, user: str, certificate: Path) -> Iterator
     context.load_cert_chain(certificate)
     with serving(Door, context) as port:
         yield f"https://127.0.0.1:{port}{behind.path}"
-
-
-def _read_port(process: subprocess.Popen[bytes], log: Path) -> int:
-    """Is the port that it says it listens on, once it does."""
-    World.wait_until(lambda: process.poll() is not None or LISTENING.search(log.read_text()) is not None, START_SECONDS)
-    said = LISTENING.search(log.read_text())
-    assert said, log.read_text()
-    return int(said[1])

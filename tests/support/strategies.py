@@ -24,13 +24,11 @@ from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, T
 from pipeline_defs.core.offsets import OffsetRange
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_EXAMPLES, _IS_HUNT = int(os.environ.get("HUNT", "20")), "HUNT" in os.environ
 settings.register_profile(
-    "laws", max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
+    "laws", max_examples=_EXAMPLES, deadline=None, derandomize=not _IS_HUNT, database=None, suppress_health_check=_ALLOWED
 )
-settings.register_profile(
-    "hunt", max_examples=int(os.environ.get("HUNT", "1")), deadline=None, database=None, suppress_health_check=_ALLOWED
-)
-settings.load_profile("hunt" if "HUNT" in os.environ else "laws")
+settings.load_profile("laws")
 
 TOPIC = "orders"
 EPOCH_MS = 1_700_000_000_000
@@ -317,6 +315,13 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
     step = plan(log_state, state, policy, now_ms, through_end=through_end)
     assert step is not None
     return step
+
+
+def first_step(records: int, grid: int = 10) -> PlanStep:
+    """Plans the records of a new topic of one Kafka partition."""
+    world = World()
+    world.grow(0, records)
+    return decide(LogState(), world.observe(LogState()), Policy(records_per_range=grid), EPOCH_MS)
 
 
 def open_log(world: World, policy: Policy) -> LogState:

@@ -7,12 +7,15 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
 import duckdb
 import stamina
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from kafka import KafkaProducer
 
 from pipeline_defs.adapters.kafka.operations import Operations
@@ -41,9 +44,21 @@ from pipeline_defs.settings import Settings
 from pipeline_defs.tables.decoding import decode
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
-from tests.support.migrations import read_migrations_once
 
-read_migrations_once()
+_read_migrations = ScriptDirectory.from_config
+
+
+@cache
+def _read_once(location: str | None) -> ScriptDirectory:
+    """Read Dagster's migrations once per process: it would read a hundred files again for each run's own database."""
+    config = Config()
+    config.set_main_option("script_location", str(location))
+    return _read_migrations(config)
+
+
+ScriptDirectory.from_config = classmethod(  # type: ignore[method-assign, assignment]
+    lambda cls, config: _read_once(config.get_main_option("script_location"))
+)
 
 PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
 from pipeline_defs.core.durability import Durability, read_durability
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.plan_step import LogState, Watermarks
+from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import TELL_MS, Pace, pace_text
 from pipeline_defs.topics import Topic
-from tests.support.strategies import EPOCH_MS, TOPIC, World, decide
+from tests.support.strategies import EPOCH_MS, TOPIC, first_step
 
 URGENT = Standing(
     "orders",
@@ -148,16 +148,14 @@ def test_a_run_speaks_every_few_seconds_and_at_its_end(waits_ms: list[int]) -> N
 @pytest.mark.parametrize("earliest", [7, 0], ids=["deleted up to there", "the control"])
 def test_the_oldest_record_that_is_there_still_is_named(earliest: int) -> None:
     """[R-43] What the broker has deleted is a loss, accepted or not: it is not to be landed soon, and not deleted again."""
-    topic, orders = World(), Topic(TOPIC, Policy())
-    topic.grow(0, 20)
-    step = decide(LogState(), topic.observe(LogState()), Policy(records_per_range=20), EPOCH_MS)
+    orders = Topic(TOPIC, Policy())
     kafka = SimpleNamespace(
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
         read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,
         read_sizes=lambda topic, partitions: dict.fromkeys(partitions, 0),
     )
     edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
-    coverage = Coverage(PlanLog(TOPIC, (step,)), {}, {})
+    coverage = Coverage(PlanLog(TOPIC, (first_step(20, 20),)), {}, {})
     (found,) = read_endangered(orders, coverage, {0: Watermarks(earliest, 20)}, cast("Any", edges))
     assert found.offset == earliest
     (said,) = check_expiry(orders, [found]).violations

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +12,7 @@ import pytest
 from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import read_settings
+from tests.support.fake_registry import Answering, serving
 
 
 @pytest.fixture
@@ -21,18 +20,13 @@ def refusing() -> Iterator[tuple[str, list[str]]]:
     """A receiver that takes no message, and the paths it was asked for."""
     asked: list[str] = []
 
-    class Refusing(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Refusing(Answering):
+        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
             asked.append(self.path)
-            self.send_error(500)
+            self.answer(500)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}", asked
-        server.shutdown()
+    with serving(Refusing) as port:
+        yield f"127.0.0.1:{port}", asked
 
 
 def test_a_receiver_that_refuses_is_named_without_its_secrets(

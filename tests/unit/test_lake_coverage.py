@@ -15,10 +15,8 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import LogState
-from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
+from tests.support.strategies import EPOCH_MS, TOPIC, first_step, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 
@@ -26,10 +24,8 @@ FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Is a lake with two planned ranges."""
-    lake, topic = Lake(str(tmp_path)), World()
-    topic.grow(0, 20)
-    step = plan(LogState(), topic.observe(LogState()), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None and step.ranges == (FIRST, SECOND)
+    lake, step = Lake(str(tmp_path)), first_step(20)
+    assert step.ranges == (FIRST, SECOND)
     lake.commit_step(step)
     return lake
 

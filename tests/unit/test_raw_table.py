@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -49,32 +50,85 @@ from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
 from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
 from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.appending import append_landed
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
-from pipeline_defs.tables.compaction import RawTable
+from pipeline_defs.tables.compaction import RawTable, compact
 from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
-from tests.support.dropped import (
-    R,
-    another,
-    compacted,
-    damage,
-    drop,
-    dropped,
-    land,
-    land_each,
-    planned,
-    replace_by_nothing,
-    root,
-    run_compact,
-    shown,
-    view,
-)
+from tests.support.compacting import ArrowFiles
+from tests.support.fake_log import fake_tools
 from tests.support.interleaving import Dead, SmallWorld, watch_obstore
-from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance
+from tests.support.redecoding import land_rows
+from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, provenance
 
 DAY_MS = 24 * 3_600_000
+R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
+
+
+def planned(folder: Path) -> Lake:
+    lake, step = Lake(str(folder)), first_step(60)
+    assert step.ranges == tuple(R)
+    lake.commit_step(step)
+    return lake
+
+
+def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v") -> Manifest:
+    return land_rows(lake, offsets, [value] * len(offsets), revision)
+
+
+def land_each(lake: Lake, ranges: Iterable[OffsetRange]) -> list[Manifest]:
+    return [land(lake, offsets) for offsets in ranges]
+
+
+def run_compact(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_MS) -> list[CompactionVerdict]:
+    tools = fake_tools(lake, None, None, files=ArrowFiles(), now_ms=lambda: at_ms, on_step=on_step)
+    return list(compact(TOPIC, Attempt(f"compact-{uuid.uuid4().hex[:6]}", "no-run", "test"), tools, 10**9, every=True))
+
+
+def drop(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
+    return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
+
+
+def view(lake: Lake) -> list[int]:
+    """Are the offsets that a view shows that is opened now."""
+    rows = Duck(another(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
+    return [offset for (offset,) in rows]
+
+
+def root(lake: Lake) -> Path:
+    return Path(lake.store.root)
+
+
+def another(lake: Lake) -> Lake:
+    """Is the lake as another process has it, which has read nothing yet."""
+    return Lake(lake.store.root)
+
+
+def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
+    """Has the first ranges landed and compacted to one file; returns where that is, too."""
+    manifests = land_each(lake, R[:3])
+    (verdict,) = run_compact(lake)
+    assert verdict.outcome is CompactionOutcome.COMPACTED and verdict.file is not None
+    return manifests, root(lake) / raw_table_log(TOPIC, lake.store).folder / verdict.file.path
+
+
+def dropped(lake: Lake) -> tuple[list[Manifest], Path]:
+    """Has the first ranges landed, compacted and dropped."""
+    manifests, path = compacted(lake)
+    assert drop(lake) == [DropVerdict(offsets) for offsets in R[:3]]
+    return manifests, path
+
+
+def shown(lake: Lake) -> list[str]:
+    """Are the names of what a plain glob finds."""
+    return sorted(path.name.split("-")[0].lstrip("0") or "0" for path in (root(lake) / "data").rglob("*.parquet"))
+
+
+def damage(path: Path) -> None:
+    before = path.read_bytes()
+    path.write_bytes(before[:-9] + b"x" + before[-8:])
 
 
 @pytest.fixture
@@ -313,7 +367,7 @@ def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
 def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake: Lake) -> None:
     """[R-63] Its rows leave the table, be they compacted or not, and nothing is due or amiss by it."""
     for number, manifest in enumerate(land_each(lake, R[:3])[:2]):
-        replace_by_nothing(lake, manifest)
+        land_rows(lake, manifest.offsets, [], 1)
         append(lake)
         assert check_table(TOPIC, another(lake)).violations == ()
         assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
@@ -420,7 +474,7 @@ def test_rows_that_stand_again_under_a_later_revision_are_dropped_again(lake: La
 def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
     """[R-72] Its file of no rows stays in `data/`: the table has none of it, and is not asked for it."""
     manifests, _ = compacted(lake)
-    replace_by_nothing(lake, manifests[1])
+    land_rows(lake, manifests[1].offsets, [], 1)
     append(another(lake))
     run_compact(lake)
     assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(another(lake)) == []

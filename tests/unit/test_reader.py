@@ -15,7 +15,6 @@ from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.operate.reader import _read
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld
@@ -166,7 +165,7 @@ def test_what_cannot_be_read_is_one_clear_error(
 def test_a_day_of_a_topic_without_days_names_the_setting(world: SmallWorld) -> None:
     """[R-85] Its rows have no event time."""
     world.land()
-    decode_by(OffsetDecoder(is_mended=True), world.lake, world.coverage.log.ranges, Budget(9, 1.0))
+    decode_by(OffsetDecoder(is_mended=True), world.lake, world.coverage.log.ranges)
     assert read(world, table="decoded").num_rows == 9, "the control"
     with pytest.raises(Refused, match=r"had no `days: \{event_time: .* `offsetlake decode orders --outdated`"):
         read(world, day="2013-01-01")

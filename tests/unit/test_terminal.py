@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -26,7 +27,6 @@ from pipeline_defs.core.errors import UnknownTopic
 from pipeline_defs.landing.auditing import Finding
 from pipeline_defs.orchestration.topic_set import TopicFiles
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
-from tests.support.topics import NO_TOPICS
 
 HOSTILE = (
     "[/b]",
@@ -51,6 +51,7 @@ cells = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
+NO_TOPICS = TopicFiles(dg.ComponentTree.for_test(), {})
 
 
 class Screen:
