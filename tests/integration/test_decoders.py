@@ -9,6 +9,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -26,6 +27,7 @@ from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_prot
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
+from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import RegistryLogin
@@ -183,6 +185,21 @@ def test_strings_of_wide_and_deep_avro_are_checked_too(engine: Engine) -> None:
         engine, [body("a", "b"), body("MARK", "b"), body("a", "MARK")], Side(Format.AVRO, schema=json.dumps(schema))
     )
     assert outcomes.classes == [None, "avro_malformed", "avro_malformed"]
+
+
+def test_more_levels_than_the_client_sends_are_told(engine: Engine, tmp_path: Path) -> None:
+    """Before anything is decoded; fewer of the same shape are, the control."""
+    landed = tmp_path / "0.parquet"
+    pyarrow.parquet.write_table(RAW_SCHEMA.empty_table(), landed)
+    for levels in (12, 40):
+        schema: Any = "string"
+        for _ in range(levels):
+            schema = {"type": "array", "items": schema}
+        decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, schema=json.dumps(schema))))
+        decision = decoder.decide([landed])
+        with pytest.raises(UnusableSchema, match="Spark's client cannot send") if levels > 12 else nullcontext():
+            decoder.stage_decoded([landed], decision, str(tmp_path / f"{levels}"))
+        assert (tmp_path / f"{levels}").exists() == (levels == 12)
 
 
 def test_no_bytes_make_spark_fail(engine: Engine) -> None:
