@@ -76,6 +76,11 @@ def test_every_make_target_that_a_document_names_exists() -> None:
     assert {"demo", "test"} <= named <= targets
 
 
+@pytest.mark.parametrize(("name", "most"), [("README.md", 120), ("docs/architecture.md", 100)])
+def test_what_is_read_first_is_short(name: str, most: int) -> None:
+    assert len((PROJECT / name).read_text().splitlines()) <= most
+
+
 def test_the_readme_names_the_columns_of_a_landed_row() -> None:
     columns = ", ".join(f"`{column.name}`" for column in RAW_COLUMNS)
     assert f"A row is a record as it was: {columns}." in (PROJECT / "README.md").read_text()
