@@ -282,11 +282,12 @@ TRANSACTIONS = ("--transactional-id", "loader", "--records-per-transaction", "20
 @pytest.mark.parametrize(
     ("lines", "options", "code", "words", "records", "markers"),
     [
-        (GOOD, (), 0, "30 records acknowledged by", 30, 0),
-        (GOOD, ("--acks", "0"), 0, "30 records.*with acks=0 none of them is acknowledged", 30, 0),
-        (GOOD, TRANSACTIONS, 0, "30 records.*committed to", 30, 2),
-        (f"{GOOD}no record\n", TRANSACTIONS, 2, "records.jsonl:31 *is not a record", 20, 2),
-        (f'{{"n": "{os.urandom(5_000).hex()}"}}\n', (), 1, "of 1 records 0 are acknowledged and 1 are not", 0, 0),
+        (GOOD, (), 0, "30 records acknowledged by", 30, {0}),
+        (GOOD, ("--acks", "0"), 0, "30 records.*with acks=0 none of them is acknowledged", 30, {0}),
+        (GOOD, TRANSACTIONS, 0, "30 records.*committed to", 30, {2}),
+        # aborted before a record of it was sent, or after
+        (f"{GOOD}no record\n", TRANSACTIONS, 2, "records.jsonl:31 *is not a record", 20, {1, 2}),
+        (f'{{"n": "{os.urandom(5_000).hex()}"}}\n', (), 1, "of 1 records 0 are acknowledged and 1 are not", 0, {0}),
     ],
     ids=["all", "0", "transactions", "a bad line", "larger than the topic allows"],
 )
@@ -299,7 +300,7 @@ def test_produce_says_what_was_acknowledged_and_what_was_not(
     code: int,
     words: str,
     records: int,
-    markers: int,
+    markers: set[int],
 ) -> None:
     """Each level really is asked of the broker: transactions leave their two markers in the log, the others none.
 
@@ -316,4 +317,4 @@ def test_produce_says_what_was_acknowledged_and_what_was_not(
     assert run.returncode == code, run.stderr
     assert re.search(words, (run.stdout + run.stderr).replace("\n", " "))
     found = {kind: sum(span.end - span.start for span in spans if span.kind is kind) for kind in SpanKind}
-    assert (found[SpanKind.DATA], found[SpanKind.CONTROL]) == (records, markers)
+    assert found[SpanKind.DATA] == records and found[SpanKind.CONTROL] in markers
