@@ -77,12 +77,12 @@ def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
 
 
 def files(world: World) -> dict[Path, int]:
-    """Returns the published files with their inodes: another file under the same name has another one."""
+    """Return the published files with their inodes: another file under the same name has another one."""
     return {path: path.stat().st_ino for path in (world.lake_folder / "data").rglob("*.parquet")}
 
 
 def reported_outcomes(world: World) -> dict[str, str]:
-    """Reads what the zombie's own run reported for each range."""
+    """Read what the zombie's own run reported for each range."""
     records = world.instance.fetch_materializations(world.topic.asset_key, limit=100).records
     events = [record.asset_materialization for record in records]
     return {event.partition or "": str(event.metadata["outcome"].value) for event in events if event is not None}

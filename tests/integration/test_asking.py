@@ -68,7 +68,7 @@ MINUTE_MS = 60_000
 
 @pytest.fixture
 def backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command on a world of five ranges of 10 minutes each, of which the last is not landed."""
+    """Run the command on a world of five ranges of 10 minutes each, of which the last is not landed."""
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=10)
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": NOON_MS + n * MINUTE_MS} for n in range(50))

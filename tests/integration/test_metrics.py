@@ -201,7 +201,7 @@ def table_figures(world: World) -> dict[str, tuple[float | None, float | None, s
 
 @dataclasses.dataclass
 class Receiver:
-    """Is a real HTTP server on loopback, and the events that it was sent."""
+    """A real HTTP server on loopback, and the events that it was sent."""
 
     url: str
     events: list[dict[str, Any]]
@@ -346,5 +346,5 @@ def test_a_dead_receiver_costs_nothing_but_its_events(world: World, clean_enviro
 
 
 def time_of(world: World, run_id: str, words: str) -> float:
-    """Is when the run's log first said the words."""
+    """Return when the run's log first said the words."""
     return next(event.timestamp for event in world.instance.all_logs(run_id) if words in event.user_message)

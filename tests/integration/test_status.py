@@ -94,7 +94,7 @@ def endangered(world: World) -> list[Endangered]:
 
 
 def told(world: World) -> Any:
-    """Is what Dagster was last told by a tick: passed, severity, text; none where it was told nothing."""
+    """Return what Dagster was last told by a tick: passed, severity, text; none where it was told nothing."""
     key = dg.AssetCheckKey(world.topic.losses_key, TIME_TO_LOSS)
     latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     if latest is None:

@@ -62,7 +62,7 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
 
 
 def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
-    """Are version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
+    """Return version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
     records = world.instance.fetch_materializations(key, limit=100).records
     found = {}
     for record in records:

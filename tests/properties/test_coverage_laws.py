@@ -129,7 +129,7 @@ def test_an_intact_lake_has_no_violation(coverage: Coverage) -> None:
 
 
 def inner_of(coverage: Coverage) -> list[OffsetRange]:
-    """Are the landed ranges of the open generation, not left out since, behind which another one is landed."""
+    """Return the landed ranges of the open generation, not left out since, behind which another one is landed."""
     last = {o.place: o for o in coverage.manifests}.values()
     generation = coverage.log.state.generation
     return [o for o in coverage.manifests if o not in last and o.generation == generation and o not in coverage.log.skipped]

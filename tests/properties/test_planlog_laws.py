@@ -48,7 +48,7 @@ def refusal_of(log: PlanLog, at: int, **changes: Any) -> str:
 
 @dataclass(frozen=True)
 class Spot:
-    """Is one link of a log, in one of its steps."""
+    """One link of a log, in one of its steps."""
 
     log: PlanLog
     at: int

@@ -77,7 +77,7 @@ def staged_file(offsets: OffsetRange, present: Sequence[int]) -> StagedFile | No
 
 
 def landed(offsets: OffsetRange, rows: Iterable[int] | None = None, **lineage: Any) -> Manifest:
-    """Is a landed range of which all offsets have rows, or these; compaction has taken the others."""
+    """Return a landed range of which all offsets have rows, or these; compaction has taken the others."""
     every = range(offsets.start, offsets.end)
     present = [*(every if rows is None else rows)]
     holes = tuple(Interval(*gone, Cause.COMPACTED) for gone in runs_of(sorted({*every} - {*present})))
@@ -85,7 +85,7 @@ def landed(offsets: OffsetRange, rows: Iterable[int] | None = None, **lineage: A
 
 
 def covered(log: PlanLog, manifests: Iterable[Manifest]) -> Coverage:
-    """Is the coverage of a log of which these ranges are landed, each file where it belongs."""
+    """Return the coverage of a log of which these ranges are landed, each file where it belongs."""
     by_range = {each.offsets: each for each in manifests}
     return Coverage(log, by_range, {o: each.file.bytes for o, each in by_range.items() if each.file})
 
@@ -318,7 +318,7 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
 
 
 def first_step(records: int, grid: int = 10) -> PlanStep:
-    """Plans the records of a new topic of one Kafka partition."""
+    """Plan the records of a new topic of one Kafka partition."""
     world = World()
     world.grow(0, records)
     return decide(LogState(), world.observe(LogState()), Policy(records_per_range=grid), EPOCH_MS)

@@ -92,7 +92,7 @@ def drop(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
 
 
 def view(lake: Lake) -> list[int]:
-    """Are the offsets that a view shows that is opened now."""
+    """Return the offsets that a view shows that is opened now."""
     rows = Duck(another(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
     return [offset for (offset,) in rows]
 
@@ -102,12 +102,12 @@ def root(lake: Lake) -> Path:
 
 
 def another(lake: Lake) -> Lake:
-    """Is the lake as another process has it, which has read nothing yet."""
+    """Return the lake as another process has it, which has read nothing yet."""
     return Lake(lake.store.root)
 
 
 def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
-    """Has the first ranges landed and compacted to one file; returns where that is, too."""
+    """Land the first ranges and compact them to one file; return where that is, too."""
     manifests = land_each(lake, R[:3])
     (verdict,) = run_compact(lake)
     assert verdict.outcome is CompactionOutcome.COMPACTED and verdict.file is not None
@@ -115,14 +115,14 @@ def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
 
 
 def dropped(lake: Lake) -> tuple[list[Manifest], Path]:
-    """Has the first ranges landed, compacted and dropped."""
+    """Land, compact and drop the first ranges."""
     manifests, path = compacted(lake)
     assert drop(lake) == [DropVerdict(offsets) for offsets in R[:3]]
     return manifests, path
 
 
 def shown(lake: Lake) -> list[str]:
-    """Are the names of what a plain glob finds."""
+    """Return the names of what a plain glob finds."""
     return sorted(path.name.split("-")[0].lstrip("0") or "0" for path in (root(lake) / "data").rglob("*.parquet"))
 
 
