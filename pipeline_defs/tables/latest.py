@@ -11,15 +11,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import arrow_schema, holds
 from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.latest_columns import table_schema
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
-from ..adapters.tables.latest_winners import Inputs, Winners
+from ..adapters.tables.latest_winners import Inputs, Winners, find_damage
 from ..core.command_lines import command
-from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, first_line
+from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable
 from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
@@ -240,9 +239,8 @@ def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[N
         yield
     except LakeUnavailable as error:  # only now is each file read for this alone
         refuse_changed(inputs.decoded_paths, due, lake)
-        for path in due.standing.files if due.standing is not None and not due.why_anew else ():
-            if said := _why_unreadable(path, lake):
-                raise DamagedFile(f"its file {path} cannot be read: {said}") from error
+        if due.standing is not None and not due.why_anew and (said := _find_damage(due.standing, due.decoded.topic, lake)):
+            raise DamagedFile(said) from error
         raise
 
 
@@ -254,15 +252,12 @@ def refuse_changed(paths: Iterable[str], due: DueUpdate, lake: Lake) -> None:
             raise _gone(path, due.placed, lake, "is gone or was changed")
 
 
-def _why_unreadable(path: str, lake: Lake) -> str:
-    try:
-        with lake.store.explained("read", path), lake.store.local_copy(path) as file:
-            parquet.check_readable(file)
-    except DamagedFile as error:
-        return first_line(error.__cause__ or error)
-    except FileNotFoundError:
-        return "it is gone"
-    return ""
+def _find_damage(standing: LatestSnapshot, topic: str, lake: Lake) -> str:
+    """Say which rows of the table itself cannot be read by DuckDB or delta-rs, of which an update needs both."""
+    for path in standing.files:
+        if said := find_damage(path, lake):
+            return f"its file {path} cannot be read: {said}"
+    return LatestTable(lake, topic).find_damage(standing)
 
 
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:

@@ -420,6 +420,24 @@ def spoil(path: Path) -> None:
     path.write_bytes(data)
 
 
+def spoil_schema(path: Path) -> None:
+    """Change the schema that Arrow keeps in a footer, which delta-rs reads and DuckDB does not."""
+    before, name, after = path.read_bytes().partition(b"ARROW:schema")
+    path.write_bytes(before + name + after[:20] + bytes(100) + after[120:])
+
+
+def test_a_file_of_the_table_that_delta_rs_alone_cannot_read_is_found_by_the_update_that_reads_it(tmp_path: Path) -> None:
+    """[R-88] The table is made anew."""
+    state = upserted_twice(tmp_path)
+    right = state.topic.shown()
+    for file in DeltaTable(str(state.folder)).file_uris():
+        spoil_schema(Path(file))
+    assert state.topic.shown() == right
+    state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
+    assert "its rows cannot be read: " in state.update().rebuilt
+    state.assert_right()
+
+
 def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_path: Path) -> None:
     """[R-88] Its log and its size are right, so nobody knows before; the table is made anew, and the audit says so."""
     state = upserted_twice(tmp_path)
@@ -462,7 +480,7 @@ def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(tmp_path: Pat
         if step == "read_decoded" and fields["ranges"] == 1:  # not again, where all is read to make it anew
             _lose_a_file(state)
 
-    with pytest.raises(LakeUnavailable, match=r"\.parquet is gone; what stands stays as it is.*latest .* --rebuild"):
+    with pytest.raises(LakeUnavailable, match=r"\.parquet is gone; what stands stays as it is.*the next update tries again"):
         state.update(on_step=lose)
     assert "is missing" in state.update().rebuilt
     state.assert_right()

@@ -145,13 +145,6 @@ def read_rows(data: bytes, what: str, columns: Sequence[str]) -> list[dict[str, 
     return rows
 
 
-def check_readable(path: File) -> None:
-    """Read all of a file; raise `DamagedFile` where that cannot be done."""
-    with told_if_damaged(f"file {path}"):
-        for _ in pq.ParquetFile(path).iter_batches(batch_size=1024):
-            pass
-
-
 def digest(path: File) -> str:
     """Return the sha256 of a file's bytes, in hex; raise `DamagedFile` where the disk does not give them."""
     with told_if_damaged(f"file {path}"), path.open("rb") as file:

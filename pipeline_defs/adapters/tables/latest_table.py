@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...core.command_lines import command
 from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
 from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION
 from ..lake.lake import Lake
+from ..system.panics import is_panic
 from .delta_log import delta_url
 from .latest_columns import POSITION, SEQUENCE
 
@@ -213,6 +213,19 @@ class LatestTable:
         found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
+    def find_damage(self, standing: LatestSnapshot) -> str:
+        """Read all rows as a MERGE does; say why that cannot be done, where it cannot."""
+        from deltalake import QueryBuilder
+
+        try:
+            for _ in QueryBuilder().register("latest", standing.table).execute("SELECT * FROM latest"):
+                pass
+        except BaseException as error:  # of what it reads it raises an Exception of no other kind
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            return f"its rows cannot be read: {first_line(error)}"
+        return ""
+
     def read_waits(self, standing: LatestSnapshot | None, since_ms: int) -> list[Wait]:
         """Read how long the records waited that versions since then were the first to have."""
         if standing is None or standing.damage:
@@ -257,6 +270,10 @@ class LatestTable:
             return False
         except (DeltaError, OSError) as error:
             raise self._refused(first_line(error)) from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise self._refused(f"delta-rs fails: {first_line(error)}") from error
         for path in self.lake.store.list(self.folder):
             if path not in standing.listed:
                 self.lake.store.make_durable(path)
@@ -265,7 +282,7 @@ class LatestTable:
     def _refused(self, reason: str) -> OffsetlakeError:
         return LakeUnavailable(
             f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; the next "
-            f"update tries again, and `{command('latest', self.folder.rpartition('/')[2], '--rebuild')}` makes it anew",
+            "update tries again",
             path=self.folder,
         )
 

@@ -43,6 +43,27 @@ _CHANGED = pa.schema([("generation", pa.int32()), ("partition", pa.int32()), ("s
 MARKS = (pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_()))  # what is to be done to a key
 
 
+def find_damage(path: str, lake: Lake) -> str:
+    """Read all of a file as an update does; say why that cannot be done, where it cannot."""
+    import duckdb
+
+    from .duck import connect
+
+    with connect(lake) as connection:
+        try:
+            connection.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({file_at(lake, path)})").fetchall()
+        except duckdb.Error as error:
+            return _explain(error)
+    return ""
+
+
+def _explain(error: duckdb.Error) -> str:
+    """Return what DuckDB says of a file or of memory; of other errors the text may have values of records."""
+    import duckdb
+
+    return first_line(error) if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException)) else type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """What an update reads; `everything` only where a key has lost its winner, `present` is the table's files.
@@ -145,12 +166,9 @@ class Winners:
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 yield connection
         except duckdb.Error as error:
-            # of other errors the text may have values of records
-            is_outside = isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException))
-            said = first_line(error) if is_outside else type(error).__name__
             raise LakeUnavailable(
-                f"cannot find the latest records in {self._lake.store.root}: {said}; nothing was written, what stands "
-                "stays; the next update tries again"
+                f"cannot find the latest records in {self._lake.store.root}: {_explain(error)}; nothing was written, what "
+                "stands stays; the next update tries again"
             ) from error
         except RuntimeError as error:
             if str(error) == "Query interrupted":  # as DuckDB says that Ctrl-C was pressed
