@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01: the first moment that a column says
+TIMES_TO_MS = (2**63 - 1) // 1000  # the last one that a column of microseconds can hold
+
 
 class RawType(StrEnum):
     """What a column has, as Delta calls it; headers are a list of structs."""
@@ -41,7 +44,7 @@ RAW_COLUMNS = (
     RawColumn(
         "timestamp",
         RawType.TIMESTAMP,
-        "record timestamp, UTC, to the millisecond as Kafka has it; null where it lies before 1900",
+        "record timestamp, UTC, to the millisecond as Kafka has it; null before 1900 and beyond the year 294247",
     ),
     RawColumn("timestamp_type", RawType.INTEGER, "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)"),
     RawColumn("key", RawType.BINARY, "key bytes as produced, null where there is none"),

@@ -21,6 +21,7 @@ from ..core.errors import (
     LakeUnavailable,
     OffsetlakeError,
     ScanFailed,
+    Unavailable,
     as_ours,
 )
 from ..core.landing.scans import Scan, group_scans
@@ -35,7 +36,7 @@ from .attempt import Attempt, Run, Tools
 from .committing import decide, finish_known, without_doubles
 from .mirror import mirror_frontier
 from .planner import reopen
-from .reading import claim, split_planned, split_readable, why_unreadable
+from .reading import claim, may_be_untellable, split_planned, split_readable, stage_log
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
 
@@ -220,8 +221,13 @@ def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
         yield from (decide(run, reading, nothing) for reading in gone)
 
 
-def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath) -> Iterator[Decided]:
-    """Read one scan and decide each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
+def _land_scan(
+    scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath, *, from_log: bool = False
+) -> Iterator[Decided]:
+    """Read one scan and decide each of its ranges; a scan that fails is read again in halves, to isolate the cause.
+
+    A range that Spark's Kafka reader cannot get through, for a time that it cannot say, is read `from_log` in its place.
+    """
     waiting = [by_rest[rest] for rest in scan.ranges]
     runs = _by_run(waiting)
     tools, staging = waiting[0][0].tools, waiting[0][0].staging
@@ -239,23 +245,30 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
         yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
         return
 
+    # a range that is abandoned where its first read fails is not read a second time
+    is_read_once = tools.delivery is Delivery.AT_MOST_ONCE
+
     def stage(folder: PurePath) -> None:
         of = len(scan.ranges)
         with staging.watched(folder, lambda files: tools.on_step("read", topic=topics, files=files, of=of)):
-            tools.spark.stage(scan, tools.isolation_level, staging.url(folder))
+            if from_log:
+                stage_log(*waiting[0], folder)
+            else:
+                tools.spark.stage(scan, tools.isolation_level, staging.url(folder))
         staging.finish(folder)
 
     try:
-        # a range that is abandoned where its first read fails is not read a second time
-        tries = 1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
+        tries = 1 if is_read_once else ENGINE_TRIES
         _, staged_in = stage_anew(stage, folder, tools.on_step, tries)
     except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
-        if isinstance(error, DiskRefuses):
+        if isinstance(error, DiskRefuses) or from_log:
             yield from _all_failed(waiting, error.reason)
-            return
-        yield from _land_halves(waiting, folder, error)
+        elif len(waiting) == 1 and not is_read_once and may_be_untellable(*waiting[0]):
+            yield from _land_scan(scan, by_rest, folder.with_name(f"{folder.name}_log"), from_log=True)
+        else:
+            yield from _land_halves(waiting, folder, error)
         return
-    except (EngineUnavailable, LakeUnavailable) as error:
+    except Unavailable as error:
         yield from _all_failed(waiting, error.reason)
         return
     seconds = (tools.now_ms() - started) / 1000
@@ -304,7 +317,7 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
             left += ((run, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
-        yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or error.reason)) for run, reading in left)
+        yield from ((run, failed(reading.offsets, error.reason)) for run, reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):

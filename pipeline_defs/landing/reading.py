@@ -5,8 +5,13 @@ Invariant: a range that may not be read gets its verdict here, and nothing of it
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
+from ..adapters.lake import parquet
+from ..adapters.system.locks import scratch
 from ..core.command_lines import command
 from ..core.errors import OffsetlakeError, Unavailable
 from ..core.landing.verdicts import Verdict, failed
@@ -14,8 +19,12 @@ from ..core.log.delivery import Claim, Delivery
 from ..core.log.losses import Reading, read_from
 from ..core.log.plan_step import Watermarks
 from ..core.offsets import OffsetRange
+from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
 from .attempt import Run
 from .redo import verify_expired
+
+if TYPE_CHECKING:
+    from ..adapters.kafka.kafka_log import LogRecord
 
 
 def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
@@ -63,24 +72,47 @@ def _read_or_reason(
     return reading, ""
 
 
-def why_unreadable(run: Run, reading: Reading) -> str | None:
-    """Look for what no reader gets past in a range that Spark could not read; none where the broker shows no such record."""
-    offsets, rest, tools = reading.offsets, reading.rest, run.tools
-    if rest is None:
-        return None
+def may_be_untellable(run: Run, reading: Reading) -> bool:
+    """Return whether a range that Spark could not read may have a time that Spark cannot say; false where nobody knows."""
+    rest, tools = reading.rest, run.tools
+    assert rest is not None
     try:
-        found = tools.kafka.find_untellable(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+        return tools.kafka.has_untellable(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
     except Unavailable:
-        return None
-    if found is None:
-        return None
-    offset, timestamp_ms = found
+        return False
+
+
+def stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
+    """Stage what is left of a range in place of Spark's own Kafka reader, a time that no column can hold as null.
+
+    Spark writes the file, as it does all others. Raises `Unavailable`; then nothing counts.
+    """
+    rest, tools, staging = reading.rest, run.tools, run.staging
+    assert rest is not None
+    path = f"staging/{run.attempt.id}/{run.topic}/{rest.key}.log.parquet"
+    records = tools.kafka.read_records(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+    store = tools.lake.store
+    with store.explained("write", path), tempfile.TemporaryDirectory(dir=scratch()) as temporary:
+        file = Path(temporary) / "log.parquet"
+        parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
+        store.upload(file, path)
+    with staging.opened([path]) as sources:
+        tools.files.merge(f"range {rest.text(run.topic)}", sources, staging.url(folder))
+
+
+def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[object, ...]:
+    """Return a record's values in the order of the raw columns."""
+    ms = record.timestamp_ms
     return (
-        f"range {offsets.text(run.topic)} has a record at offset {offset} with timestamp {timestamp_ms} ms since 1970, which a "
-        "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have what "
-        f"the log has from offset {rest.start} up to it, {offset - rest.start:,} other offsets among it, sent again with right "
-        f"times and deleted (kafka-delete-records), then `{command('accept-loss', run.topic, offsets.key)}`; a topic's "
-        "`message.timestamp.after.max.ms` refuses such records"
+        topic,
+        offsets.generation,
+        offsets.partition,
+        record.offset,
+        ms * 1000 if TIMES_FROM_MS <= ms <= TIMES_TO_MS else None,
+        record.timestamp_type,
+        record.key,
+        record.value,
+        record.headers or None,
     )
 
 

@@ -21,7 +21,6 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.landing import land_topics
-from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -68,22 +67,26 @@ def test_no_row_shows_another_time_than_its_record(world: World) -> None:
     assert manifest.file is not None and (manifest.rows, manifest.file.max_timestamp_ms) == (3, None)
 
 
-def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world: World) -> None:
-    """[R-13] [R-15] I18: Spark cannot read such a record; the message has its offset, and what to do."""
-    world.create_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+def test_a_record_whose_time_no_column_can_hold_lands_without_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-13] [R-15] I18: Spark's source fails at such a record, so its range is read from the log: all of it, in its order."""
+    world.create_topic(1, message_timestamp_after_max_ms=str(2**63 - 1), compression_type="zstd")
     world.send_numbered(150)
-    world.send([{"partition": 0, "value": b"x", "timestamp_ms": 2**62}])
-    world.send_numbered(149)
+    strange = {"partition": 0, "key": None, "value": b"", "headers": [("a", b"1"), ("a", b""), ("\u00fc", b"\xff")]}
+    for time in (2**62, 2**55):
+        (place,) = world.send([{**strange, "timestamp_ms": time}])
+        world.sent[place] = (*world.sent[place][:-1], None)
+    world.send_aborted(20, partition=0, value=b"aborted")
+    world.send([{"partition": 0, "key": b"k", "value": None}])
+    world.send_numbered(126)
     world.plan()
-    verdicts = {verdict.offsets.key: verdict for verdict in world.land()}
-    assert {key for key, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED} == {"0-100-200"}
-    assert f"has a record at offset 150 with timestamp {2**62} ms since 1970" in verdicts["0-100-200"].violations[0]
-    assert "accept-loss" in verdicts["0-100-200"].violations[0]
-    assert {row[1] for row in world.rows()} == {*range(100), *range(200, 300)}
-    world.delete_records(0, 151)
-    assert accept_loss(world.topic, "0-100-200", world.edges, "ada")
-    world.land()
-    assert not world.pending, "the way out that the message names"
+    with monkeypatch.context() as patch:  # the fault
+        patch.setattr("pipeline_defs.landing.landing.may_be_untellable", lambda *_: False)
+        failed = {verdict.offsets.key for verdict in world.land() if verdict.outcome is Outcome.FAILED}
+    assert failed == {"0-100-200"}
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    world.assert_all_landed_once()
+    (again,) = world.land(["0-100-200"], redo=True)
+    assert (again.outcome, again.violations) == (Outcome.UNCHANGED, ())
 
 
 def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

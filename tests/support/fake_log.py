@@ -214,8 +214,9 @@ class FakeKafka:
             for offset, record in self.now.partitions[partition].left(start, end):
                 yield BatchSpan(offset, offset + 1, record.kind, 1, (offset,))
 
-    def find_untellable(self, *_: object) -> None:
+    def has_untellable(self, *_: object) -> bool:
         """Every time of these records can be told."""
+        return False
 
     def is_compacted(self, topic: str) -> bool:
         return self.now.is_compacted

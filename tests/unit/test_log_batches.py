@@ -9,21 +9,21 @@ import pytest
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, find_untellable, read_batches
+from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.core.errors import Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 
 NONE, GZIP, SNAPPY, ZSTD = 0, 1, 2, 4
 
 
-def records(magic: int, compression: int, offset: int, count: int, *, leave_out: int = 0) -> bytes:
+def records(magic: int, compression: int, offset: int, count: int, *, leave_out: int = 0, first_ms: int = 1000) -> bytes:
     """Return what a broker holds of `count` records from an offset on, without some of them from the second on."""
     builder = MemoryRecordsBuilder(magic, compression, 1 << 20, offset=offset)
     for n in range(count):
         if n and leave_out:
             builder.skip(leave_out)
             leave_out = 0
-        builder.append(1000 + n, b"k", b"v%d" % n)
+        builder.append(first_ms + n, b"k", b"v%d" % n)
     builder.close()
     return bytes(builder.buffer())
 
@@ -41,7 +41,7 @@ def strange(compression: int, timestamp_ms: int = 1000) -> bytearray:
     """Return a batch of two records, at offsets 0 and 1, whose headers' keys are no text."""
     builder = MemoryRecordsBuilder(2, compression, 1 << 20)
     for _ in range(2):
-        builder.append(timestamp_ms, b"k", b"v", headers=[(Bytes("x"), b"1")])
+        builder.append(timestamp_ms, b"k", b"v", headers=[(Bytes("x"), b"1"), ("y", None)])
     builder.close()
     return bytearray(builder.buffer())
 
@@ -90,19 +90,36 @@ def test_a_headers_key_that_is_no_text_is_nobodys_fault(compression: int) -> Non
         list(batch.raw)
 
 
-def test_a_time_that_no_column_holds_is_found_among_strange_headers() -> None:
-    (batch,) = read(bytes(strange(NONE, 2**62)), 2)
-    assert find_untellable([batch], 1, 2) == (1, 2**62)
-    assert find_untellable(read(bytes(strange(NONE)), 2), 0, 2) is None, "the control"
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_time_that_no_column_holds_is_seen_and_its_record_read(magic: int) -> None:
+    """[R-13] Whatever the format; a header's key that is no text is read as Java reads it."""
+    batches = read(bytes(strange(NONE, 2**62)) if magic == 2 else records(1, NONE, 0, 2, first_ms=2**62), 2)
+    assert has_untellable(batches)
+    assert not has_untellable(read(bytes(strange(NONE)), 2)), "the control"
+    (record,) = read_records(batches, 1, 2)
+    assert (record.offset, record.key, record.timestamp_type) == (1, b"k", 0)
+    assert record.timestamp_ms == 2**62 + (magic == 1)
+    assert record.headers == ([("\ufffd\ufffd", b"1"), ("y", None)] if magic == 2 else ())
+
+
+def test_what_cannot_be_decompressed_here_is_one_clear_error() -> None:
+    """[R-15] Its header tells of the time all the same."""
+    data = strange(NONE, 2**62)
+    data[22] |= SNAPPY  # what the attributes say it is compressed by
+    (batch,) = read(bytes(data), 2)
+    assert has_untellable([batch])
+    with pytest.raises(Unavailable, match=r"batch at offset 0 cannot be decompressed here: .*snappy"):
+        list(read_records([batch], 0, 2))
 
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
 def test_a_damaged_batch_is_one_clear_error(compression: int) -> None:
-    """[R-28] What it holds nobody knows, so nothing is decided of its range; who looks for a strange time passes it over."""
+    """[R-28] What it holds nobody knows, so nothing is decided of its range."""
     data = strange(compression)
     data[-7:] = bytes(7) if compression else b"\xff" * 7
     data[61:63] = b"\x7f\x7f"
     (batch,) = read(bytes(data), 2)
     with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker"):
         batch.look_into()
-    assert find_untellable([batch], 0, 2) is None
+    with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker"):
+        list(read_records([batch], 0, 2))

@@ -34,7 +34,17 @@ from .kafka_glance import (
     read_epoch_ends,
     read_ids_of_leaders,
 )
-from .kafka_log import FETCH_BYTES, Fetched, RecordBatch, fetch_request, find_untellable, read_batches, send_fetch
+from .kafka_log import (
+    FETCH_BYTES,
+    Fetched,
+    LogRecord,
+    RecordBatch,
+    fetch_request,
+    has_untellable,
+    read_batches,
+    read_records,
+    send_fetch,
+)
 from .kafka_transactions import OpenTransaction, find_open
 
 PATIENCE_SECONDS = 5.0  # a broker that has not answered by then is not asked for the other topics of its cluster
@@ -278,9 +288,13 @@ class Kafka(Connection):
                 is_enough = span.kind is not SpanKind.DATA or span.start >= wanted[-1][1] or is_told(span)
                 yield span if is_enough else batch.look_into()
 
-    def find_untellable(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> tuple[int, int] | None:
-        """Find the first record whose time no column can hold, which nobody's reader gets past: its offset and timestamp."""
-        return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
+    def has_untellable(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> bool:
+        """Return whether an interval of offsets may have a record whose time no column can hold, which Spark cannot read."""
+        return has_untellable(self._read_batches(topic, partition, start, end, isolation_level))
+
+    def read_records(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> Iterator[LogRecord]:
+        """Read the records of an interval of offsets; slowly, for who must see a record that Spark cannot read."""
+        return read_records(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether the topic's cleanup policy includes compaction."""

@@ -5,7 +5,7 @@ kafka-python's admin client has no public fetch, so its connection manager is us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,27 @@ from kafka.record.util import decode_varint
 
 from ...core.errors import Unavailable
 from ...core.log.holes import BatchSpan, SpanKind
+from ...core.raw_columns import TIMES_TO_MS
 
 FETCH_BYTES = 1024 * 1024
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
-MICROSECONDS_END_MS = (2**63 - 1) // 1000  # the last moment, either way from 1970, that a column of microseconds can hold
-
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
+
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record as the log has it; `timestamp_type` is as Kafka numbers it, -1 where a record has none."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class RecordBatch:
         if self.span.offsets is not None:
             return self.span
         try:
-            return replace(self.span, offsets=tuple(offset for offset, _ in _read_records(self.raw)))
+            return replace(self.span, offsets=tuple(offset for offset, _, _ in _find_records(self.raw)))
         except UnsupportedCodecError:
             return self.span
 
@@ -84,14 +98,12 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
         at = reached
 
 
-def _read_records(batch: Any) -> list[tuple[int, int]]:
-    """Return offset and timestamp (ms since 1970) of each record of a batch; the rest of it is passed over by its length.
+def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
+    """Return offset and timestamp (ms since 1970) of each record of a batch, and where in its buffer the rest of it begins.
 
     kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
     where the batch is not as its header says.
     """
-    if not isinstance(batch, DefaultRecordBatch):
-        return [(record.offset, record.timestamp) for record in batch]
     try:
         iter(batch)  # decompresses
         data, at, found = batch._buffer, batch._pos, []
@@ -99,9 +111,9 @@ def _read_records(batch: Any) -> list[tuple[int, int]]:
         for _ in range(batch.records_count):
             length, begin = decode_varint(data, at)
             time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
-            offset_delta, _ = decode_varint(data, pos)
+            offset_delta, pos = decode_varint(data, pos)
             time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
-            found.append((batch.base_offset + offset_delta, time))
+            found.append((batch.base_offset + offset_delta, time, pos))
             at = begin + length
         if at != len(data):
             raise ValueError(f"its records end at byte {at} of {len(data)}")
@@ -138,20 +150,60 @@ def _known_time(timestamp_ms: int | None) -> int | None:
     return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
 
 
-def find_untellable(batches: Iterable[RecordBatch], start: int, end: int) -> tuple[int, int] | None:
-    """Find the first record in `[start, end)` whose time no column can hold: its offset and timestamp (ms since 1970).
+def has_untellable(batches: Iterable[RecordBatch]) -> bool:
+    """Return whether headers of batches name a time that no column can hold: Spark reads no record of that time."""
+    return any(abs(time or 0) > TIMES_TO_MS for batch in batches for time in _times_of(batch.raw))
 
-    None where there is no such record, or where its batch cannot be read here.
+
+def _times_of(batch: Any) -> Sequence[int | None]:
+    if isinstance(batch, DefaultRecordBatch):
+        return batch.first_timestamp, batch.max_timestamp
+    return [record.timestamp for record in batch]
+
+
+def read_records(batches: Iterable[RecordBatch], start: int, end: int) -> Iterator[LogRecord]:
+    """Yield the records in `[start, end)` that are no aborted transaction's.
+
+    Raises `Unavailable` where a batch is damaged, or compressed by what cannot be undone here.
     """
     for batch in batches:
-        try:
-            records = _read_records(batch.raw)
-        except (UnsupportedCodecError, Unavailable):
-            continue
-        for offset, time in records:
-            if start <= offset < end and abs(time or 0) > MICROSECONDS_END_MS:
-                return offset, time
-    return None
+        if batch.span.kind is SpanKind.DATA:
+            yield from (record for record in _read_batch(batch.raw) if start <= record.offset < end)
+
+
+def _read_batch(batch: Any) -> Iterator[LogRecord]:
+    if not isinstance(batch, DefaultRecordBatch):
+        for old in batch:
+            kind = -1 if old.timestamp_type is None else old.timestamp_type
+            yield LogRecord(old.offset, -1 if old.timestamp is None else old.timestamp, kind, old.key, old.value, ())
+        return
+    try:
+        found = _find_records(batch)
+    except UnsupportedCodecError as error:
+        raise Unavailable(
+            f"the record batch at offset {batch.base_offset} cannot be decompressed here: {error}; nothing of its range was "
+            "written; install that library (`python-snappy` for snappy), and the next run lands the range"
+        ) from error
+    for offset, time, at in found:
+        yield LogRecord(offset, time, batch.timestamp_type, *_read_body(batch._buffer, at))
+
+
+def _read_body(data: Any, at: int) -> tuple[bytes | None, bytes | None, Headers]:
+    """Return key, value and headers of a record whose key's length is at some place of a batch."""
+
+    def read_bytes(at: int) -> tuple[bytes | None, int]:
+        length, at = decode_varint(data, at)
+        return (None, at) if length < 0 else (bytes(data[at : at + length]), at + length)
+
+    key, at = read_bytes(at)
+    value, at = read_bytes(at)
+    count, at = decode_varint(data, at)
+    headers = []
+    for _ in range(count):
+        name, at = read_bytes(at)
+        content, at = read_bytes(at)
+        headers.append(((name or b"").decode(errors="replace"), content))
+    return key, value, headers
 
 
 def fetch_request(topic: str, partition: int, offset: int, isolation_level: int, max_bytes: int) -> FetchRequest:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ _ARROW_TYPES = {
     RawType.BINARY: pa.binary(),
     RawType.HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
+ROWS_AT_ONCE = 8192  # that are written; each has the values of a record
 # what Spark writes of a raw record; a test holds the two together
 RAW_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in RAW_COLUMNS])
 
@@ -174,6 +176,14 @@ def staged_as(part: PartFile, lake_path: str, size: int, sha256: str) -> StagedF
 def write_empty(path: Path, columns: Sequence[str] = RAW_SCHEMA.names) -> None:
     """Write a file without rows, with the columns of raw records, or some of them."""
     pq.write_table(RAW_SCHEMA.empty_table().select(list(columns)), path, compression="zstd")
+
+
+def write_raw(rows: Iterator[Sequence[object]], path: Path) -> None:
+    """Write raw rows, each with its values in the order of the columns, to a file."""
+    with pq.ParquetWriter(path, RAW_SCHEMA, compression="zstd") as writer:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+            columns = zip(RAW_SCHEMA, zip(*chunk, strict=True), strict=True)
+            writer.write_batch(pa.record_batch([pa.array(values, field.type) for field, values in columns], RAW_SCHEMA))
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:

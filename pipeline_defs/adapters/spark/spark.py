@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...core.landing.scans import Read, Scan
 from ...core.log.delivery import Delivery
+from ...core.raw_columns import TIMES_FROM_MS
 from ..kafka.access import OPEN, Access
 from ..store.remote_file import RemoteFile
 from .engine import Engine
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
-
-TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01
 
 KAFKA_OPTIONS: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",
