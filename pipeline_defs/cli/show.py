@@ -144,7 +144,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*(cell(value, longest) for value in row))
-    OUT.print(table)
+    OUT.print(table if columns else title)  # of a table without columns nothing would be seen
 
 
 def size_text(count: float | None) -> str:
