@@ -22,6 +22,7 @@ from ..core.offsets import OffsetRange
 from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
 from .attempt import Run
 from .redo import verify_expired
+from .staging_places import told_if_gone
 
 if TYPE_CHECKING:
     from ..adapters.kafka.kafka_log import LogRecord
@@ -89,14 +90,14 @@ def stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
     """
     rest, tools, staging = reading.rest, run.tools, run.staging
     assert rest is not None
-    path = f"staging/{run.attempt.id}/{run.topic}/{rest.key}.log.parquet"
+    path = f"staging/{run.attempt.id}/log/{run.topic}/{rest.key}.parquet"
     records = tools.kafka.read_records(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
     store = tools.lake.store
     with store.explained("write", path), tempfile.TemporaryDirectory(dir=scratch()) as temporary:
         file = Path(temporary) / "log.parquet"
         parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
         store.upload(file, path)
-    with staging.opened([path]) as sources:
+    with told_if_gone(path), staging.opened([path]) as sources:
         tools.files.merge(f"range {rest.text(run.topic)}", sources, staging.url(folder))
 
 
