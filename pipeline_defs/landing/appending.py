@@ -133,10 +133,10 @@ def _find_rotten(
     files = RangeFiles(table)
     for offsets in doubted:
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
-        if manifest is None or file is None or is_compacted(file) or file.tags[DIGEST] != manifest.digest:
+        if manifest is None or file is None or is_compacted(file):
             continue
-        own = lake.own_path(manifest)
-        is_rotten = _digest(f"{log.folder}/{file.path}", lake) != manifest.digest
+        own, said = lake.own_path(manifest), file.tags[DIGEST]
+        is_rotten = said != manifest.digest or _digest(f"{log.folder}/{file.path}", lake) != said
         if is_rotten and own is not None and _digest(own, lake) == manifest.digest:
             rotten.add(offsets)
     return rotten
@@ -158,7 +158,7 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
     """
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
-        raise _gone(manifest, lake, log)
+        raise _gone(manifest, lake, table, log)
     is_copy = standing is not None and revision_in(standing, manifest.offsets) == manifest.revision
     for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
         name = name_of(manifest, number)
@@ -169,7 +169,7 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
         try:
             lake.store.publish(own, path, guard=guard, is_due=lambda: not lake.is_replaced(manifest))
         except FileNotFoundError:
-            raise _gone(manifest, lake, log) from None
+            raise _gone(manifest, lake, table, log) from None
         if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
             raise _LookAgain
         return name
@@ -238,9 +238,9 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
     )
 
 
-def _gone(manifest: Manifest, lake: Lake, log: DeltaLog) -> Exception:
-    """Return what to raise where a landed file is not there: it may have been replaced, or dropped, meanwhile."""
-    if lake.newest(manifest) != manifest:
+def _gone(manifest: Manifest, lake: Lake, table: Snapshot, log: DeltaLog) -> Exception:
+    """Return what to raise where a landed file is not there: it may have been replaced, or appended and dropped, meanwhile."""
+    if lake.newest(manifest) != manifest or log.read_head().version != table.version:
         return _LookAgain()
     return LakeUnavailable(
         f"cannot add range {manifest.offsets.text(manifest.topic)} to the table {lake.store.url(log.folder)}: its landed "

@@ -11,23 +11,25 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
+from ..core.command_lines import replace_command
 from ..core.errors import DamagedFile, TableFileGone, Violation
 from ..core.landing.verdicts import Outcome
 from ..core.log.coverage import Coverage, completeness_violations, tiling_violations
 from ..core.log.holes import Cause
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from ..core.tables.raw_table import DIGEST, how_to_mend, is_compacted
+from ..core.tables.delta import File
+from ..core.tables.raw_table import how_to_mend, is_compacted, offsets_of, ranges_by_file
 from ..core.tables.raw_table import violations as table_violations
 from ..settings import code_version
 from .attempt import Attempt, Tools
 from .landing import land
-from .standing import Digests
+from .standing import Digests, why_changed
 
 DIGEST_THREADS = 4
 
@@ -128,7 +130,7 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
 def check_table(topic: str, lake: Lake) -> Finding:
     """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
-    Compacted files, which are no landed file's second name, are held against their digests.
+    Files that are no landed file's second name are held against their digests: compacted ones, and copies.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
@@ -139,21 +141,37 @@ def check_table(topic: str, lake: Lake) -> Finding:
         table = log.read(table)
         of_ranges = [each for each in table_violations(coverage, table) if each in of_ranges]
     sizes = lake.store.list(log.folder)
-    violations = [*of_ranges]
-    for path, file in table.files.items():
-        size = sizes.get(f"{log.folder}/{path}")
-        if size != file.bytes:
-            found = "is not there" if size is None else f"has {size} bytes, expected {file.bytes}"
-            violations.append(f"{topic}: the table's file {path} {found}")
-        elif is_compacted(file):
-            with lake.store.local_copy(f"{log.folder}/{path}") as copy:
-                digest = parquet.digest(copy)
-            if digest != file.tags[DIGEST]:
-                violations.append(f"{topic}: the table's file {path} has sha256 {digest}, expected {file.tags[DIGEST]}")
-    if len(violations) > len(of_ranges):
+    own = {
+        path: lake.own_path(each[0])
+        for path, each in ranges_by_file(coverage, table).items()
+        if not is_compacted(table.files[path])
+    }
+
+    def look(file: File) -> str | None:
+        path, second = f"{log.folder}/{file.path}", own.get(file.path)
+        if sizes.get(path) == file.bytes and second is not None and _is_one_file(path, second, lake):
+            return None
+        return why_changed(file, log.folder, lake)
+
+    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
+        looked_at = zip(table.files.values(), pool.map(look, table.files.values()), strict=True)
+        changed = {file.path: f"{topic}: {reason}" for file, reason in looked_at if reason}
+    violations = [*of_ranges, *changed.values()]
+    anew = [path for path in changed if own.get(path)]
+    violations += [
+        f"{topic}: `{replace_command(topic, offsets_of(table.files[path]).key)}` gives it the landed file anew" for path in anew
+    ]
+    if len(changed) > len(anew):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
     rows = sum(file.rows for file in table.files.values())
     return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
+
+
+def _is_one_file(path: str, other: str, lake: Lake) -> bool:
+    """Return whether two names lead to one file for sure: in an object store each has its own."""
+    with suppress(FileNotFoundError):
+        return not lake.store.is_remote and lake.store.is_same(path, other)
+    return False
 
 
 def check_replay(

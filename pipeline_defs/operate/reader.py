@@ -213,11 +213,12 @@ def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part
 
 
 def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
-    tables = [parquet.RAW_SCHEMA.empty_table()]
+    found: list[tuple[OffsetRange, pa.Table]] = []
     for part in parts:
         with lake.store.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
-            tables += [rows.cast(parquet.RAW_SCHEMA) for _, rows in parquet.read_ranges(file, part.stretches)]
-    return pa.concat_tables(tables)
+            found += parquet.read_ranges(file, part.stretches)
+    found.sort(key=lambda each: each[0])  # a part may have offsets before and behind those of another one
+    return pa.concat_tables([parquet.RAW_SCHEMA.empty_table(), *(rows.cast(parquet.RAW_SCHEMA) for _, rows in found)])
 
 
 def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRelation:

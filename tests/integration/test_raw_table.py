@@ -22,8 +22,10 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline_defs.adapters.lake.layout import published_path
+from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.store.store import Answer
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
@@ -47,6 +49,7 @@ from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
     from pipeline_defs.core.landing.verdicts import Verdict
+    from pipeline_defs.core.log.coverage import Coverage
     from pipeline_defs.core.log.manifest import Manifest
 
 
@@ -266,6 +269,76 @@ def test_a_file_that_was_cut_short_with_its_landed_one_is_mended_by_the_next_run
     assert check_table(TOPIC, world.lake).violations == ()
 
 
+@pytest.mark.parametrize("kind", ["disk", "bucket"])
+def test_a_file_that_rots_in_the_table_alone_is_named_and_mended_by_a_redo(tmp_path: Path, kind: str) -> None:
+    """[R-83] So is one whose run died after it had mended the landed file, and before it told the table."""
+    world = SmallWorld(tmp_path, kind, records=6, grid=3)
+    world.has_raw_table = True
+    world.land()
+    (path, file), _ = raw_table_log(TOPIC, world.lake.store).read().files.items()
+    name = f"tables/raw/{TOPIC}/{path}"
+    data = bytearray(world.lake.store.get(name) or b"")
+    data[10] ^= 255
+    world.lake.store.delete_folder(name)
+    assert world.lake.store.put_new(name, bytes(data), "staging/scratch") is Answer.COMMITTED
+    named = check_table(TOPIC, world.lake).violations
+    assert f"{path} has sha256 {sha256(data).hexdigest()}, expected {file.tags['sha256']}" in named[0]
+    assert f"`offsetlake land {TOPIC} --key {file.tags[KEY]} --on-change replace`" in named[1]
+    world.land("redo")
+    assert check_table(TOPIC, world.lake).violations == ()
+
+
+def test_a_revision_that_is_not_the_one_that_the_table_has_takes_its_place(world: SmallWorld) -> None:
+    """[R-81] Somebody deleted a manifest, as its error tells them, and by now Kafka has other records of the range."""
+    (first, _) = manifests(world)
+    for offset in (0, 1):
+        world.lose_a_row(offset)
+        world.land("replace", only=first.offsets)
+        if not offset:
+            newest = manifests(world)[0]
+            world.lake.store.delete_folder(manifest_path(TOPIC, first.offsets, newest.serial))
+            world.lake = world.open(Writer())
+    second = manifests(world)[0]
+    assert (second.serial, second.digest == newest.digest) == (newest.serial, False), "the fault"
+    assert check_table(TOPIC, world.lake).violations == ()
+    assert world.in_table() == dict.fromkeys(range(2, 6), 1)
+
+
+def test_a_table_that_is_moved_away_under_a_run_is_made_anew_by_it(world: SmallWorld) -> None:
+    """[R-81] As errors tell people to do: a version that follows another table's would leave one that nobody can read."""
+    world.grow(3)
+    world.die("publish")
+    moved: list[Path] = []
+
+    def move(step: str, **_: object) -> None:
+        if step == "link_to_table" and not moved:
+            moved.append((world.folder / f"tables/raw/{TOPIC}").rename(world.folder / "moved"))
+
+    assert append_landed(TOPIC, world.lake, lambda: EPOCH_MS, on_step=move) == 0
+    assert moved, "the fault"
+    assert world.in_table() == dict.fromkeys(range(9), 1)
+
+
+def test_a_range_that_another_appended_and_dropped_meanwhile_is_not_said_to_be_gone(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] Between a look at the table and one at what is landed."""
+    world.grow(3)
+    world.die("publish")
+    late, dropped = world.open(Writer()), []
+
+    def recent(topic: str) -> Coverage:
+        if not dropped:
+            append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
+            world.compact()
+            dropped.extend(world.drop())
+        return Lake.recent(late, topic)
+
+    monkeypatch.setattr(late, "recent", recent)
+    assert append_landed(TOPIC, late, lambda: EPOCH_MS) == raw_table_log(TOPIC, world.lake.store).read().version
+    assert dropped, "the fault"
+
+
 def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp_path: Path) -> None:
     """[R-81] Of a lake that had no table, or a run that died before it appended."""
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)
@@ -279,9 +352,11 @@ def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp
     assert append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS) == 0, "nothing is due"
     assert check_table(TOPIC, world.lake).violations == ()
     (tmp_path / f"tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet").unlink()
+    where = f"{tmp_path}/tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet"
+    command = f"offsetlake land {TOPIC} --key {first.offsets.key} --on-change replace"
     assert check_table(TOPIC, world.lake).violations == (
-        f"{TOPIC}: the table's file g0-p0000-{first.offsets.stem}.r000.parquet is not there",
-        f"{TOPIC}: move {tmp_path}/tables/raw/{TOPIC} away, and the next run makes the table anew",
+        f"{TOPIC}: the table's file {where} is not there, expected sha256 {first.digest}",
+        f"{TOPIC}: `{command}` gives it the landed file anew",
     )
     assert pq.read_table(tmp_path / published_path(first)).num_rows == 3
 

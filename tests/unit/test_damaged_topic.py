@@ -27,7 +27,7 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
 from pipeline_defs.core.decode.decoders import Decode
-from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
+from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable, OffsetlakeError
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
@@ -111,6 +111,22 @@ def test_the_other_topic_is_drawn_and_sql_answers_for_it(edges: Edges, instance:
         read_picture(DAMAGED, edges, instance)
     with pytest.raises(BrokenPlanLog):
         duck.query("SELECT count(*) FROM damaged")
+
+
+def test_sql_answers_for_other_topics_where_a_landed_file_is_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-85] What needs it says which file, and what to do."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.land()
+    first, second = sorted((tmp_path / "data").rglob("*.parquet"))
+    for torn in (first, second):  # DuckDB opens the first for its columns, the others when they are read
+        data = torn.read_bytes()
+        torn.write_bytes(data[:-4])
+        duck = Duck(world.lake, [TOPIC])
+        assert duck.ask("SELECT count(*) FROM ranges")[1] == [(2,)]
+        with pytest.raises(OffsetlakeError, match=rf"{torn.name}.*`offsetlake audit.*` names"):
+            duck.ask(f"SELECT count(value) FROM {TOPIC}")
+        torn.write_bytes(data)
 
 
 def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: Edges) -> None:

@@ -64,6 +64,14 @@ def dropped_and_replaced(world: SmallWorld) -> None:
     world.land("replace")
 
 
+def replaced_between_dropped(world: SmallWorld) -> None:
+    """A compacted file has rows before and behind the one range that was replaced since."""
+    dropped(world)
+    world.has_raw_table = False
+    world.lose_a_row(4)
+    world.land("replace", only=world.coverage.log.links[1].offsets)
+
+
 def emptied(world: SmallWorld) -> None:
     in_table(world)
     world.kafka.now.partitions[0].compacted.update(range(3))
@@ -71,7 +79,17 @@ def emptied(world: SmallWorld) -> None:
     world.land("replace")
 
 
-STATES = [SmallWorld.land, in_table, partly_in_table, compacted, replaced, dropped, dropped_and_replaced, emptied]
+STATES = [
+    SmallWorld.land,
+    in_table,
+    partly_in_table,
+    compacted,
+    replaced,
+    dropped,
+    dropped_and_replaced,
+    emptied,
+    replaced_between_dropped,
+]
 
 
 @pytest.mark.parametrize("reach", STATES)

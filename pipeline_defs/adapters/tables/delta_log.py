@@ -78,9 +78,7 @@ class DeltaLog:
 
     def _has(self, known: Snapshot, newest: int) -> bool:
         """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
-        path = self._path(known.version, _JSON)
-        is_there = EMPTY < known.version <= newest and self._store.exists(path)
-        return is_there and bool(known.commit_id) and self._read(known.version).id == known.commit_id
+        return EMPTY < known.version <= newest and bool(known.commit_id) and self._is_last(known)
 
     def read_head(self) -> Snapshot:
         """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it.
@@ -104,6 +102,8 @@ class DeltaLog:
         it would break a law, as far as the snapshot says, and `LakeUnavailable` where a file that it adds, which was made
         durable, is not there any more; then nothing is written.
         """
+        if onto.commit_id and not self._is_last(onto):
+            return False
         check(commit, onto, self._store.url(self.folder))
         for file in commit.adds:
             path = f"{self.folder}/{file.path}"
@@ -123,6 +123,12 @@ class DeltaLog:
         data = to_json(said, commit_id, now_ms)
         answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
         return answer is Answer.COMMITTED
+
+    def _is_last(self, onto: Snapshot) -> bool:
+        """Return whether the log still has the very commit of a snapshot: the folder may have been moved away meanwhile."""
+        path = self._path(onto.version, _JSON)
+        data = self._store.get(path)
+        return data is not None and from_json(data, self._store.url(path), self._mend).id == onto.commit_id
 
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file; once that is on the disk and right, delete old commits.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -105,22 +106,26 @@ class Duck:
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             self._check_name(topic, names)
             if topic not in self._unreadable:
-                self._create_view("main", topic, _raw_source(found, lake))
-                self._create_derived_views(topic, lake)
+                self._create_views(topic, found, lake)
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
     def _create_view(self, schema: str, topic: str, source: str) -> None:
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}.{quoted(topic)} AS {source}")
 
-    def _create_derived_views(self, topic: str, lake: Lake) -> None:
-        for schemas, find in (([*DECODED_VIEWS], _decoded_sources), (["latest"], _latest_sources)):
+    def _create_views(self, topic: str, found: TopicRows, lake: Lake) -> None:
+        sources: Sequence[tuple[str, Sequence[str], Callable[[], Iterable[tuple[str, str]]]]] = (
+            ("raw", ["main"], lambda: [("main", _raw_source(found, lake))]),
+            ("decoded", [*DECODED_VIEWS], partial(_decoded_sources, topic, lake)),
+            ("latest", ["latest"], partial(_latest_sources, topic, lake)),
+        )
+        for table, schemas, find in sources:
             try:
-                for schema, source in find(topic, lake):
+                for schema, source in find():
                     self._create_view(schema, topic, source)
-            except (Violation, *UNREADABLE) as error:  # of this table; what is landed, and others, are there
-                reason = error if isinstance(error, Violation) else _gone(topic, schemas[0], error)
-                self._unreadable |= {f"{schema}.{topic}": reason for schema in schemas}
+            except (Violation, *UNREADABLE) as error:  # of this table; others are there
+                reason = error if isinstance(error, Violation) else _gone(topic, table, error)
+                self._unreadable |= {topic if schema == "main" else f"{schema}.{topic}": reason for schema in schemas}
 
     def _find_rows(self, coverage: Coverage, lake: Lake) -> TopicRows:
         try:
@@ -179,6 +184,8 @@ class Duck:
                 f"; topic {name} needs double quotes, as in offsetlake sql 'FROM \"{name}\"'"
                 for name in find_unquoted(sql, str(error), self._topics)
             )
+            if isinstance(error, UNREADABLE) and any(folder in str(error) for folder in self._folders):
+                hint += "; `offsetlake audit` names that file and what is to be done"
             raise Refused(f"DuckDB refuses the statement: {explained(error)}{hint}; tables are {tables}") from error
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ..command_lines import replace_command
 from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State
 from ..log.manifest import Manifest, StagedFile
@@ -289,7 +290,8 @@ def violations(coverage: Coverage, table: Snapshot) -> list[str]:
             found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest")
         elif manifest.revision == revision_in(file, offsets) and manifest.digest != file.tags[DIGEST]:
             found.append(
-                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"
+                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}: "
+                f"`{replace_command(topic, offsets.key)}` gives the table the landed file"
             )
     return found
 
