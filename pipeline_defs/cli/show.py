@@ -20,7 +20,7 @@ from ..adapters.spark.spark_server import LOG
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
-from ..orchestration.topic_set import Broken, TopicFiles, file_of
+from ..orchestration.topic_set import Broken, TopicFiles
 from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import load_topics
@@ -79,11 +79,12 @@ def find_topic(name: str) -> Topic:
                 f"topic {name} is left out by `exclude` in the defs.yaml below {file.folder}; nothing was written; what was "
                 "landed of it is still in the lake; give it a defs.yaml of its own, or exclude it no more"
             )
-    unusable = ", ".join(str(file_of(each.folder)) for each in found.broken)
+    if found.broken:
+        reasons = "; ".join(each.error.message for each in found.broken)
+        raise UnknownTopic(f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot: {reasons}")
     raise UnknownTopic(
         f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
-        f"{f', unless it is in one that cannot be used: {unusable}' if unusable else ''}"
     )
 
 

@@ -20,8 +20,8 @@ class Standing:
     `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
     of open transactions, in words; `why_failed` is why a range failed last. `held` of the pending ranges an active run has, and
     `waiting` says what waits, for what and since when, `undecoded` the same of what is landed and not decoded; `is_landing`
-    holds where a run is at work and has landed something. `is_ticking` says whether anything would plan and land without a
-    person.
+    holds where a run is at work and has landed something. `to_tick` is what a person has to do so that anything plans and lands
+    by itself, empty where it does.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Standing:
     undecoded: str = ""
     why_failed: str = ""
     is_landing: bool = False
-    is_ticking: bool = True
+    to_tick: str = ""
 
 
 def next_action(now: Standing) -> str:
@@ -65,10 +65,9 @@ def _sentences(now: Standing) -> Iterator[str]:
         yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
     if now.stuck:
         yield _first(now.stuck, now)
-    if (now.lag or now.pending) and not now.held and not now.is_ticking:
+    if (now.lag or now.pending) and not now.held and now.to_tick:
         failed = f"; {counted(now.failed, 'range')} failed, {now.why_failed}" if now.failed else ""
-        by_itself = "or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
-        yield f"{_by_hand(now)}, {by_itself}{failed}"
+        yield f"{_by_hand(now)}, or {now.to_tick}: nothing plans and lands by itself now{failed}"
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
         yield f"{counted(now.failed, 'range')} failed and {_is(now.failed)} tried again, {now.why_failed}{waiting}"
@@ -85,10 +84,10 @@ def _sentences(now: Standing) -> Iterator[str]:
 def _waits(now: Standing) -> Iterator[str]:
     if now.pending and not (now.held and now.is_landing):
         yield f"wait: {now.waiting or 'the next run takes ' + counted(now.pending, 'range')}"
-    if now.undecoded and now.is_ticking:
+    if now.undecoded and not now.to_tick:
         yield f"wait: {now.undecoded}"
     elif now.undecoded:
-        yield f"`{command('decode', now.topic, '--due')}`, or start Dagster (`offsetlake up`): {now.undecoded}"
+        yield f"`{command('decode', now.topic, '--due')}`, or {now.to_tick}: {now.undecoded}"
 
 
 def _first(texts: tuple[str, ...], now: Standing) -> str:

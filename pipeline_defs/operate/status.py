@@ -23,12 +23,13 @@ from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
 from ..core.log.losses import all_losses
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from ..orchestration.home.daemons import is_silent, read_silence
+from ..orchestration.home.daemons import find_daemons, is_silent, read_silence
 from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.run_locks import is_code_server_gone
 from ..orchestration.runs.exposure import check_expiry
 from ..orchestration.runs.known import read_known
 from ..orchestration.runs.ledger import check_losses
+from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.progress import (
     Situation,
     check_progress,
@@ -133,20 +134,24 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         undecoded=undecoded_text(topic, found.coverage, edges, instance, known),
         why_failed=why_failed(topic, found, instance) if totals["failed_ranges"] else "",
         is_landing=bool(pending & found.held.keys()) and found.block is None,
-        is_ticking=is_ticking(instance, now_ms),
+        to_tick=find_missing_tick(instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}
     tables = read_tables(topic, found.coverage, edges, instance)
     return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
 
 
-def is_ticking(instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the sensor that plans."""
-    if is_code_server_gone(instance.root_directory) or is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
-        return False
+def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
+    """Return what to do so that anything plans by itself: Dagster may be away, hang, or have its sensor switched off."""
+    silence = read_silence(instance, "SENSOR", now_ms / 1000)
+    if is_silent(silence) and (daemons := find_daemons(instance.root_directory)):
+        said = f"for {duration_text(silence)}" if silence is not None else "yet"
+        return f"wait for Dagster's daemon, {daemons[0].text}, which has said nothing {said} (where it hangs, end it)"
+    if is_silent(silence) or is_code_server_gone(instance.root_directory):
+        return "start Dagster (`offsetlake up`)"
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-    mine = [state for state in states if state.name == LAND_PENDING]
-    return not any(state.status is InstigatorStatus.STOPPED for state in mine)
+    is_off = any(state.name == LAND_PENDING and state.status is InstigatorStatus.STOPPED for state in states)
+    return f"switch on Dagster's sensor {LAND_PENDING}" if is_off else ""
 
 
 def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import yaml
 
 from pipeline_defs.adapters.system.processes import Process, read_process, spawn_process
 from pipeline_defs.core.errors import Refused
+from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
 from pipeline_defs.orchestration.home.daemons import find_daemons, is_silent, read_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
@@ -133,6 +134,25 @@ def daemon(home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def has_heartbeat(instance: dg.DagsterInstance) -> bool:
     return not is_silent(read_silence(instance, "SENSOR", time.time()))
+
+
+def test_a_daemon_that_hangs_is_ended_by_who_has_started_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was not heard yet may be about to start: it is left in peace."""
+    monkeypatch.setattr("pipeline_defs.orchestration.home.daemons.HUNG_AFTER_SECONDS", 0.0)
+    server = server_of(home)
+    with daemon(home) as process:
+        monkeypatch.setattr(server, "_process", read_process(process.pid))
+        assert [server.end_hung(None) for _ in range(3)] == [[]] * 3
+        assert server.end_hung(0.0) == [], "it is heard"
+        process.send_signal(signal.SIGSTOP)
+        with open_instance(home) as instance:
+            told = find_missing_tick(instance, now_ms=2**52)
+        assert told.startswith(f"wait for Dagster's daemon, process {process.pid} on "), "what `status` says"
+        assert server.end_hung(1_000.0) == [], "from now on it is listened to"
+        assert [each.pid for each in server.end_hung(1_000.0)] == [process.pid]
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    with open_instance(home) as instance:
+        assert find_missing_tick(instance, now_ms=2**52) == "start Dagster (`offsetlake up`)", "the control"
 
 
 def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:

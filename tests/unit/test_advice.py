@@ -31,21 +31,21 @@ URGENT = Standing(
     stuck=("range 0-0-9 has failed 3 times",),
     held_back=("an open transaction",),
     undecoded="2 ranges wait to be decoded",
-    is_ticking=False,
+    to_tick="start Dagster",
 )
 ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({}, "land it soon"),
     ({"late": ()}, "decide on 5 lost offsets that nobody has accepted: `offsetlake losses orders`"),
     ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
     ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),
-    ({"is_ticking": True}, "2 ranges failed and are tried again"),
+    ({"to_tick": ""}, "2 ranges failed and are tried again"),
     ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
     ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
     ({"held": 0, "waiting": ""}, "wait: the next run takes 3 ranges"),
     ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
     ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
-    ({"is_ticking": False}, "plan 70 offsets: `offsetlake plan orders --apply`, or start Dagster"),
+    ({"to_tick": "start Dagster"}, "plan 70 offsets: `offsetlake plan orders --apply`, or start Dagster"),
     ({"lag": 0}, f"{NOTHING}: everything is landed"),
     ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
 ]
@@ -69,7 +69,7 @@ standings = st.builds(
     waiting=st.sampled_from(["", "what waits"]),
     undecoded=st.sampled_from(["", "what waits to be decoded"]),
     is_landing=st.booleans(),
-    is_ticking=st.booleans(),
+    to_tick=st.sampled_from(["", "start Dagster"]),
 ).filter(lambda now: now.held <= now.pending)  # held ranges are pending ones
 
 
@@ -77,7 +77,7 @@ standings = st.builds(
 def test_nothing_to_do_is_said_only_where_nobody_must_act(now: Standing) -> None:
     """Whatever waits while nothing lands it, is lost, late or stuck, is never called nothing."""
     said = next_action(now)
-    waits_for_a_person = (now.lag or now.pending) and not now.held and not now.is_ticking
+    waits_for_a_person = (now.lag or now.pending) and not now.held and now.to_tick
     nothing_lands = now.pending and not (now.held and now.is_landing)
     must_act = any((now.late, now.not_accepted, now.stuck, waits_for_a_person, now.failed, nothing_lands, now.undecoded))
     assert said.startswith(NOTHING) != must_act

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
-from pipeline_defs.core.errors import OffsetlakeError, Refused
+from pipeline_defs.core.errors import OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.orchestration.home.project import plan_project, write_project
@@ -166,7 +166,10 @@ def test_where_there_is_no_project_one_error_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_file_is_one_clear_error_and_the_other_topics_stay(project: Path, file: Path, name: str) -> None:
+def test_a_wrong_file_is_one_clear_error_and_the_other_topics_stay(
+    project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
     text, reason = WRONG[name]
     write(file, text)
     found = load_topics(project)
@@ -175,6 +178,9 @@ def test_a_wrong_file_is_one_clear_error_and_the_other_topics_stay(project: Path
     assert not more
     assert re.search(reason, broken.error.message), broken.error.message
     assert_clear(broken.error.message, file)
+    with pytest.raises(UnknownTopic) as told:  # of a topic that this file may have been about
+        show.find_topic("another")
+    assert broken.error.message in str(told.value)
 
 
 def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Path, file: Path) -> None:

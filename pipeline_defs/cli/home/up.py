@@ -19,7 +19,7 @@ from ...adapters.system.java import find_java
 from ...core.errors import EmptySelection, LakeUnavailable
 from ...operate.failed_runs import FailedSince
 from ...operate.landed import LandedSince, landed_text
-from ...orchestration.home.daemons import DaemonProcess
+from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import write_env
@@ -72,7 +72,7 @@ def up(port: int | None) -> None:
             files, looked = _Files(defs_folder(project), told={_of(each) for each in found.broken}), time.monotonic()
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
-                _look_after(server)
+                _look_after(server, read_silence(instance, "SENSOR", time.time()))
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
@@ -122,8 +122,10 @@ def _of(broken: Broken) -> tuple[Path, str]:
     return broken.folder, broken.error.message
 
 
-def _look_after(server: DagsterServer) -> None:
-    """Start again what has ended of Dagster; raise `DagsterUnavailable` where it ends again and again."""
+def _look_after(server: DagsterServer, silent_seconds: float | None) -> None:
+    """Start again what has ended of Dagster, or hangs; raise `DagsterUnavailable` where it ends again and again."""
+    for hung in server.end_hung(silent_seconds):
+        OUT.print(f"Dagster's daemon, {hung.text}, has said nothing for minutes; it was ended", soft_wrap=True)
     if not server.is_running():
         OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
         if not server.revive():

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ from ...adapters.system.locks import read_holder, remove_unheld, share_for_life
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
+HUNG_AFTER_SECONDS = 180.0  # of silence beyond that
 
 Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster names them
 
@@ -83,6 +85,24 @@ def find_daemons(home: str | Path) -> list[DaemonProcess]:
         if owner is not None:
             found.append(DaemonProcess(int(owner[1]), owner[2]))
     return found
+
+
+class Listener:
+    """Tells a daemon that hangs from one that starts, or was away with its machine: it was heard, and is listened to since."""
+
+    def __init__(self) -> None:
+        self._heard: Collection[DaemonProcess] = ()
+        self._silent_since: float | None = None
+
+    def find_hung(self, daemons: Collection[DaemonProcess], silent_seconds: float | None, now: float) -> list[DaemonProcess]:
+        """Return which of the daemons that run now hang; `now` counts seconds in which this process runs too."""
+        if not is_silent(silent_seconds):
+            self._heard, self._silent_since = daemons, None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > HUNG_AFTER_SECONDS:
+            return [each for each in daemons if each in self._heard]
+        return []
 
 
 def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:

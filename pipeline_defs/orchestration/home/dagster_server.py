@@ -26,7 +26,7 @@ from dagster_graphql import DagsterGraphQLClient
 from ...adapters.system.processes import Process, read_process, spawn_process
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...settings import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
-from .daemons import DaemonProcess, find_daemons
+from .daemons import DaemonProcess, Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import is_code_server_gone
 
@@ -84,6 +84,7 @@ class DagsterServer:
         self._process: Process | None = None
         self._storage: object = None
         self._looks_without = 0
+        self._listener = Listener()
         self._revived: list[float] = []
 
     @property
@@ -172,6 +173,15 @@ class DagsterServer:
         """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
         own = self._process.pid if self._process else None
         return [each for each in find_daemons(self._home) if own is None or not each.is_in_group(own)]
+
+    def end_hung(self, silent_seconds: float | None) -> list[DaemonProcess]:
+        """End each daemon of ours that hangs, and with it all of Dagster, for `revive`; return which."""
+        own = [each for each in find_daemons(self._home) if self.pid and each.is_in_group(self.pid)]
+        hung = self._listener.find_hung(own, silent_seconds, time.monotonic())
+        for each in hung:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        return hung
 
     def find_load_error(self) -> str | None:
         """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
