@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,19 +63,21 @@ def looked(check: str, look: Callable[[], Finding]) -> Finding:
         return Finding(check, "what could be read of the lake", error.violations or (str(error),))
 
 
-def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False) -> Finding:
+def check_tiling(
+    topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False, held: Collection[OffsetRange] = ()
+) -> Finding:
     """Check that links and landed ranges tile over all history: no gap, no overlap; names the offsets.
 
-    Where the newest ranges are landed first, that earlier ones wait is no gap. `is_recent` leaves out what a frontier document
+    Where the newest ranges are landed first, that earlier ones wait is no gap, nor is what a run was at (`held`) just before:
+    it lands ranges in an order of its own. `is_recent` leaves out what a frontier document
     sums up, which was whole when it was made.
     """
     coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
     facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
-    return Finding(
-        "tiling", f"{facts['links']} links", tuple(tiling_violations(coverage, is_newest_first=is_newest_first)), facts
-    )
+    violations = tiling_violations(coverage, is_newest_first=is_newest_first, held=held)
+    return Finding("tiling", f"{facts['links']} links", tuple(violations), facts)
 
 
 def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
@@ -127,19 +129,20 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
     return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit
 
 
-def check_table(topic: str, lake: Lake) -> Finding:
+def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> Finding:
     """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
+    A run appends what it has landed before it ends: what one was at (`held`) just before may be missing.
     Files that are no landed file's second name are held against their digests: compacted ones, and copies.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
     if isinstance(coverage, Finding):
         return coverage
-    of_ranges = table_violations(coverage, table)
+    of_ranges = table_violations(coverage, table, held)
     if of_ranges:  # a run may have appended since: what was landed then has to be amiss in a version read later
         table = log.read(table)
-        of_ranges = [each for each in table_violations(coverage, table) if each in of_ranges]
+        of_ranges = [each for each in table_violations(coverage, table, held) if each in of_ranges]
     sizes = lake.store.list(log.folder)
     own = {
         path: lake.own_path(each[0])

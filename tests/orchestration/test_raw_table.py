@@ -38,6 +38,7 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
         world.land(on_step=die)
     world.assert_all_landed_once()
     assert "landed, and not in the table" in check_table(world.name, world.edges.lake).violations[0]
+    assert check_table(world.name, world.edges.lake, {*world.coverage.log.ranges}).passed, "while a run is at it"
     world.tick()
     found = check_table(world.name, world.edges.lake)
     assert (found.violations, found.facts) == ((), {"version": table.facts["version"] + 1, "rows": 350})

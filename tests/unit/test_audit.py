@@ -24,7 +24,7 @@ CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "
 
 
 def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
-    settings = SimpleNamespace(has_raw_table=True)
+    settings = SimpleNamespace(has_raw_table=True, dagster_home=world.folder / "dagster")
     edges: Any = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings)
     with progress("auditing") as shown:
         findings = run_audit(Topic(TOPIC, Policy()), edges, replay, "0", shown)

@@ -11,10 +11,12 @@ from ...adapters.tables.duck import Duck
 from ...core.advice import counted
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
 from ...operate.reports import NOT_ASKED, check_broker, trace_row
+from ...operate.status import find_instance
 from ...orchestration.assets.decoded_checks import check_decoded
 from ...orchestration.assets.latest_asset import RECOMPUTED, check_share, share_of
 from ...orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
 from ...orchestration.runs.moments import time_text
+from ...orchestration.runs.tries import read_tries
 from ...resources import Edges
 from ...topic_files import load_topics
 from ...topics import Topic
@@ -95,7 +97,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
       offsetlake audit flights --replay all --json
     """
     if replay not in {"all", "none"} and not replay.isdigit():
-        raise click.BadParameter("expected a number, all or none", param_hint="--replay")
+        raise click.BadParameter(f"expected how many ranges, all or none, found {replay!r}", param_hint="--replay")
     configured, edges = find_topic(topic), open_edges()
     with progress(f"auditing {topic}") as shown:
         edges.watch_step = shown.watching()
@@ -115,14 +117,16 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
 
 def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
     """Run every check of a topic, and show how far it is."""
+    with find_instance(edges.settings.dagster_home) as instance:
+        held = read_tries(instance, topic.landing).held
     findings = [
-        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first),
+        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first, held=held),
         check_completeness(topic.name, edges.lake),
     ]
     shown.begin(f"digests of {topic.name}")
     findings.append(check_published(topic.name, edges.lake, shown.count))
     if edges.settings.has_raw_table:
-        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake)))
+        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake, held)))
     if topic.decode is not None:
         findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
     if topic.latest is not None:

@@ -230,11 +230,12 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     return found
 
 
-def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False) -> list[str]:
+def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held: Collection[OffsetRange] = ()) -> list[str]:
     """Name every gap and overlap over all history, with its offsets.
 
-    Where the newest ranges are landed first, that earlier ones wait is none. That links tile is a law of the plan log itself;
-    here stand the landed ranges against it. What a closed generation has not landed is lost, which is not a gap.
+    Where the newest ranges are landed first, that earlier ones wait is none, nor are ranges `held` by a run now. That links
+    tile is a law of the plan log itself; here stand the landed ranges against it. What a closed generation has not landed is
+    lost, which is not a gap.
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
@@ -266,6 +267,7 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False) -> l
             states[offsets] is State.PENDING
             and offsets.start < last_landed[offsets.generation, offsets.partition]
             and not is_newest_first
+            and offsets not in held
         ):
             violations.append(f"gap {where}: planned and not landed, while later offsets are")
     return violations

@@ -1,6 +1,6 @@
 """Dagster's asset checks of a raw asset: one unpartitioned check per question; metadata names the bad ranges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import dagster as dg
@@ -8,6 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...adapters.lake.lake import Lake
 from ...core.log.losses import Loss
+from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ...resources import Edges
 from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
@@ -18,24 +19,26 @@ from ..runs.known import Known, read_known
 from ..runs.ledger import check_nothing_lost, read_ledger
 from ..runs.progress import Situation, check_progress, read_situation
 from ..runs.projection import CONCERNS, report_check
+from ..runs.tries import read_tries
 from ..runs.undecoded import undecoded_text
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED, REPLAY = "coverage_map", "replay"
-_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, bool], Finding], str]] = {
+_Held = Collection[OffsetRange]
+_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, _Held, bool], Finding], str]] = {
     "tiling": (
-        lambda topic, lake, is_recent: check_tiling(
-            topic.name, lake, is_newest_first=topic.policy.is_newest_first, is_recent=is_recent
+        lambda topic, lake, held, is_recent: check_tiling(
+            topic.name, lake, is_newest_first=topic.policy.is_newest_first, is_recent=is_recent, held=held
         ),
         "No gap and no overlap over all history, from the first link to the head.",
     ),
     "completeness": (
-        lambda topic, lake, is_recent: check_completeness(topic.name, lake, is_recent=is_recent),
+        lambda topic, lake, _, is_recent: check_completeness(topic.name, lake, is_recent=is_recent),
         "rows + holes + lost = end - start for every landed range.",
     ),
     "published_digest": (
-        lambda topic, lake, _: check_published(topic.name, lake),
+        lambda topic, lake, _held, _: check_published(topic.name, lake),
         "Every published file has the sha256 that its manifest names.",
     ),
 }
@@ -148,16 +151,19 @@ def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
     _, description = _LAKE_CHECKS[name]
 
     @dg.asset_check(asset=topic.asset_key, name=name, description=description)
-    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return lake_result(topic, name, edges)
+    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return lake_result(topic, name, edges, held=read_tries(context.instance, topic.landing).held)
 
     return check
 
 
-def lake_result(topic: Topic, name: str, edges: Edges, *, is_recent: bool = False) -> dg.AssetCheckResult:
-    """Return what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up."""
+def lake_result(topic: Topic, name: str, edges: Edges, *, held: _Held = (), is_recent: bool = False) -> dg.AssetCheckResult:
+    """Return what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up.
+
+    `held` are ranges that runs are at.
+    """
     question, _ = _LAKE_CHECKS[name]
-    return as_result(question(topic, edges.lake, is_recent))
+    return as_result(question(topic, edges.lake, held, is_recent))
 
 
 def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
