@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -60,6 +61,17 @@ def lose_steps(world: SmallWorld, count: int) -> dict[str, bytes]:
     return lost
 
 
+def once_at(at: str, act: Callable[[], object]) -> StepWatcher:
+    """Have something happen when a run has passed a step for the first time."""
+    left = [act]
+
+    def watch(step: str, **_: object) -> None:
+        if step == at and left:
+            left.pop()()
+
+    return watch
+
+
 def backup_of(world: SmallWorld, *trees: str) -> dict[str, bytes]:
     return {path: world.lake.store.get(path) or b"" for tree in trees for path in world.lake.store.list(tree)}
 
@@ -96,24 +108,10 @@ def land_from_document(world: SmallWorld, lake: Lake, on_step: StepWatcher = no_
     list(land(TOPIC, keys, attempt, replace(world.tools(lake, on_step), **tools)))
 
 
-def land_and_lose_files(world: SmallWorld) -> None:
+def land_and_lose(tree: str, world: SmallWorld) -> None:
     world.land()
-    for path in list(world.files())[2:]:
+    for path in sorted(world.lake.store.list(tree))[2:]:
         world.lake.store.delete_folder(path)
-
-
-def land_and_lose_manifests(world: SmallWorld) -> None:
-    world.land()
-    for path in sorted(world.lake.store.list("manifests"))[2:]:
-        world.lake.store.delete_folder(path)
-
-
-def publish_at_least_once(world: SmallWorld) -> None:
-    world.die("publish", delivery=Delivery.AT_LEAST_ONCE)
-
-
-def claim(world: SmallWorld) -> None:
-    world.die("scan", delivery=Delivery.AT_MOST_ONCE)
 
 
 def accept_loss(world: SmallWorld) -> None:
@@ -121,16 +119,21 @@ def accept_loss(world: SmallWorld) -> None:
     world.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "somebody", 0))
 
 
-EVIDENCE = [SmallWorld.land, land_and_lose_files, land_and_lose_manifests, publish_at_least_once, claim, accept_loss]
+EVIDENCE: dict[str, Callable[[SmallWorld], object]] = {
+    "landed": SmallWorld.land,
+    "files lost": partial(land_and_lose, "data"),
+    "manifests lost": partial(land_and_lose, "manifests"),
+    "published": partial(SmallWorld.die, at="publish", delivery=Delivery.AT_LEAST_ONCE),
+    "claimed": partial(SmallWorld.die, at="scan", delivery=Delivery.AT_MOST_ONCE),
+    "loss accepted": accept_loss,
+}
 
 
-@pytest.mark.parametrize("leave_evidence", EVIDENCE)
-def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
-    world: SmallWorld, leave_evidence: Callable[[SmallWorld], object]
-) -> None:
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(world: SmallWorld, evidence: str) -> None:
     """[R-2] Whatever the lake has of what the step planned; nothing is written, and once it is restored all goes on."""
     world.grow(2)
-    leave_evidence(world)
+    EVIDENCE[evidence](world)
     lost = lose_steps(world, 1)
     before = everything(world)
     world.append(2)
@@ -150,18 +153,18 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
     assert set(world.coverage.log.ranges) > set(world.coverage.pending())
 
 
-@pytest.mark.parametrize("leave_evidence", EVIDENCE[:-1])
+@pytest.mark.parametrize("evidence", [*EVIDENCE][:-1])
 def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
-    settled: SmallWorld, leave_evidence: Callable[[SmallWorld], object], monkeypatch: pytest.MonkeyPatch
+    settled: SmallWorld, evidence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
     stale = settled.open(Writer())
     log = stale.recent(TOPIC).log
     assert log.base is not None and stale.goes_on(log)
     settled.grow(2)
-    leave_evidence(settled)
+    EVIDENCE[evidence](settled)
     with monkeypatch.context() as costly:
-        if leave_evidence is not publish_at_least_once:  # which takes the documents away
+        if evidence != "published":  # which takes the documents away
             costly.setattr(Lake, "coverage", lambda *_: pytest.fail("all of it is read"))
         assert not stale.goes_on(log), "another is the newest step"
     lose_steps(settled, 1)
@@ -333,23 +336,6 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
     assert_stays_refused(settled)
 
 
-def test_a_range_that_is_landed_while_its_step_goes_is_told_by_its_run_and_by_everybody_after(settled: SmallWorld) -> None:
-    """[R-2] In the window that stays open: another planner has written another step of that number by then."""
-    settled.grow(1)
-    mine = settled.open(Writer())
-
-    def lose(step: str, **_: object) -> None:
-        if step == "verify":
-            lose_steps(settled, 1)
-            settled.append(2)
-            plan_from_document(settled, settled.lake)
-
-    with pytest.raises(BrokenPlanLog):
-        settled.land(lake=mine, on_step=lose)
-    settled.lake = settled.open(Writer())
-    assert_stays_refused(settled)
-
-
 def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] However many steps it takes until the log is as long as it was."""
     for _ in range(4):
@@ -401,19 +387,6 @@ def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(settled: 
         settled.land("replace", lake=lake)
 
 
-def test_a_name_that_is_nobodys_hides_no_step_that_is_lost_later(settled: SmallWorld) -> None:
-    """[R-96] One that was left when what lost steps did was moved away, say; and one of a number that is far ahead."""
-    settled.lake.store.put_new(f"begun/{TOPIC}/{50:020d}.{'0' * 16}", b"", "staging/x")
-    sensor = settled.open(Writer())
-    for _ in range(2):
-        plan_and_land(settled, sensor)
-    assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS, 0)
-    lose_steps(settled, 1)
-    settled.append(1)
-    with pytest.raises(BrokenPlanLog, match="steps are lost"):
-        plan_from_document(settled, sensor)
-
-
 @pytest.mark.parametrize("is_old", [True, False])
 def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
     settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool
@@ -435,15 +408,25 @@ def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
     assert len(left) == (1 if is_old else 2) and set(settled.shown().values()) == {1}
 
 
-def test_a_name_that_somebody_deleted_is_put_back_for_all_that_is_landed(settled: SmallWorld) -> None:
-    """[R-96] Not only for what a document sums up: steps that are lost next are found."""
+@pytest.mark.parametrize("name", ["nobody's", "deleted"])
+def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(settled: SmallWorld, name: str) -> None:
+    """[R-96] One that somebody deleted is put back for all that is landed, not only for what a document sums up.
+
+    One that is nobody's, of a number that is far ahead, was left when what lost steps did was moved away, say.
+    """
     sensor = settled.open(Writer())
+    if name == "nobody's":
+        settled.lake.store.put_new(f"begun/{TOPIC}/{50:020d}.{'0' * 16}", b"", "staging/x")
     for _ in range(3):
         plan_and_land(settled, sensor)
-    settled.lake.store.delete_folder(f"begun/{TOPIC}")
-    settled.append(1)
-    plan_from_document(settled, sensor)
-    lose_steps(settled, 2)
+    if name == "deleted":
+        settled.lake.store.delete_folder(f"begun/{TOPIC}")
+        settled.append(1)
+        plan_from_document(settled, sensor)
+        lose_steps(settled, 1)
+    else:
+        assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS, 0)
+    lose_steps(settled, 1)
     settled.append(1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
         plan_from_document(settled, sensor)
@@ -509,8 +492,8 @@ def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(set
     assert set(settled.shown().values()) == {1}
 
 
-@pytest.mark.parametrize("are_landed", [False, True])
-def test_a_run_whose_log_was_lost_says_so_though_others_sum_up_or_land_on(settled: SmallWorld, are_landed: bool) -> None:
+@pytest.mark.parametrize("others", ["plan", "sum up", "land on"])
+def test_a_run_whose_log_was_lost_says_so_whatever_others_do_meanwhile(settled: SmallWorld, others: str) -> None:
     """[R-2] In the window that stays open: no document of the steps in its place hides it from the run, or who starts then.
 
     A process that had looked at all before the lost step's manifest came is told by the hourly comparison.
@@ -522,18 +505,19 @@ def test_a_run_whose_log_was_lost_says_so_though_others_sum_up_or_land_on(settle
     def lose(step: str, **_: object) -> None:
         if step == "verify":
             lose_steps(settled, 1)
-            for _ in range(1 + are_landed):
+            for _ in range(1 + (others == "land on")):
                 settled.append(2)
                 plan_from_document(settled, sensor)
-                if are_landed:
+                if others == "land on":
                     land_from_document(settled, settled.open(Writer()))
-            assert sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0), "the fault"
+            if others != "plan":
+                assert sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0), "the fault"
 
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
         land_from_document(settled, mine, lose)
-    settled.append(1)
-    with pytest.raises(BrokenPlanLog):
-        plan_from_document(settled, settled.open(Writer()))
+    settled.lake = settled.open(Writer())
+    assert go_on(settled) == 3
+    assert others == "land on" or set(settled.shown().values()) == {1}
 
 
 def test_no_document_is_written_where_there_is_to_be_none(settled: SmallWorld) -> None:
@@ -610,18 +594,15 @@ def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(whole: S
     assert whole.shown() == dict.fromkeys(range(11), 1)
 
 
-def losing(world: SmallWorld, at: str, records: int = 3) -> Callable[..., None]:
+def losing(world: SmallWorld, at: str) -> StepWatcher:
     """Have the newest step go when a run has passed a step, and what it planned be planned otherwise and landed."""
-    done = [False]
 
-    def lose(step: str, **_: object) -> None:
-        if step == at and not done[0]:
-            done[0] = True
-            lose_steps(world, 1)
-            world.grow(records)
-            world.land()
+    def lose() -> None:
+        lose_steps(world, 1)
+        world.grow(3)
+        world.land()
 
-    return lose
+    return once_at(at, lose)
 
 
 OVERTAKEN = [*product([Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE], ["find", "scan", "stage"])]
@@ -655,11 +636,8 @@ def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(
     whole.grow(2)
     whole.grow(2)
 
-    def lose(step: str, **_: object) -> None:
-        if step == "stage":
-            lose_steps(whole, 1)
-
-    outcomes = {verdict.offsets.key: verdict.outcome for verdict in whole.land(on_step=lose)}
+    verdicts = whole.land(on_step=once_at("stage", lambda: lose_steps(whole, 1)))
+    outcomes = {verdict.offsets.key: verdict.outcome for verdict in verdicts}
     assert outcomes == {"0-6-8": Outcome.LANDED, "0-8-10": Outcome.FAILED}
     whole.lake = whole.open(Writer())
     whole.plan()
