@@ -22,6 +22,7 @@ from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.auditing import check_published, check_tiling
 from tests.support.fake_log import COMMITTED, TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer
+from tests.support.redecoding import stop_at
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -37,13 +38,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
 @pytest.fixture
 def world(fresh: SmallWorld) -> SmallWorld:
     """The range is landed, and doubled by the file of an attempt that was overtaken while it was at work."""
-    others = iter([True])
-
-    def overtake(passed: str, **_: object) -> None:
-        if passed == "verify" and next(others, False):
-            fresh.land(lake=fresh.open(Writer()))
-
-    (verdict,) = fresh.land(on_step=overtake)
+    (verdict,) = fresh.land(on_step=stop_at("verify", lambda: fresh.land(lake=fresh.open(Writer()))))
     assert verdict.outcome is Outcome.SUPERSEDED
     fresh.lake = fresh.open(Writer())
     assert fresh.shown() == dict.fromkeys(range(4), 2), "the fault"
@@ -118,9 +113,6 @@ def assert_refused(verdict: Verdict, path: str, why: str) -> None:
     assert "move it out of `data/` and keep it" in verdict.violations[0]
 
 
-# ---- deleted by a replace, and by nothing else
-
-
 STEPS, MODES = ["double_deleted", "commit", "publish"], ["land", "redo", "replace"]
 
 
@@ -178,16 +170,6 @@ def test_a_double_with_rows_that_the_landed_file_lacks_is_kept_and_named(world: 
     assert_whole(world)
 
 
-def test_a_double_with_other_values_is_kept_and_named(world: SmallWorld) -> None:
-    """[R-37] Its offsets are all in the landed file, and are no proof."""
-    path = the_double(world)
-    rewrite(world, path, with_other_values)
-    before = world.files()
-    (verdict,) = world.land("replace")
-    assert_refused(verdict, path, "other values in value")
-    assert world.files() == before
-
-
 @pytest.mark.parametrize("rewritten", ["double", "landed file"])
 def test_a_double_of_equal_rows_is_deleted(world: SmallWorld, rewritten: str) -> None:
     """[R-37] The control: rows are compared, not bytes, and once the landed file is mended, which was damaged before."""
@@ -206,9 +188,6 @@ def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_de
     assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
     world.land("replace")
     assert_whole(world)
-
-
-# ---- what only a double has
 
 
 @pytest.mark.parametrize("then", ["compacted", "expired"])
@@ -274,15 +253,20 @@ def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(fresh: SmallW
 
 
 def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> None:
-    """[R-16] Its manifest is gone, and its rows were changed: Kafka's are landed beside it, and it stays."""
+    """[R-16] [R-37] Its manifest is gone, and its rows were changed: Kafka's are landed beside it, and it stays.
+
+    It is a double with other values then: its offsets are all in the landed file, and are no proof.
+    """
     fresh.land()
     lose(fresh, manifest_path(TOPIC, manifest_of(fresh).offsets, 0))
     (path,) = fresh.files()
     rewrite(fresh, path, with_other_values)
     fresh.land()
     assert fresh.coverage.doubles.keys() == {path} and published_path(manifest_of(fresh)) != path
+    before = fresh.files()
     (verdict,) = fresh.land("replace")
     assert_refused(verdict, path, "other values in value")
+    assert fresh.files() == before
 
 
 def test_of_several_files_the_one_with_most_rows_is_landed(world: SmallWorld) -> None:

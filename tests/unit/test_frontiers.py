@@ -209,16 +209,6 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(lake: SharedLake) ->
     assert reader.goes_on(reader.recent(TOPIC).log)
 
 
-@pytest.mark.parametrize("name", ["z", f"{99:020d}.{'0' * 16}"])
-def test_what_is_nobodys_keeps_nobody_from_planning(lake: SharedLake, name: str) -> None:
-    """[R-96] What is no step's name, or of a step that was lost and all that it planned moved away."""
-    lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
-    reader = lake.again()
-    log = reader.recent(TOPIC).log
-    assert log.base is not None
-    assert reader.goes_on(log) and reader.goes_on(log)
-
-
 @pytest.mark.parametrize("lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"])
 def test_a_log_with_a_hole_is_refused(lake: SharedLake, lost: int) -> None:
     """[R-96] Whoever reads names the step that is not there."""

@@ -36,6 +36,7 @@ from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -59,17 +60,6 @@ def lose_steps(world: SmallWorld, count: int) -> dict[str, bytes]:
         world.lake.store.delete_folder(path)
     world.lake = world.open(Writer())
     return lost
-
-
-def once_at(at: str, act: Callable[[], object]) -> StepWatcher:
-    """Have something happen when a run has passed a step for the first time."""
-    left = [act]
-
-    def watch(step: str, **_: object) -> None:
-        if step == at and left:
-            left.pop()()
-
-    return watch
 
 
 def backup_of(world: SmallWorld, *trees: str) -> dict[str, bytes]:
@@ -408,18 +398,21 @@ def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
     assert len(left) == (1 if is_old else 2) and set(settled.shown().values()) == {1}
 
 
-@pytest.mark.parametrize("name", ["nobody's", "deleted"])
-def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(settled: SmallWorld, name: str) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["nobody's", "deleted"])
+def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(settled: SmallWorld, is_deleted: bool) -> None:
     """[R-96] One that somebody deleted is put back for all that is landed, not only for what a document sums up.
 
-    One that is nobody's, of a number that is far ahead, was left when what lost steps did was moved away, say.
+    One that is nobody's, of a number that is far ahead, was left when what lost steps did was moved away, say: it keeps
+    nobody from planning, as what is no step's name does not.
     """
     sensor = settled.open(Writer())
-    if name == "nobody's":
-        settled.lake.store.put_new(f"begun/{TOPIC}/{50:020d}.{'0' * 16}", b"", "staging/x")
+    if not is_deleted:
+        for name in ("z", f"{50:020d}.{'0' * 16}"):
+            settled.lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
+        assert sensor.goes_on(sensor.recent(TOPIC).log)
     for _ in range(3):
         plan_and_land(settled, sensor)
-    if name == "deleted":
+    if is_deleted:
         settled.lake.store.delete_folder(f"begun/{TOPIC}")
         settled.append(1)
         plan_from_document(settled, sensor)
@@ -502,19 +495,18 @@ def test_a_run_whose_log_was_lost_says_so_whatever_others_do_meanwhile(settled: 
     sensor, mine = settled.open(Writer()), settled.open(Writer())
     assert sensor.goes_on(sensor.recent(TOPIC).log)
 
-    def lose(step: str, **_: object) -> None:
-        if step == "verify":
-            lose_steps(settled, 1)
-            for _ in range(1 + (others == "land on")):
-                settled.append(2)
-                plan_from_document(settled, sensor)
-                if others == "land on":
-                    land_from_document(settled, settled.open(Writer()))
-            if others != "plan":
-                assert sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0), "the fault"
+    def lose() -> None:
+        lose_steps(settled, 1)
+        for _ in range(1 + (others == "land on")):
+            settled.append(2)
+            plan_from_document(settled, sensor)
+            if others == "land on":
+                land_from_document(settled, settled.open(Writer()))
+        if others != "plan":
+            assert sensor.move_frontier(sensor.recent(TOPIC), EPOCH_MS + 1, 0), "the fault"
 
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
-        land_from_document(settled, mine, lose)
+        land_from_document(settled, mine, stop_at("verify", lose))
     settled.lake = settled.open(Writer())
     assert go_on(settled) == 3
     assert others == "land on" or set(settled.shown().values()) == {1}
@@ -602,7 +594,7 @@ def losing(world: SmallWorld, at: str) -> StepWatcher:
         world.grow(3)
         world.land()
 
-    return once_at(at, lose)
+    return stop_at(at, lose)
 
 
 OVERTAKEN = [*product([Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE], ["find", "scan", "stage"])]
@@ -636,7 +628,7 @@ def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(
     whole.grow(2)
     whole.grow(2)
 
-    verdicts = whole.land(on_step=once_at("stage", lambda: lose_steps(whole, 1)))
+    verdicts = whole.land(on_step=stop_at("stage", lambda: lose_steps(whole, 1)))
     outcomes = {verdict.offsets.key: verdict.outcome for verdict in verdicts}
     assert outcomes == {"0-6-8": Outcome.LANDED, "0-8-10": Outcome.FAILED}
     whole.lake = whole.open(Writer())
