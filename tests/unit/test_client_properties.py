@@ -19,7 +19,7 @@ from pipeline_defs.core.login.client_properties import OURS, ClientProperties, c
 from pipeline_defs.core.login.jaas import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.settings import PROJECT, Settings, read_settings
-from tests.support.secured import KEY_PASSWORD, SECRETS, Authority, jaas, lock, write_properties
+from tests.support.secured import KEY_PASSWORD, PLAIN_PASSWORD, Authority, jaas, lock, write_properties
 
 SECRET = "hush-4711"
 PLAIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
@@ -187,14 +187,17 @@ def test_the_files_that_the_document_shows_are_understood() -> None:
     assert found == ["SASL_SSL (SCRAM-SHA-512)", "SASL_SSL (PLAIN)", "SSL", "PLAINTEXT"]
 
 
-def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
-    access = read_access(write_properties(tmp_path / "c.properties", PLAIN))
+@pytest.mark.parametrize("password", [SECRET, PLAIN_PASSWORD], ids=["plain", "to be escaped"])
+def test_kafka_python_is_told_what_the_file_means(tmp_path: Path, password: str) -> None:
+    """What a properties file and a JAAS entry must escape comes back as it was."""
+    values = PLAIN | {"sasl.jaas.config": jaas("PLAIN", password)}
+    access = read_access(write_properties(tmp_path / "c.properties", values))
     config = access.kafka_python()
     assert isinstance(config.pop("ssl_context"), ssl.SSLContext)
-    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "lander", "sasl_plain_password": SECRET}
+    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "lander", "sasl_plain_password": password}
     assert config == {"security_protocol": "SASL_SSL", **login}
     assert OPEN.kafka_python() == {"security_protocol": "PLAINTEXT", "ssl_context": None}, "the control: no file"
-    assert SECRET not in repr(access) + repr(OPEN)
+    assert password not in repr(access) + repr(OPEN)
 
 
 def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
@@ -289,12 +292,3 @@ def test_the_setting_is_a_path_and_all_that_settings_show_of_it(tmp_path: Path) 
     assert settings.kafka_properties == tmp_path / "c.properties"
     write_properties(tmp_path / "c.properties", PLAIN)
     assert isinstance(settings, Settings) and SECRET not in repr(settings)
-
-
-def test_passwords_of_the_tests_are_as_hard_as_they_come(tmp_path: Path) -> None:
-    """What a properties file and a JAAS entry must escape comes back as it was."""
-    for number, secret in enumerate(SECRETS):
-        values = PLAIN | {"sasl.jaas.config": jaas("PLAIN", secret)}
-        path = write_properties(tmp_path / str(number), values)
-        assert read_access(path).kafka_python()["sasl_plain_password"] == secret
-        assert javaproperties.loads(path.read_text("latin-1")) == values

@@ -99,15 +99,13 @@ def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf
     assert "ReleaseSession" in deaf.asked, "the control: it was told, and did not answer"
 
 
-def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-79] Its network may be cut just when a job of it has failed by itself."""
+def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told.
+
+    [R-79] So who asks whether a server works gives up once it is silent: its network may be cut just when a job has failed.
+    """
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
     assert not RemoteEngine(deaf.url)._works(deaf.url)
-
-
-def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
-    monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
     asker = Engine(lambda: deaf.url, Mock(side_effect=error_of(errno.EROFS)))
     asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
     outcomes: list[Exception] = []

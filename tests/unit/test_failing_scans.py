@@ -51,20 +51,35 @@ Said = dict[tuple[str, int], Outcome]
 
 
 class Cluster(FakeSpark):
-    """Spark that reads topics of one cluster, and fails at some offsets; tells which topics each job read."""
+    """Spark that reads topics of one cluster, and fails at some offsets; tells which topics each job read, and where to.
 
-    def __init__(self, *topics: str, records: int = 10) -> None:
+    It is not there for `absent` asks, and gone in the middle of `dying` jobs.
+    """
+
+    def __init__(self, *topics: str, records: int = 10, absent: int = 0, dying: int = 0) -> None:
         self.kafkas = {topic: kafka_with(records, topic) for topic in topics}
         super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
         self.poison: set[tuple[str, int]] = set()
         self.error: OffsetlakeError = ScanFailed("a record cannot be read")
+        self.absent, self.dying = absent, dying
         self.jobs: list[tuple[str, ...]] = []
+        self.folders: list[str] = []
 
     def kafka_of(self, topic: str) -> FakeKafka:
         return self.kafkas[topic]
 
+    def open(self) -> None:
+        self.absent -= 1
+        if self.absent >= 0:
+            raise EngineUnavailable("no Spark answers")
+
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.jobs.append(scan.topics)
+        self.folders.append(folder)
+        self.dying -= 1
+        if self.dying >= 0:
+            Path(folder).mkdir(parents=True)
+            raise EngineUnavailable("Spark went away")
         if any(topic == each.topic and offset in each.offsets for each in scan.ranges for topic, offset in self.poison):
             raise self.error
         super().stage(scan, isolation_level, folder)
@@ -151,32 +166,10 @@ def test_each_line_of_a_failed_run_names_its_range() -> None:
     assert violations_by_range("orders", here, [said[0], said[1]]) == [said[0], f"range orders/0 [0, 10): {said[1]}"]
 
 
-class Absent(Cluster):
-    """Spark that is not there for so many asks, and that is gone in the middle of so many jobs."""
-
-    def __init__(self, absent: int = 0, dying: int = 0) -> None:
-        super().__init__("a", records=8)
-        self.absent, self.dying = absent, dying
-        self.folders: list[str] = []
-
-    def open(self) -> None:
-        self.absent -= 1
-        if self.absent >= 0:
-            raise EngineUnavailable("no Spark answers")
-
-    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
-        self.folders.append(folder)
-        self.dying -= 1
-        if self.dying >= 0:
-            Path(folder).mkdir(parents=True)
-            raise EngineUnavailable("Spark went away")
-        super().stage(scan, isolation_level, folder)
-
-
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
     """[R-77] Else a Spark that does not start would have a whole backlog abandoned; one that dies at work does, the control."""
     for absent, dying, then in ((1, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
-        spark, lake = Absent(absent, dying), Lake(str(tmp_path / f"{absent}"))
+        spark, lake = Cluster("a", records=8, absent=absent, dying=dying), Lake(str(tmp_path / f"{absent}"))
         tools = {"delivery": Delivery.AT_MOST_ONCE}
         assert land_all(lake, spark, a=tools) == all_of(Outcome.FAILED, "a", starts=[0, 4])
         assert len(spark.folders) == dying, "no job is done twice"
@@ -187,7 +180,7 @@ def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dying", "outcome"), [(2, Outcome.LANDED), (3, Outcome.FAILED)])
 def test_a_job_is_done_again_where_spark_went_away(tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
-    spark = Absent(dying=dying)
+    spark = Cluster("a", records=8, dying=dying)
     said = land_all(Lake(str(tmp_path)), spark, a={"delivery": delivery})
     assert said == all_of(outcome, "a", starts=[0, 4])
     assert len(set(spark.folders)) == len(spark.folders) == 3
@@ -202,16 +195,23 @@ def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None
     assert len(spark.jobs) < 4 * 5
 
 
-def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path) -> None:
-    """[R-12] Each file is matched to its topic's range, though offsets and Kafka partitions are the same."""
-    lake, spark = Lake(str(tmp_path)), Cluster("a", "b", "c")
-    assert land_all(lake, spark) == all_of(Outcome.LANDED, "a", "b", "c")
-    assert spark.jobs == [("a", "b", "c")]
+@pytest.mark.parametrize("place", ["disk", *["bucket"] * 5])  # threads upload at once, so one time may say nothing
+def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path, place: str) -> None:
+    """[R-12] Each file is matched to its topic's range, and uploaded under a name of its own, though the keys are the same."""
+    lake, spark = Lake(str(tmp_path) if place == "disk" else "s3://lake"), Cluster("a", "b", "c", "d")
+    if place == "bucket":
+        lake.store._objects = MemoryStore()
+    assert land_all(lake, spark) == all_of(Outcome.LANDED, *spark.kafkas)
+    assert spark.jobs == [(*spark.kafkas,)]
     for topic in spark.kafkas:
         assert all(manifest.topic == topic and manifest.rows for manifest in lake.coverage(topic).manifests.values())
-        assert len(lake.coverage(topic).published) == len(STARTS)
+        paths = [path for path in lake.store.list(f"data/{topic}") if path.endswith(".parquet")]
+        assert len(lake.coverage(topic).published) == len(paths) == len(STARTS)
+        for path in paths:
+            rows = pq.read_table(pa.BufferReader(lake.store.get(path)))
+            assert set(rows["topic"].to_pylist()) == {topic}
     assert not [*(tmp_path / "staging").glob("*/**/*.parquet")]
-    assert land_all(lake, spark, "again") == all_of(Outcome.ALREADY_LANDED, "a", "b", "c")
+    assert land_all(lake, spark, "again") == all_of(Outcome.ALREADY_LANDED, *spark.kafkas)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,8 @@ def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str,
     """[R-15] It is told by type and line; its words are not told."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
     kafka = broken_kafka(spark.kafkas["a"], method, nth, RuntimeError("a record has hush-4711"))
-    said, errors = land_and_hear(lake, spark, a={"kafka": kafka})
+    said, ((topic, error),) = land_and_hear(lake, spark, a={"kafka": kafka})
     assert said == all_of(Outcome.LANDED, "b")
-    ((topic, error),) = errors
     assert (topic, error.kind, "hush" in str(error)) == ("a", "unforeseen", False)
     assert "topic a: RuntimeError was raised at mock.py, line " in str(error)
 
@@ -376,18 +375,3 @@ def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> 
     said, errors = land_and_hear(lake, spark, a={"lake": broken})
     assert said == all_of(Outcome.LANDED, "b")
     assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
-
-
-@pytest.mark.parametrize("rounds", range(5))
-def test_topics_of_a_bucket_are_uploaded_under_names_of_their_own(rounds: int) -> None:
-    """[R-12] Each manifest's file has that topic's rows, though the ranges have the same keys."""
-    del rounds  # threads upload at once, so one time may say nothing
-    lake, spark = Lake("s3://lake"), Cluster("a", "b", "c", "d")
-    lake.store._objects = bucket = MemoryStore()
-    assert land_all(lake, spark) == all_of(Outcome.LANDED, *spark.kafkas)
-    for topic in spark.kafkas:
-        paths = [path for path in lake.store.list(f"data/{topic}") if path.endswith(".parquet")]
-        assert len(paths) == len(STARTS)
-        for path in paths:
-            rows = pq.read_table(pa.BufferReader(bytes(obstore.get(bucket, path).bytes())))
-            assert set(rows["topic"].to_pylist()) == {topic}

@@ -74,6 +74,9 @@ def test_a_thread_whose_connection_another_one_closes_asks_again(opened: list[Ad
 
     assert connection._ask("orders", ask) == "yes"
     assert [each.is_closed for each in opened] == [True, False], "the fault, and the new one"
+    with pytest.raises(RuntimeError, match="another one"):
+        connection._ask("orders", Mock(side_effect=RuntimeError("another one")))
+    assert len(opened) == 2, "the control: after another error nobody asks again"
 
 
 def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]) -> None:
@@ -89,13 +92,6 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
     with pytest.raises(BrokerUnavailable):
         connection._ask("orders", ask)
     assert [each.is_closed for each in opened] == [True, False]
-
-
-def test_another_error_of_a_client_is_not_asked_again_after(opened: list[Admin]) -> None:
-    """The control."""
-    with pytest.raises(RuntimeError, match="another one"):
-        Connection("127.0.0.1:1", timeout_seconds=30)._ask("orders", Mock(side_effect=RuntimeError("another one")))
-    assert len(opened) == 1
 
 
 def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,12 +296,9 @@ def test_a_request_that_is_repeated_finds_its_own_topic(fault: str) -> None:
     assert (admin.lost_answers, admin.slow_looks) == (0, 0), "the fault"
 
 
-def test_a_topic_that_was_there_before_is_refused() -> None:
+def test_a_topic_that_was_there_before_is_refused_and_leaders_that_never_answer_are_said() -> None:
     with pytest.raises(Refused, match=r"topic orders exists already .*; nothing was created"):
         kafka_of(CreatingAdmin(topics={"orders"})).create_topic("orders", 2)
-
-
-def test_leaders_that_never_answer_are_said() -> None:
     with pytest.raises(BrokerUnavailable, match="no leader yet"):
         kafka_of(CreatingAdmin(slow_looks=10**6), seconds=0.3).create_topic("orders", 2)
 
