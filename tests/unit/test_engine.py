@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 from unittest.mock import MagicMock, Mock
 
 import grpc
@@ -353,25 +353,21 @@ def test_the_jvm_of_a_killed_server_is_ended(sleeper: Process, tmp_path: Path, m
     assert running == [True, False]
 
 
-def hanging(jvm: subprocess.Popen[bytes]) -> Any:
-    """Return a session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
-
-    def wait() -> None:
-        jvm.wait(PATIENCE_SECONDS)
-        raise Py4JError("gone")
-
-    context = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
-    context._jvm.org.apache.spark.sql.connect.service.SparkConnectService.listActiveExecutions.side_effect = wait
-    return SimpleNamespace(sparkContext=context, stop=wait)
-
-
 @pytest.mark.parametrize("ask", ["watch", "stop"])
 def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-77] Where it is to go, no client is left to notice that."""
+    """[R-77] Where it is to go, no client is left to notice that. The JVM is `sleep`: who asks it waits until it has ended."""
     for name in ("WATCH_SECONDS", "HANG_SECONDS", "JVM_END_SECONDS"):
         monkeypatch.setattr(spark_serving, name, 0.1)
     with subprocess.Popen(["sleep", "600"]) as jvm:
-        session = hanging(jvm)
+
+        def wait() -> None:
+            jvm.wait(PATIENCE_SECONDS)
+            raise Py4JError("gone")
+
+        session = MagicMock(stop=wait)
+        session.sparkContext._gateway.proc = jvm
+        service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+        service.listActiveExecutions.side_effect = wait
         try:
             if ask == "watch":
                 spark_serving._watch(tmp_path, own_server(), session, threading.Event(), Limits())
