@@ -14,7 +14,7 @@ from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_table import TREE
-from tests.support.decoded import DecodedTopic, numbered, shown_places
+from tests.support.decoded import DecodedTopic, numbered
 from tests.support.strategies import EPOCH_MS
 
 RANGE, NEXT = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
@@ -27,15 +27,6 @@ def topic(tmp_path: Path) -> DecodedTopic:
 
 def folder(topic: DecodedTopic) -> Path:
     return Path(topic.lake.store.url(f"{TREE}/{topic.name}"))
-
-
-def test_a_range_gives_its_files_away_in_the_commit_that_gives_it_others(topic: DecodedTopic) -> None:
-    """[R-69] At each version each row is once; the files of the version before stay for who reads it."""
-    first = topic.put(RANGE, numbered(RANGE, "abc")).decoded
-    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1).decoded
-    assert first is not None and second is not None and first.path != second.path
-    assert shown_places(topic.lake, topic.name) == [(0, 0), (0, 1), (0, 2)]
-    assert (folder(topic) / first.path).exists()
 
 
 def test_who_has_read_a_table_reads_only_what_is_newer_and_sees_that_it_was_made_anew(topic: DecodedTopic) -> None:
