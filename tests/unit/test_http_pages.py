@@ -53,6 +53,8 @@ def test_known_paths_are_answered_and_others_are_not_there(ask: Ask) -> None:
     for path in ("/", "/nope", "/map/nope", "/map/", "/metrics/", "/map/orders%2f", "/favicon.ico"):
         status, text = ask(path)
         assert status == 404 and "expected one of /map/damaged, /map/large, /map/orders, /map/wrong, /metrics" in text, path
+    assert ask("/map/damaged") == (503, "broken_plan_log: the plan log of topic damaged does not tile\n")
+    assert ask("/map/orders")[0] == 200, "a damaged topic takes no other page away"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
@@ -75,11 +77,6 @@ def test_a_name_that_somebody_elses_dns_gave_us_is_refused(ask: Ask, host: str) 
     """A web page that a browser on this machine shows could otherwise read everything: DNS rebinding."""
     status, text = ask(Host=host)
     assert status == 421 and "OFFSETLAKE_PAGES_URL" in text and "up 1.0" not in text
-
-
-def test_a_damaged_topic_is_said_and_takes_no_other_page_away(ask: Ask) -> None:
-    assert ask("/map/damaged") == (503, "broken_plan_log: the plan log of topic damaged does not tile\n")
-    assert ask("/map/orders")[0] == 200
 
 
 def test_idle_connections_are_few_threads_and_are_ended(port: int, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
