@@ -55,11 +55,11 @@ NO_TOPICS = TopicFiles(dg.ComponentTree.for_test(), {})
 
 
 class Screen:
-    """What a person would see; wide enough that nothing is folded."""
+    """What a person would see; by default wide enough that nothing is folded."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, width: int = 2000) -> None:
         self.file = io.StringIO()
-        console = terminal.Terminal(file=self.file, width=2000, force_terminal=False)
+        console = terminal.Terminal(file=self.file, width=width, force_terminal=False)
         for module in (show, glance, read, bar, commands):
             for name in ("OUT", "ERRORS"):
                 monkeypatch.setattr(module, name, console, raising=False)
@@ -100,19 +100,6 @@ def test_what_is_printed_is_what_the_record_says(text: str) -> None:
     assert controls(printed) == []
     for line in terminal.visible(text).split("\n"):
         assert "\t" in line or printed.count(line.strip()) >= 4, printed
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a terminal, where Rich itself moves the cursor, none of it comes from the text."""
-    out = io.StringIO()
-    console = terminal.Terminal(file=out, force_terminal=is_terminal, width=200)
-    monkeypatch.setattr(bar, "ERRORS", console)
-    monkeypatch.setattr(bar, "FIRST_SECONDS", 0.01)
-    with bar.progress("landing [/b]\x1b]0;title\x07", 3):
-        while "landing" not in out.getvalue():
-            pass
-    assert "landing [/b]␛]0;title␇" in out.getvalue()
 
 
 @pytest.fixture
@@ -228,18 +215,10 @@ def document(topic: str, **changed: Any) -> dict[str, Any]:
     return {"topic": topic, "generation": 2, **totals, "partitions": [row], "tables": [], **changed}
 
 
-@pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch) -> Console:
-    """Is a terminal of 100 columns that remembers what it was shown."""
-    console = Console(width=100, record=True, highlight=False, file=io.StringIO())
-    monkeypatch.setattr(show, "OUT", console)
-    monkeypatch.setattr(glance, "OUT", console)
-    return console
-
-
-def test_a_hundred_columns_are_enough_for_billions(printed: Console) -> None:
+def test_a_hundred_columns_are_enough_for_billions(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch, width=100)
     glance.print_status([document("flights")], NOW_MS, by_partition=True)
-    text = printed.export_text()
+    text = screen.text()
     lines = text.splitlines()
     assert max(len(line) for line in lines) <= 100, text
     (total,) = [line for line in lines if "│ flights" in line]
@@ -253,36 +232,27 @@ def test_a_hundred_columns_are_enough_for_billions(printed: Console) -> None:
     assert "flights: nothing to do: everything is landed" in lines
 
 
-def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
+def test_a_topic_that_the_broker_lacks_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch, width=100)
     error = {"error": "no such topic", "kind": "unknown_topic"}
     absent = {"topic": "absent", **error, "next_action": "create it", "partitions": [], "tables": []}
     glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
-    text = printed.export_text()
+    text = screen.text()
     assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
 
 
-def progress_of_work(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:
-    """Return what is shown of work that waits until something has been shown of it."""
-    out = io.StringIO()
-    monkeypatch.setattr(bar, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
-    deadline = time.monotonic() + 60
-    with bar.progress("landing flights", 12) as work:
-        work.count(3, 12)
-        while not re.search(r"\b3(/| of )12", out.getvalue()):
-            assert time.monotonic() < deadline, out.getvalue()
-            time.sleep(0.01)
-    return out.getvalue()
-
-
-def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, " .*3/12"), (False, r": 3 of 12 in \d+ s, .*s left\n")])
+def test_a_terminal_gets_a_bar_and_a_pipe_lines(*, is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are literal: in a terminal, where Rich itself moves the cursor, none of it comes from the text."""
+    out, deadline = io.StringIO(), time.monotonic() + 60
+    monkeypatch.setattr(bar, "ERRORS", terminal.Terminal(file=out, force_terminal=is_terminal, width=200))
     monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(bar, "EVERY_SECONDS", 0.02)  # the first line may be there before anything is done
-    line = progress_of_work(monkeypatch, is_terminal=False).splitlines()[-1]
-    assert re.fullmatch(r"landing flights: 3 of 12 in \d+ s, .*s left", line)
-
-
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "3/12" in progress_of_work(monkeypatch, is_terminal=True)
+    with bar.progress("landing [/b]\x1b]0;title\x07", 12) as work:
+        work.count(3, 12)
+        while not re.search(f"landing \\[/b]␛]0;title␇{shown}", out.getvalue()):
+            assert time.monotonic() < deadline, out.getvalue()
+            time.sleep(0.01)
 
 
 def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
