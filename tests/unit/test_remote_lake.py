@@ -34,9 +34,6 @@ Staged = tuple[Lake, Path, str]
 )
 def test_spark_knows_a_lake_under_a_url_of_hadoops(lake: str, spark: str) -> None:
     assert hadoop_url(lake) == spark
-
-
-def test_a_lake_whose_url_lacks_what_spark_needs_is_refused() -> None:
     with pytest.raises(BadSetting, match="expected such as s3://, gs:// or abfss://container@account"):
         hadoop_url("az://container/lake")
 
