@@ -260,24 +260,15 @@ def test_a_path_to_a_message_is_spelled_as_confluents_serializer_spells_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader"),
-    [
-        ("int32 a = 1;", "int64 b = 1;"),
-        ("uint32 a = 1;", "int64 a = 1;"),
-        ("bool a = 1;", "int32 a = 1;"),
-        ("bytes a = 1;", "string a = 1;"),
-        ("int32 a = 1; string gone = 2;", "int32 a = 1; string new = 3;"),
-        ("message I { int32 x = 1; } I a = 1;", "message J { int64 y = 1; } J a = 1;"),
-        ("map<string, int32> a = 1;", "map<string, int64> a = 1;"),
-    ],
-)
-def test_what_reads_without_a_loss_is_no_mismatch(writer: str, reader: str) -> None:
-    assert [*find_mismatches(fields(writer), fields(reader))] == []
-
-
-@pytest.mark.parametrize(
     ("writer", "reader", "said"),
     [
+        ("int32 a = 1;", "int64 b = 1;", None),
+        ("uint32 a = 1;", "int64 a = 1;", None),
+        ("bool a = 1;", "int32 a = 1;", None),
+        ("bytes a = 1;", "string a = 1;", None),
+        ("int32 a = 1; string gone = 2;", "int32 a = 1; string new = 3;", None),
+        ("message I { int32 x = 1; } I a = 1;", "message J { int64 y = 1; } J a = 1;", None),
+        ("map<string, int32> a = 1;", "map<string, int64> a = 1;", None),
         ("string a = 1;", "int64 b = 1;", "b = 1 was written as string, expected int64"),
         ("int64 a = 1;", "int32 a = 1;", "a = 1 was written as int64, expected int32"),
         ("int32 a = 1;", "sint32 a = 1;", "a = 1 was written as int32, expected sint32"),
@@ -286,8 +277,10 @@ def test_what_reads_without_a_loss_is_no_mismatch(writer: str, reader: str) -> N
         ("message I { string x = 1; } I a = 1;", "message I { bool x = 1; } I a = 1;", "a = 1: x = 1 was written as string"),
     ],
 )
-def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, reader: str, said: str) -> None:
-    assert [each.startswith(said) for each in find_mismatches(fields(writer), fields(reader))] == [True]
+def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, reader: str, said: str | None) -> None:
+    """What reads without a loss is none."""
+    found = [*find_mismatches(fields(writer), fields(reader))]
+    assert [each.startswith(said or "nothing") for each in found] == ([True] if said else [])
 
 
 def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_its_own() -> None:
