@@ -59,8 +59,8 @@ from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dr
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
-from tests.support.interleaving import Dead, SmallWorld, watch_obstore
-from tests.support.redecoding import land_rows
+from tests.support.interleaving import SmallWorld
+from tests.support.redecoding import Killed, land_rows, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, provenance
 
 DAY_MS = 24 * 3_600_000
@@ -223,12 +223,7 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
 def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
     """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
     compacted(lake)
-
-    def replaced(step: str, key: str = "", **_: object) -> None:
-        if (step, key) == ("drop_marked", R[0].key):
-            land(another(lake), R[1], 1, b"w")
-
-    found = drop(lake, replaced)
+    found = drop(lake, stop_at("drop_marked", lambda: land(another(lake), R[1], 1, b"w")))
     assert found == [DropVerdict(R[0]), DropVerdict(R[1], "it was replaced meanwhile"), DropVerdict(R[2])]
     append(lake)
     assert shown(lake) == ["10"] and view(lake) == [*range(30)]
@@ -310,12 +305,7 @@ def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(la
     """[R-62] By another compaction, say, between reading and committing."""
     land_each(lake, R[:3])
     inner = list[CompactionVerdict]()
-
-    def overtake(step: str, **_: object) -> None:
-        if step == "compaction_named" and not inner:
-            inner.extend(run_compact(another(lake)))
-
-    (outer,) = run_compact(lake, overtake)
+    (outer,) = run_compact(lake, stop_at("compaction_named", lambda: inner.extend(run_compact(another(lake)))))
     assert (inner[0].outcome, outer.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.OVERTAKEN)
     log = raw_table_log(TOPIC, lake.store)
     (file,) = log.read().files.values()
@@ -488,23 +478,17 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
         assert pq.read_table(files[R[1]].path).num_rows == 0
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("cure", ["replace", "drop"])
-def test_a_range_file_that_rots_behind_its_mark_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cure: str) -> None:
+def test_a_range_file_that_rots_behind_its_mark_is_mended(tmp_path: Path, cure: str) -> None:
     """[R-73] By what the audit advises, or by the drop's end: the table has the rows."""
-    watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)
     world.has_raw_table = True
     world.land()
     world.compact()
-
-    def die(step: str, **_: object) -> None:
-        if step == "drop_marked":
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.drop(on_step=die)
-    (path, _) = sorted((tmp_path / "data").rglob("*.parquet"))
-    damage(path)
+    with pytest.raises(Killed):
+        world.drop(on_step=stop_at("drop_marked"))
+    damage(min((tmp_path / "data").rglob("*.parquet")))
     assert {each.outcome for each in world.land("redo")} == {Outcome.FAILED, Outcome.UNCHANGED}
     assert len(check_published(TOPIC, world.lake).violations) == 1
     if cure == "replace":

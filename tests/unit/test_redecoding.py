@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -214,49 +215,36 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
     assert topic.outcome(FIRST) is Decided.DECODED, "the control"
 
 
-class OnFullDisk(ArrowDecoder):
-    """A decoder whose every job ends as Java says; counts its jobs."""
-
-    cause, jobs = "java.io.IOException: No space left on device", 0
-
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
-        self.jobs += 1
-        raise scan_failed(f"decode {len(files)} landed files", Exception(self.cause), "nothing became visible")
-
-
-def test_a_full_disk_is_no_decoded_ranges_fault(topic: LandedTopic) -> None:
+@pytest.mark.parametrize(("cause", "jobs"), [("No space left on device", 1), ("Connection reset", 3)])
+def test_a_full_disk_is_no_decoded_ranges_fault(
+    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int
+) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
     land_both(topic)
-    full, other = OnFullDisk(), OnFullDisk()
-    other.cause = "java.io.IOException: Connection reset"
-    said = [violation for verdict in topic.decode(FIRST, SECOND, by=full) for violation in verdict.violations]
-    assert full.jobs == 1 and len(said) == 2
-    assert all("make room on that disk" in each for each in said)
-    topic.decode(FIRST, SECOND, by=other)
-    assert other.jobs == 3
-
-
-class Dying(ArrowDecoder):
-    """A decoder whose Spark is gone in the middle of so many jobs, after it has written something."""
-
-    deaths = 0
-    folders: Sequence[str] = ()
-
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
-        self.folders = [*self.folders, folder]
-        super().stage_decoded(files, decision, folder)
-        if len(self.folders) <= self.deaths:
-            raise EngineUnavailable("Spark went away")
+    error = scan_failed("decode 2 landed files", Exception(f"java.io.IOException: {cause}"), "nothing became visible")
+    monkeypatch.setattr(ArrowDecoder, "stage_decoded", failing := Mock(side_effect=error))
+    said = [violation for verdict in topic.decode(FIRST, SECOND) for violation in verdict.violations]
+    assert failing.call_count == jobs
+    assert ["make room on that disk" in each for each in said] == [jobs == 1] * 2
 
 
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
-def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, outcome: Decided) -> None:
+def test_decoding_goes_on_with_another_spark(
+    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, deaths: int, outcome: Decided
+) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     land_both(topic)
-    dying = Dying()
-    dying.deaths = deaths
-    assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND, by=dying)] == [outcome] * 2
-    assert len(set(dying.folders)) == len(dying.folders) == 3
+    real, folders = ArrowDecoder.stage_decoded, list[str]()
+
+    def stage_and_die(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str) -> None:
+        folders.append(folder)
+        real(self, files, decision, folder)
+        if len(folders) <= deaths:
+            raise EngineUnavailable("Spark went away")
+
+    monkeypatch.setattr(ArrowDecoder, "stage_decoded", stage_and_die)
+    assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND)] == [outcome] * 2
+    assert len(set(folders)) == len(folders) == 3
     assert topic.due == ([] if outcome is Decided.DECODED else [FIRST, SECOND])
 
 

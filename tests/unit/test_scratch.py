@@ -24,24 +24,20 @@ from tests.support.interleaving import SmallWorld
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def linking(monkeypatch: pytest.MonkeyPatch, tree: str, before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Have something happen around the first link into a tree."""
+def linking(monkeypatch: pytest.MonkeyPatch, tree: str, meanwhile: Callable[[], None], *, is_linked: bool = False) -> None:
+    """Have something happen before the first link into a tree, or once that is made."""
     honest, done = Disk.link, [False]
 
     def link(self: Disk, source: str, target: str) -> None:
         is_first = target.startswith(f"{tree}/") and not done[0]
         done[0] = done[0] or is_first
-        if is_first:
-            before()
+        if is_first and not is_linked:
+            meanwhile()
         honest(self, source, target)
-        if is_first:
-            after()
+        if is_first and is_linked:
+            meanwhile()
 
     monkeypatch.setattr(Disk, "link", link)
-
-
-def nothing() -> None:
-    """Do nothing."""
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
@@ -52,7 +48,7 @@ def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch:
     def write_too() -> None:
         answers.append(open_store(str(tmp_path)).put_new("manifests/0.json", b"theirs", "staging/same"))
 
-    linking(monkeypatch, "manifests", *((nothing, write_too) if is_linked else (write_too, nothing)))
+    linking(monkeypatch, "manifests", write_too, is_linked=is_linked)
     answers.append(store.put_new("manifests/0.json", b"ours", "staging/same"))
     assert answers == ([Answer.CONFLICT, Answer.COMMITTED] if is_linked else [Answer.COMMITTED, Answer.CONFLICT])
     assert store.get("manifests/0.json") == (b"ours" if is_linked else b"theirs") and store.list("staging") == {}
@@ -71,7 +67,7 @@ def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
             swept.append(path.name)
             path.unlink()
 
-    linking(monkeypatch, "manifests", sweep, nothing)
+    linking(monkeypatch, "manifests", sweep)
     verdicts = world.land(delivery=delivery)
     assert len(swept) == 1, "the fault"
     (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
@@ -83,7 +79,7 @@ def test_a_scratch_file_deleted_under_the_planner_is_one_error(tmp_path: Path, m
     """[R-47] It says that it may be tried again, and the next tick plans."""
     world = SmallWorld(tmp_path, "disk")
     world.append(3)
-    linking(monkeypatch, "plan", lambda: world.lake.store.delete_folder("staging"), nothing)
+    linking(monkeypatch, "plan", lambda: world.lake.store.delete_folder("staging"))
     with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/.* was deleted while it was written") as caught:
         world.plan()
     assert caught.value.retriable
