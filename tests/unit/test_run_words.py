@@ -28,7 +28,10 @@ ORDERS, PAYMENTS = (Topic(name, Policy()) for name in ("orders", "payments"))
 WHY = "range orders/0 [10, 20): the broker has deleted 3 of its offsets"
 
 
-def run_that_lands_the_first_only() -> Launched:
+def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No line says that a range failed which has landed; the control is the run that landed all."""
+    command = importlib.import_module("pipeline_defs.cli.work.land")
+
     @dg.op
     def work() -> None:
         _check_landed(ORDERS, {each.key for each in RANGES}, [failed(RANGES[1], WHY)])
@@ -38,17 +41,10 @@ def run_that_lands_the_first_only() -> Launched:
         work()
 
     result = landing.execute_in_process(raise_on_error=False)
-    return Launched(result.run_id, RANGES, succeeded=False, reason=reason_of(result))
-
-
-def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No line says that a range failed which has landed; the control is the run that landed all."""
-    command = importlib.import_module("pipeline_defs.cli.work.land")
-    bad = run_that_lands_the_first_only()
 
     def runs(*_: object, **__: object) -> Iterator[Launched]:
         yield Launched("whole", RANGES, succeeded=True)
-        yield bad
+        yield Launched(result.run_id, RANGES, succeeded=False, reason=reason_of(result))
 
     edges = SimpleNamespace(check_lake=lambda *_: None, settings=SimpleNamespace(dagster_home=tmp_path))
     monkeypatch.setattr(command, "find_topic", lambda name: ORDERS)
@@ -61,7 +57,7 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     assert isinstance(error, RangesFailed)
     assert "landed 2 ranges in run whole\n" in ended.stdout
     said = f"{ended.stdout}\n{error}\n{error.__notes__}"
-    assert "failed 2 ranges" not in said and f"run {bad.run_id} failed\n" in ended.stdout
+    assert "failed 2 ranges" not in said and f"run {result.run_id} failed\n" in ended.stdout
     assert "of 2 ranges of topic orders 1 landed and 1 failed" in said and said.count(WHY) == 1
     assert "1 run of topic orders failed" in said
     assert "pipeline_defs." not in said and said.count("offsetlake explain") == 1

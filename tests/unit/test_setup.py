@@ -20,6 +20,7 @@ import pytest
 
 from pipeline_defs.adapters.system.java import find_java
 from pipeline_defs.core.errors import JavaUnusable
+from tests.support.dagster_up import hear_signals
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("awk", "cat", "cksum", "grep", "make", "mkdir", "rm", "sh", "sleep", "tail", "touch", "tr")
@@ -200,11 +201,6 @@ print("stopped by", signal.Signals(number).name)
 """
 
 
-def hear_interrupts() -> None:
-    """Gives SIGINT its usual meaning: whoever runs the tests in the background of a script has it ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @pytest.mark.parametrize(
     ("number", "whole_group"),
     [pytest.param(signal.SIGINT, True, id="ctrl-c in the terminal"), pytest.param(signal.SIGTERM, False, id="kill of make")],
@@ -220,7 +216,7 @@ def test_make_waits_while_an_ended_demo_cleans_up(tree: Path, tools: Path, numbe
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        preexec_fn=hear_interrupts,  # noqa: PLW1509 (no other thread runs here)
+        preexec_fn=hear_signals,  # noqa: PLW1509 (no other thread runs here)
     ) as make:
         assert make.stdout is not None
         assert make.stdout.readline() == "up demo\n"
