@@ -140,9 +140,9 @@ def test_a_name_that_needs_double_quotes_is_said(lake: Path, monkeypatch: pytest
     assert ask('FROM "web-clicks"').exception is None
 
 
-@pytest.mark.parametrize(("limit", "title"), [(1, "1 row"), (2, "2 rows")])
-def test_one_row_is_no_rows(lake: Path, limit: int, title: str) -> None:
-    assert ask(f"SELECT key FROM decoded.orders LIMIT {limit}").stdout.splitlines()[0].strip() == title
+def test_one_row_is_no_rows(lake: Path) -> None:
+    titles = [ask(f"SELECT key FROM decoded.orders LIMIT {limit}").stdout.splitlines()[0].strip() for limit in (1, 2)]
+    assert titles == ["1 row", "2 rows"]
 
 
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
