@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import dagster as dg
 import pytest
@@ -21,7 +20,6 @@ from pipeline_defs.core.steps import no_step
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.planner import Planner
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
@@ -197,17 +195,6 @@ def test_a_file_that_is_no_topics_in_what_is_remembered_is_left_alone(place: Pla
     place.plan()
     assert place.land() == [Outcome.LANDED] * 2
     assert stray.read_bytes() == content
-
-
-def test_a_plan_log_that_goes_before_anything_is_landed_is_not_begun_anew(tmp_path: Path) -> None:
-    """[R-76] With `start: latest` a new log would skip what the lost one had planned."""
-    place = Place(tmp_path)
-    place.plan()
-    shutil.rmtree(place.lake / "plan")
-    policy, kafka = Policy(records_per_range=4, max_age_seconds=0, start="latest"), cast("Any", place.kafka)
-    with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC}"):
-        Planner(TOPIC, policy, place.edges.lake, kafka, lambda: EPOCH_MS, "test").commit()
-    assert not (place.lake / "plan").exists()
 
 
 def test_a_lake_that_was_moved_is_remembered_where_it_is_now(place: Place) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import obstore
 import pytest
@@ -98,43 +99,34 @@ def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
 
 
 def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionDeniedError("Access Denied")
-
-    monkeypatch.setattr(obstore, "put", refuse)
+    monkeypatch.setattr(obstore, "put", Mock(side_effect=PermissionDeniedError("Access Denied")))
     with pytest.raises(LakeUnavailable, match="Access Denied; nothing is lost; let this user write there"):
         Bucket().put_new("plan/0.json", b"ours", "")
 
 
-def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has a bucket answer that an object exists while nothing is there, as S3 does while another put is under way."""
-    honest, asked = obstore.put, [0]
-
-    def put(*arguments: object, **options: object) -> object:
-        asked[0] += 1
-        if asked[0] <= times:
-            raise AlreadyExistsError("409 Conflict: ConditionalRequestConflict")
-        return honest(*arguments, **options)  # type: ignore[arg-type]
-
+def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Have a bucket answer that an object exists while nothing is there, as S3 does while another put is under way."""
+    conflict = AlreadyExistsError("409 Conflict: ConditionalRequestConflict")
+    put = Mock(wraps=obstore.put, side_effect=[conflict] * times + [DEFAULT])
     monkeypatch.setattr(obstore, "put", put)
-    return asked
+    return put
 
 
 def test_a_put_that_meets_another_under_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] A 409 says nothing about ours: asked again it commits, if the other has come to nothing."""
-    asked = conflicting(2, monkeypatch)
+    put = conflicting(2, monkeypatch)
     with stamina.set_testing(True, attempts=3):
         assert Bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
-    assert asked == [3]
+    assert put.call_count == 3
 
 
 def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] It is no conflict: what would be read is not there, and may yet be the winner."""
-    asked = conflicting(100, monkeypatch)
+    put = conflicting(100, monkeypatch)
     said = r"said to exist, and nothing is there .* do not delete anything there"
     with stamina.set_testing(True, attempts=3), pytest.raises(OutcomeUnknown, match=said):
         Bucket().put_new("manifests/0.json", b"ours", "")
-    assert asked == [3], "bounded"
+    assert put.call_count == 3, "bounded"
 
 
 @pytest.mark.parametrize("path", ["../out", "data/../../out", "/etc/out", "data/./x", "data//x", "", "data/\0"])
