@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -104,24 +105,19 @@ def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
     """Whatever it panics at next; what is no panic is raised."""
     reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
 
-    class Panics:
-        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
-            if b"\x08\x07" in bodies.to_pylist():
-                raise PanicException("secret contents")
-            return reader.handler.array_to_record_batch(bodies)
+    def read_or_panic(bodies: pa.Array) -> pa.RecordBatch:
+        if b"\x08\x07" in bodies.to_pylist():
+            raise PanicException("secret contents")
+        return reader.handler.array_to_record_batch(bodies)
 
     wanted = arrow_type(pa.struct(list(reader.handler.schema())))
     bodies = pa.array([b"\x08\x05", b"\x08\x07", None, b"\x08\x06"], pa.binary())
-    values, errors = decode_bodies(bodies, replace(reader, handler=Panics()), wanted)
+    values, errors = decode_bodies(bodies, replace(reader, handler=Mock(array_to_record_batch=read_or_panic)), wanted)
     assert [value and value["id"] for value in values.to_pylist()] == [5, None, None, 6]
     assert errors == [None, "ptars, which makes columns of messages, fails at it", None, None]
-
-    class Stops:
-        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
-            raise KeyboardInterrupt
-
+    stops = Mock(array_to_record_batch=Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        decode_bodies(bodies, replace(reader, handler=Stops()), wanted)
+        decode_bodies(bodies, replace(reader, handler=stops), wanted)
 
 
 def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> None:
