@@ -15,7 +15,6 @@ import pytest
 from pipeline_defs.adapters.store.disk import Disk
 from pipeline_defs.adapters.store.store import Answer
 from pipeline_defs.adapters.store.stores import open_store
-from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
@@ -73,18 +72,6 @@ def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
     (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
     assert "was deleted while it was written" in failed.violations[0]
     assert [verdict.outcome for verdict in verdicts if verdict is not failed] == [Outcome.LANDED] * 2
-
-
-def test_a_scratch_file_deleted_under_the_planner_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-47] It says that it may be tried again, and the next tick plans."""
-    world = SmallWorld(tmp_path, "disk")
-    world.append(3)
-    linking(monkeypatch, "plan", lambda: world.lake.store.delete_folder("staging"))
-    with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/.* was deleted while it was written") as caught:
-        world.plan()
-    assert caught.value.retriable
-    world.plan()
-    assert len(world.coverage.log.ranges) == 3
 
 
 def test_a_claim_that_fails_fails_its_own_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
