@@ -153,18 +153,6 @@ def test_an_attempt_that_dies_before_its_commit_has_changed_nothing(topic: Lande
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == (ALL, [], [])
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, damage])
-def test_a_file_of_the_table_that_is_gone_or_changed_is_made_again(topic: LandedTopic, harm: Callable[[Path], None]) -> None:
-    """[R-68] By the same decoder the same rows come out, under another name."""
-    topic.land(FIRST, WHOLE)
-    topic.outcome(FIRST)
-    assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED, "the control"
-    path = topic.path(FIRST)
-    harm(path)
-    assert topic.outcome(FIRST, redo=True) is Decided.REPLACED
-    assert (topic.values(FIRST), path.exists()) == (ALL, harm is damage)
-
-
 def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: LandedTopic) -> None:
     """[R-66] Every reader sees all rows by the columns that hold them; what an older range has not is null."""
     land_both(topic)
@@ -369,7 +357,7 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTo
 def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
     compacted: LandedTopic, harm: Callable[[Path], None], of: list[str]
 ) -> None:
-    """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
+    """[R-68] [R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
     for path in paths:
