@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,20 @@ from tests.support.interleaving import SmallWorld, watch_obstore
 def folders(tmp_path: Path) -> Iterator[Path]:
     """Yield folders for lakes, one after the other."""
     return (tmp_path / str(number) for number in count())
+
+
+@cache
+def made(make: Callable[..., SmallWorld], base: Path, *how: Any) -> SmallWorld:
+    return make(base / "-".join(map(str, how)), *how)
+
+
+@pytest.fixture
+def begin(
+    request: pytest.FixtureRequest, folders: Iterator[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """Begin with a world that `make` of the module makes: each kind is made once, and each test has a copy of its own."""
+    base = tmp_path_factory.getbasetemp() / request.module.__name__
+    return lambda *how: made(request.module.make, base, *how).copied(next(folders))
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -6,7 +6,7 @@ A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at rando
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def begin(folder: Path, kind: str, start: str) -> SmallWorld:
+def make(folder: Path, kind: str, start: str) -> SmallWorld:
     """Return a topic of three landed ranges of two rows, decoded so far as `start` says, and a fourth that is not landed.
 
     Kafka has one row less of the second range than was landed.
@@ -86,12 +86,12 @@ def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
     assert in_table(world) == world.landed()
 
 
-def test_two_who_decode_hand_over_anywhere(folders: Iterator[Path]) -> None:
+def test_two_who_decode_hand_over_anywhere(begin: Callable[..., SmallWorld]) -> None:
     """[R-68] [R-69] Two decoders, of one mind or of two, one beside a landing or a replace: each row once, always."""
     calls, handed_over = range(MOST_CALLS), 0
     drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls)
     for kind, start, one, other, first, second in drawn:
-        world = begin(next(folders), kind, start)
+        world = begin(kind, start)
         acts = partial(act, world, one), partial(act, world, other)
         check = partial(assert_ends_well, world, {*in_table(world)})
         handed_over += hand_over(*acts, first, second, check, f"{kind}, {start}: {one}, {other}")
@@ -99,13 +99,13 @@ def test_two_who_decode_hand_over_anywhere(folders: Iterator[Path]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_who_decodes_is_struck_anywhere(folders: Iterator[Path], fault: str) -> None:
+def test_one_who_decodes_is_struck_anywhere(begin: Callable[..., SmallWorld], fault: str) -> None:
     """[R-68] [R-69] At each call of the store: each row is once, and who comes next ends it well."""
     struck = 0
     numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
     drawn = draw(KINDS, STARTS, ["decode", "mend", "compact"], numbers)
     for kind, start, name, number in drawn:
-        world = begin(next(folders), kind, start)
+        world = begin(kind, start)
         check = partial(assert_ends_well, world, {*in_table(world)})
         struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}: {name}")
     assert struck > len(drawn) // 20, "the control: some are struck"

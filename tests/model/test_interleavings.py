@@ -5,7 +5,7 @@ A few of all the ways, always the same; `HUNT=3000` draws 3,000 of them at rando
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ draw = drawing(7, 60)
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_raw_table: bool = False) -> SmallWorld:
+def make(folder: Path, kind: str, start: str, delivery: Delivery, has_raw_table: bool) -> SmallWorld:
     """Is a topic with one range, landed so far as `start` says."""
     world = SmallWorld(folder, kind, records=4, grid=4)
     world.delivery = delivery
@@ -110,13 +110,13 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool, kept: Collection[
         assert world.in_table() == world.landed()
 
 
-def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: Iterator[Path]) -> None:
+def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(begin: Callable[..., SmallWorld]) -> None:
     """[R-17] [R-25] [R-48] [R-81] Each verdict is true when given; then each row is shown once, and the audit is green."""
     calls = range(MOST_CALLS)
     handed_over = 0
     drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES)
     for kind, start, one, other, first, second, has_raw_table in drawn:
-        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_raw_table=has_raw_table)
+        world = begin(kind, start, Delivery.EFFECTIVELY_ONCE, has_raw_table)
         acts = partial(act, world, one), partial(act, world, other)
         check = partial(assert_ends_well, world, was_replaced="replace" in {one, other})
         handed_over += hand_over(*acts, first, second, check, f"{kind}, {start}: {one}, {other}")
@@ -124,12 +124,12 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
+def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(begin: Callable[..., SmallWorld], fault: str) -> None:
     """[R-18] [R-47] [R-81] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
     struck = 0
     drawn = draw(KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES)
     for kind, start, name, delivery, number, has_raw_table in drawn:
-        world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
+        world = begin(kind, start, delivery, has_raw_table)
         kept = set() if start in {"lost", "damaged"} else {*world.shown()}
         check = partial(assert_ends_well, world, was_replaced=name == "replace", kept=kept)
         struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}, {delivery}: {name}")
