@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 from pipeline_defs.adapters.spark.spark import SCAN_CONF
@@ -96,6 +97,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
     monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+
+
+@pytest.fixture
+def one_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each connection to DuckDB be one to the same database, as making a database takes 20 ms of CPU.
+
+    Not for tests of `Duck`, whose views need names of their own, or of memory, whose limit is the database's.
+    """
+    database = duckdb.connect(config={"enable_external_file_cache": False})
+    monkeypatch.setattr(duckdb, "connect", database.cursor)
 
 
 @pytest.fixture(scope="session")
