@@ -41,7 +41,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def watched(one_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each call of a store pass by the writer whose it is, who has one thread."""
     watch_obstore(monkeypatch)
     monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)

@@ -64,7 +64,7 @@ Found = tuple[Any, ...]
 
 
 @pytest.fixture(autouse=True)
-def watched_delta(watched: None, one_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def watched_delta(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_delta(monkeypatch)
 
 
