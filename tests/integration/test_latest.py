@@ -64,14 +64,13 @@ KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), lambda n: {"a": n, "b": None if n % 3 else "x"}),
 }
 VALUES = pa.struct([("n", pa.int64()), ("version", pa.int64())])
-one_database = pytest.mark.usefixtures("one_database")
 
 
 class State:
     """A topic with its latest table in a lake of its own."""
 
-    def __init__(self, folder: str, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
-        self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
+    def __init__(self, folder: str) -> None:
+        self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", pa.string())
         self.config = Latest()
         self.marks: Sequence[dict[int, int]] = ()
 
@@ -96,6 +95,11 @@ class State:
         return Path(self.topic.lake.store.url(f"tables/latest/{self.topic.name}"))
 
 
+@pytest.fixture
+def state(one_database: None, tmp_path: Path) -> State:
+    return State(str(tmp_path / "lake"))
+
+
 def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], Any]) -> Rows:
     """Draw what a range decodes to: of some offsets nothing, tombstones, records without a key, times in any order."""
     rows = dict[int, tuple[Any, ...]]()
@@ -108,10 +112,8 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
     return rows
 
 
-@one_database
-def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path) -> None:
+def test_the_check_sees_a_key_that_stands_twice(state: State) -> None:
     """As a foreign writer, or delta-rs' own OPTIMIZE, may leave it; each copy alone is as it should be."""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(12)})
     state.update()
     found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
@@ -125,7 +127,6 @@ def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path) -> None:
     state.assert_right()
 
 
-@one_database
 @pytest.mark.parametrize(
     ("kind", "sequence", "seed"),
     [
@@ -139,11 +140,11 @@ def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_any_history_is_equal_to_a_full_recomputation(kind: str, sequence: str | None, seed: int, tmp_path: Path) -> None:
+def test_any_history_is_equal_to_a_full_recomputation(kind: str, sequence: str | None, seed: int, state: State) -> None:
     """[R-87] Late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
-    state = State(str(tmp_path / "lake"), key_type)
+    state.topic.key_type = key_type
     state.config, state.topic.value_type = Latest(sequence), VALUES
     lanes = [(0, 0), (0, 1), (1, 0)]
     ranges = [OffsetRange(*lane, at, at + 6) for lane in lanes for at in range(0, 12, 6)]
@@ -167,10 +168,8 @@ def test_any_history_is_equal_to_a_full_recomputation(kind: str, sequence: str |
     assert state.topic.shown() == shown
 
 
-@one_database
-def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path) -> None:
+def test_a_compaction_of_the_decoded_table_changes_no_key(state: State) -> None:
     """[R-91] The next update says that the version went in, and reads no row; ranges of one file are told apart after it."""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}, EPOCH_MS + 9), 1: ("b", {"n": 2}), 2: ("c", {"n": 3})})
     state.topic.put(LATER, {20: ("a", {"n": 4}), 21: ("b", None)})
     state.update()
@@ -184,9 +183,8 @@ def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path) -> Non
     assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
 
 
-def test_two_updates_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_two_updates_at_once_lose_nothing(state: State) -> None:
     """[R-87] Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
     state.update()
     state.topic.put(LATER, {20: ("a", {"n": 3}), 21: ("b", None), 22: ("d", {"n": 4})})
@@ -208,9 +206,8 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path) -> None:
     state.assert_right()
 
 
-def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_path: Path) -> None:
+def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(state: State) -> None:
     """[R-87] A version is read, whatever is committed beside it; the check of a table that is behind says so."""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
 
     def redo(step: str, **fields: object) -> None:
@@ -230,13 +227,11 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_
     assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
 
 
-def upserted_twice(tmp_path: Path) -> State:
-    state = State(str(tmp_path / "lake"))
+def upsert_twice(state: State) -> None:
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()
     state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
     state.update()
-    return state
 
 
 def _cut(path: Path, size: int) -> None:
@@ -265,7 +260,6 @@ def _shorten_a_file(state: State) -> None:
     _cut(Path(DeltaTable(str(state.folder)).file_uris()[0]), 100)
 
 
-@one_database
 @pytest.mark.parametrize(
     ("break_it", "why"),
     [
@@ -280,10 +274,10 @@ def _shorten_a_file(state: State) -> None:
     ids=["empty", "torn", "at_a_line", "last_line", "file_gone", "file_short", "no_log"],
 )
 def test_what_a_power_cut_tears_is_made_anew_under_another_id(
-    break_it: Callable[[State], None], why: str, tmp_path: Path
+    break_it: Callable[[State], None], why: str, state: State
 ) -> None:
     """[R-88]"""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
     assert find_due(state.topic.name, state.config, state.tools().decodings).has_work is False, "the control"
     break_it(state)
@@ -324,19 +318,17 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
     assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
 
 
-def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path) -> None:
+def test_a_last_entry_that_is_gone_is_done_again(state: State) -> None:
     """[R-88]"""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     _last_entry(state).unlink()
     assert len(state.topic.shown()) == 9, "the fault: the version is not there any more"
     assert state.update() == Updated(1, "", has_committed=True)
     state.assert_right()
 
 
-@one_database
-def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Path) -> None:
+def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(state: State, tmp_path: Path) -> None:
     """[R-88]"""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
     state.update()
     state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
@@ -356,10 +348,8 @@ def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Pat
     state.assert_right()
 
 
-@one_database
-def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path) -> None:
+def test_where_no_record_is_decoded_any_more_no_key_is_left(state: State) -> None:
     """[R-88] By a schema that none of them has, say: then the decoded table has no column of theirs."""
-    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
     state.update()
     assert len(state.topic.shown()) == 2, "the control"
@@ -374,8 +364,7 @@ def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path) -> N
     assert state.update() == Updated(), "there is nothing to make a table of"
 
 
-def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path) -> None:
-    state = State(str(tmp_path / "lake"))
+def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(state: State) -> None:
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
     state.config = Latest("value.nothing")
     with pytest.raises(BadSetting, match="found no field nothing among n; nothing was written"):
@@ -388,10 +377,9 @@ def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path) 
         state.update()
 
 
-@one_database
-def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path) -> None:
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(state: State) -> None:
     """All NaN are one key, and both zeros."""
-    state = State(str(tmp_path / "lake"), pa.struct([("x", pa.list_(pa.float64()))]))
+    state.topic.key_type = pa.struct([("x", pa.list_(pa.float64()))])
     state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
     at = datetime(2013, 1, 1)  # noqa: DTZ001
     state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
@@ -407,11 +395,9 @@ def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path)
     assert shown[-1][5] == {"at": at + timedelta(days=23)}
 
 
-@one_database
-def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files_become_few(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates that only insert add a file each."""
     monkeypatch.setattr("pipeline_defs.tables.latest.MOST_FILES", 3)
-    state = State(str(tmp_path / "lake"))
     counts = []
     for number in range(5):
         state.topic.put(OffsetRange(0, 0, number, number + 1), {number: (f"k{number}", {"n": number})})
@@ -435,10 +421,9 @@ def spoil_schema(path: Path) -> None:
     path.write_bytes(before + name + after[:20] + bytes(100) + after[120:])
 
 
-@one_database
-def test_a_file_of_the_table_that_delta_rs_alone_cannot_read_is_found_by_the_update_that_reads_it(tmp_path: Path) -> None:
+def test_a_file_of_the_table_that_delta_rs_alone_cannot_read_is_found_by_the_update_that_reads_it(state: State) -> None:
     """[R-88] The table is made anew."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     right = state.topic.shown()
     for file in DeltaTable(str(state.folder)).file_uris():
         spoil_schema(Path(file))
@@ -448,10 +433,9 @@ def test_a_file_of_the_table_that_delta_rs_alone_cannot_read_is_found_by_the_upd
     state.assert_right()
 
 
-@one_database
-def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(state: State) -> None:
     """[R-88] Its log and its size are right, so nobody knows before; the table is made anew, and the audit says so."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     right, tools = state.topic.shown(), state.tools()
     for file in DeltaTable(str(state.folder)).file_uris():
         spoil(Path(file))
@@ -465,11 +449,12 @@ def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(tmp_pa
     assert {row[4] for row in state.topic.shown()} == {row[4] for row in right}
 
 
-@one_database
 @pytest.mark.parametrize("break_it", [_lose_a_file, _cut_before_the_last_line])
-def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(break_it: Callable[[State], None], tmp_path: Path) -> None:
+def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(
+    break_it: Callable[[State], None], state: State, tmp_path: Path
+) -> None:
     """[R-88] It is made anew of that alone: what is left of it may be all that there is."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     lost = tmp_path / "lake" / find_due(state.topic.name, state.config, state.tools().decodings, full=True).placed[RANGE].path
     data = lost.read_bytes()
     break_it(state)
@@ -483,9 +468,9 @@ def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(break_it: Calla
     state.assert_right()
 
 
-def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(tmp_path: Path) -> None:
+def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(state: State) -> None:
     """[R-88] The update after it makes the table anew."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
 
     def lose(step: str, **fields: object) -> None:
@@ -498,11 +483,10 @@ def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(tmp_path: Pat
     state.assert_right()
 
 
-@one_database
 @pytest.mark.parametrize("how", ["cut", "empty", "spoilt"])
-def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, tmp_path: Path) -> None:
+def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, state: State) -> None:
     """[R-91] Nothing of what it says is told; the table stays as it was."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     before, files = state.topic.shown(), {*table_files(state.topic.lake, state.topic.name)}
     offsets = OffsetRange(0, 0, 40, 60)
     state.topic.put(offsets, {at: (f"k{at}", {"n": at}) for at in range(40, 60)})
@@ -535,9 +519,8 @@ def test_values_as_wide_as_a_broker_takes_them_go_through_little_memory(
     assert shown == {f"k{n}": n + 250 if n < 150 else n for n in range(250)} | {"k0": 400}
 
 
-def test_a_local_time_in_a_map_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_local_time_in_a_map_is_refused_before_anything_is_written(state: State) -> None:
     """[R-88] delta-rs makes no table of it, and says so only then."""
-    state = State(str(tmp_path / "lake"))
     state.topic.value_type = pa.struct([("n", pa.map_(pa.string(), pa.timestamp("us")))])
     state.topic.put(RANGE, {0: ("a", {"n": []})})
     with pytest.raises(BadSetting, match="a time without a zone in a map"):
@@ -545,10 +528,9 @@ def test_a_local_time_in_a_map_is_refused_before_anything_is_written(tmp_path: P
     assert not state.folder.exists()
 
 
-@one_database
-def test_the_check_compares_all_that_later_updates_go_by(tmp_path: Path) -> None:
+def test_the_check_compares_all_that_later_updates_go_by(state: State) -> None:
     """[R-87] A wrong place in the order shows nothing until a later record loses against it."""
-    state = upserted_twice(tmp_path)
+    upsert_twice(state)
     table = DeltaTable(str(state.folder))
     right = table.version()
 
@@ -708,12 +690,11 @@ class Producer:
         return dict(enumerate(self.logs[offsets.partition][offsets.start : offsets.end], offsets.start))
 
 
-@one_database
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
-def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed: int, tmp_path: Path) -> None:
+def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed: int, state: State) -> None:
     """[R-87] Twice more partitions, planned far behind, decoded in any order, with ranges that are decoded again between."""
     draw = random.Random(seed)
-    state, producer = State(str(tmp_path / "lake")), Producer(draw)
+    producer = Producer(draw)
     lake, policy = state.topic.lake, Policy(records_per_range=7, max_age_seconds=0, budget=2)
 
     def plan_once() -> bool:
@@ -760,7 +741,7 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed
     assert moved, "the fault: keys are in several partitions"
 
 
-@one_database
+@pytest.mark.usefixtures("one_database")
 @pytest.mark.parametrize("kind", KEYS)
 def test_the_winners_are_those_of_plain_python(kind: str, tmp_path: Path) -> None:
     """[R-87] With rows that stand among the candidates or not, keys that lost their row, by each order."""
@@ -808,9 +789,9 @@ def test_the_winners_are_those_of_plain_python(kind: str, tmp_path: Path) -> Non
     assert any(gone for _, gone in seen), "the control: of one nothing is left"
 
 
-def test_values_are_read_of_no_file_without_a_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_read_of_no_file_without_a_winner(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-87] A redo looks at the keys of all that is decoded, and at the values of the files alone where its winners lie."""
-    state, read = State(str(tmp_path / "lake")), Counter[str]()
+    read = Counter[str]()
     for offsets in (RANGE, LATER):
         state.topic.put(offsets, {at: (f"k{at % 20}", {"n": at}) for at in range(offsets.start, offsets.end)})
     due = find_due(state.topic.name, state.config, state.tools().decodings)
@@ -826,10 +807,8 @@ def test_values_are_read_of_no_file_without_a_winner(tmp_path: Path, monkeypatch
     assert read[due.placed[LATER].path] > 1, "the control"
 
 
-@one_database
-def test_whole_numbers_and_fractions_of_one_column_stay_exact(tmp_path: Path) -> None:
+def test_whole_numbers_and_fractions_of_one_column_stay_exact(state: State) -> None:
     """[R-91] DuckDB alone would read INT and FLOAT as FLOAT, in which 16,777,217 is 16,777,216."""
-    state = State(str(tmp_path / "lake"))
     exact = 2**24 + 1
     for number, kind in enumerate([pa.int32(), pa.float32()]):
         state.topic.value_type = pa.struct([("n", kind), ("deep", pa.list_(pa.struct([("n", kind)])))])
