@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaTimeoutError
 
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.processes import read_process
@@ -34,14 +35,6 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     """Is a directory for a broker, stopped afterwards whatever the test did."""
     directory = tmp_path / "broker with ünusual name"
     yield directory
-    stop_broker(directory)
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, jars: tuple[Path, ...]) -> Iterator[Broker]:
-    """Is a broker to look at, which no test stops."""
-    directory = tmp_path_factory.mktemp("running")
-    yield start_broker(directory, jars=jars)
     stop_broker(directory)
 
 
@@ -130,18 +123,18 @@ def test_a_broker_that_was_stopped_by_anybody_or_killed_has_its_data_and_its_add
     assert read_broker(directory) is None
 
 
-def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(running: Broker) -> None:
+def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(broker: Broker) -> None:
     """So a terminal's Ctrl-C, which goes to the session's foreground group, reaches its owner and not the broker."""
-    assert os.getsid(running.pid) == running.pid != os.getsid(0)
-    listening = [c.laddr for c in psutil.Process(running.pid).net_connections("inet") if c.status == "LISTEN"]
+    assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
+    listening = [c.laddr for c in psutil.Process(broker.pid).net_connections("inet") if c.status == "LISTEN"]
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert len(listening) == 2
 
 
-def test_topics_are_not_made_by_asking_for_them(running: Broker) -> None:
-    with closing(KafkaConsumer(bootstrap_servers=running.bootstrap_servers)) as consumer:
-        assert not consumer.partitions_for_topic("typo")
-        assert consumer.topics() == set()
+def test_topics_are_not_made_by_asking_for_them(broker: Broker) -> None:
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=1_000)) as producer:
+        with pytest.raises(KafkaTimeoutError, match="metadata"):
+            producer.send("typo", b"x")
 
 
 def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
@@ -154,8 +147,8 @@ def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
     assert read_process(pid) is None
 
 
-def test_a_taken_port_is_refused_before_anything_starts(running: Broker, directory: Path, jars: tuple[Path, ...]) -> None:
-    port = int(running.bootstrap_servers.rpartition(":")[2])
+def test_a_taken_port_is_refused_before_anything_starts(broker: Broker, directory: Path, jars: tuple[Path, ...]) -> None:
+    port = int(broker.bootstrap_servers.rpartition(":")[2])
     with pytest.raises(BrokerUnavailable, match=rf"port {port} of 127.0.0.1 is taken"):
         start_broker(directory, jars=jars, port=port)
     assert not (directory / "data").exists()
