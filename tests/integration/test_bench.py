@@ -20,6 +20,7 @@ from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
 from pipeline_defs.lab.bench.table_costs.delta import DeltaState
+from pipeline_defs.lab.bench.table_costs.orders import VALUES
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -128,7 +129,7 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
     rounds = iter(range(1, 100))
     monkeypatch.setattr(decode_cost, "TOPIC", f"{decode_cost.TOPIC}-2")
     monkeypatch.setattr(decode_cost, "WARM_UPS", 1)
-    monkeypatch.setattr(decode_cost, "VALUES", {"json": decode_cost.VALUES["json"]})
+    monkeypatch.setattr(decode_cost, "VALUES", {"json": VALUES["json"]})
     monkeypatch.setattr(decode_cost, "_take_round", lambda bench, kind, load: (1.0, {kind: next(rounds)}))
     assert decode_cost.measure_decoding(bench, 1, told, load)["seconds"]["json"]["all"] == [2.0], "a warm-up does not count"
 

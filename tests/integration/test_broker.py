@@ -132,9 +132,9 @@ def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(broker: Br
 
 
 def test_topics_are_not_made_by_asking_for_them(broker: Broker) -> None:
-    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=1_000)) as producer:
-        with pytest.raises(KafkaTimeoutError, match="metadata"):
-            producer.send("typo", b"x")
+    asks = closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=1_000))
+    with asks as producer, pytest.raises(KafkaTimeoutError, match="metadata"):
+        producer.send("typo", b"x")
 
 
 def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
