@@ -37,6 +37,7 @@ from pipeline_defs.adapters.spark.spark_server import (
     start_server,
     stop_server,
 )
+from pipeline_defs.adapters.system.java import archive_options
 from pipeline_defs.adapters.system.processes import stop_process
 from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
@@ -54,6 +55,7 @@ SMALL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": " ".join(f'"{option}"' for option in archive_options(JARS, "spark")),
     "spark.ui.enabled": "false",
 }
 SOON = Limits(last_call_seconds=1.0)
