@@ -6,8 +6,8 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,9 +21,9 @@ from pipeline_defs.lab.demo.flights import DAYS, POISON
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
+from tests.support.dagster_up import Terminal, terminal
 from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
-from tests.support.world import PATIENCE_SECONDS, World
 
 demo_command = importlib.import_module("pipeline_defs.lab.cli.demo")
 
@@ -34,25 +34,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start_demo(home: Path, days: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)],
-        cwd=PROJECT,
-        env=plain_environment() | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def read_until(demo: subprocess.Popen[str], words: str) -> list[str]:
-    assert demo.stdout is not None
-    lines = []
-    for line in demo.stdout:
-        lines.append(line.rstrip())
-        if words in line:
-            return lines
-    raise AssertionError("\n".join(lines))
+def run_demo(home: Path, days: int) -> AbstractContextManager[Terminal]:
+    command = [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)]
+    environment = plain_environment() | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    return terminal(command, cwd=PROJECT, env=environment)
 
 
 @pytest.mark.parametrize("before", [None, "a person's", "a demo's that was killed"])
@@ -80,38 +65,33 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
     Then Ctrl-C stops every process.
     """
     records = flights + len(POISON)
-    demo = start_demo(home, days)
-    read_until(demo, "Dagster is at")
-    lake = Lake(str(home / "lake"))
-    World.wait_until(lambda: bool(lake.read_manifests("flights")))
-    with demo:
-        demo.send_signal(signal.SIGKILL)
-    assert demo.returncode == -signal.SIGKILL
+    with run_demo(home, days) as killed:
+        killed.wait_for("Dagster is at")
+        lake = Lake(str(home / "lake"))
+        killed.wait_until(lambda: bool(lake.read_manifests("flights")))
+        assert killed.end(signal.SIGKILL) == -signal.SIGKILL
     left = json.loads((home / "demo" / "dagster.json").read_text())
     assert Process(left["pid"], left["started"]).is_running(), "the fault: Dagster is left behind"
 
-    demo = start_demo(home, days)
-    lines = read_until(demo, "press Ctrl-C")
-    assert not Process(left["pid"], left["started"]).is_running()
-    text = "\n".join(lines)
-    assert f"{records:,}" in text
-    assert all(f"check {name}" in text for name in ("tiling", "completeness", "published_digest", "replay"))
-    assert "RED" not in text
-    assert f"{len(POISON)} records could not be decoded" in text
-    tables = {line.partition(":")[0]: line for line in lines if line.startswith(("decoded: ", "latest: ", "days: "))}
-    assert tables.keys() == {"decoded", "latest", "days"}, "where each stands, as `status` says it"
-    assert f", {flights:,} rows of " in tables["decoded"] and f", {len(POISON)} dead letters" in tables["decoded"]
-    assert " wait" not in tables["decoded"] + tables["latest"]
-    assert len(shown_places(Lake(f"{home}/lake"), "flights")) == flights
-    rows = f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
-    assert duckdb.sql(rows).fetchall() == [(records, records)]
+    with run_demo(home, days) as demo:
+        demo.wait_for("press Ctrl-C")
+        assert not Process(left["pid"], left["started"]).is_running()
+        assert f"{records:,}" in demo.text
+        assert all(f"check {name}" in demo.text for name in ("tiling", "completeness", "published_digest", "replay"))
+        assert "RED" not in demo.text
+        assert f"{len(POISON)} records could not be decoded" in demo.text
+        tables = {line.partition(":")[0]: line for line in demo.lines if line.startswith(("decoded: ", "latest: ", "days: "))}
+        assert tables.keys() == {"decoded", "latest", "days"}, "where each stands, as `status` says it"
+        assert f", {flights:,} rows of " in tables["decoded"] and f", {len(POISON)} dead letters" in tables["decoded"]
+        assert " wait" not in tables["decoded"] + tables["latest"]
+        assert len(shown_places(Lake(f"{home}/lake"), "flights")) == flights
+        rows = f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
+        assert duckdb.sql(rows).fetchall() == [(records, records)]
 
-    broker = read_broker(home / "broker")
-    dagster = json.loads((home / "demo" / "dagster.json").read_text())
-    assert broker is not None
-    with demo:
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(PATIENCE_SECONDS) == 0
+        broker = read_broker(home / "broker")
+        dagster = json.loads((home / "demo" / "dagster.json").read_text())
+        assert broker is not None
+        assert demo.end(signal.SIGINT) == 0
     assert read_broker(home / "broker") is None
     assert not Process(dagster["pid"], dagster["started"]).is_running()
     with pytest.raises(ProcessLookupError):
