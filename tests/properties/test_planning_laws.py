@@ -53,6 +53,11 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
             assert planned(tick, LinkKind.LOST) == []
             continue
         same = tick.after.generation == tick.before.generation
+        if not same and len({tick.before.topic_id, tick.state.topic_id} - {None}) < 2:
+            assert planned(tick, LinkKind.LOST) == [], (
+                "a log that was cut off begins where it does: the rest was planned before"
+            )
+            continue
         expected = []
         for partition, seen in sorted(tick.state.partitions.items()):
             head = tick.before.heads[partition].offset if same and partition in tick.before.heads else 0

@@ -25,7 +25,7 @@ from pipeline_defs.core.tables.raw_table import (
     revision_in,
     violations,
 )
-from tests.support.strategies import EPOCH_MS, TOPIC, landings, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, landings, lists_of, logs
 
 ACTIONS = ["land", "replace", "lose the file", "claim", "accept", "append", "append"]
 
@@ -76,7 +76,7 @@ def histories(draw: st.DrawFn) -> History:
     ranges = list(history.log.ranges)
     if not ranges:
         return history
-    for action in draw(st.lists(st.sampled_from(ACTIONS), max_size=24)):
+    for action in draw(lists_of(st.sampled_from(ACTIONS), 0, 24)):
         offsets = draw(st.sampled_from(ranges))
         befall(history, action, offsets, draw)
     return history

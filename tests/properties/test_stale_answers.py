@@ -15,7 +15,7 @@ from pipeline_defs.core.errors import StaleAnswer
 from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
-from tests.support.strategies import EPOCH_MS, TOPIC, decide
+from tests.support.strategies import EPOCH_MS, TOPIC, decide, lists_of
 
 CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
 
@@ -192,7 +192,7 @@ def lagging(history: list[TopicState], back: int, *, whole: bool) -> TopicState:
 @given(
     st.sampled_from(["earliest", "latest"]) | st.integers(0, 30),
     st.lists(LOG_EVENTS, max_size=6),
-    st.lists(st.tuples(EVENTS, LAGS), min_size=1, max_size=20),
+    lists_of(st.tuples(EVENTS, LAGS), 1, 20),
 )
 @example("latest", [("grow", 1, 2), ("elect", 1, 0)], [(("grow", 1, 1), [None, (2, True)])])
 def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncation_that_was(
