@@ -73,7 +73,7 @@ class History:
 def histories(draw: st.DrawFn) -> History:
     """Draw a topic, and what befalls it."""
     history = History(draw(logs()))
-    ranges = list(history.log.ranges)
+    ranges = list(history.log.ranges)[: draw(st.sampled_from([5, 10**6]))]  # few, for more to befall each
     if not ranges:
         return history
     for action in draw(lists_of(st.sampled_from(ACTIONS), 0, 24)):
@@ -138,7 +138,8 @@ def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
             continue
         manifest = coverage.manifests.get(offsets)
         is_in = table.find(offsets) is not None or (manifest is not None and manifest.file is None)
-        assert is_in or state in {State.LOST, State.SKIPPED} or offsets in coverage.accepted
+        is_left_out = offsets in coverage.log.skipped and state is not State.LANDED  # that may be landed all the same
+        assert is_in or is_left_out or state is State.LOST or offsets in coverage.accepted
 
 
 @given(histories())
