@@ -12,7 +12,6 @@ from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.core.log.losses import find_losses, read_from, unrecorded_losses
 from pipeline_defs.core.log.plan_step import Watermarks
-from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from tests.support.strategies import TOPIC, covered, landed, logs
 
@@ -30,21 +29,21 @@ def test_what_is_read_and_what_is_lost_are_the_range(offsets: OffsetRange, earli
     assert all(start >= earliest for start, _ in rest)
 
 
-def land_some(log: PlanLog, chance: st.DataObject) -> Coverage:
-    """Lands some of the ranges, some of them with a lost beginning."""
-    manifests = []
+@st.composite
+def coverages(draw: st.DrawFn) -> Coverage:
+    """Draw a log of which some ranges are landed, some of them with a lost beginning."""
+    log, manifests = draw(logs()), []
     for offsets in log.ranges:
-        if chance.draw(st.booleans()):
-            reading = read_from(offsets, chance.draw(st.integers(offsets.start, offsets.end)))
+        if draw(st.booleans()):
+            reading = read_from(offsets, draw(st.integers(offsets.start, offsets.end)))
             rows = range(reading.rest.start, reading.rest.end) if reading.rest else ()
             manifests.append(replace(landed(offsets, rows), holes=reading.lost))
     return covered(log, manifests)
 
 
-@given(logs(), st.data())
-def test_every_offset_is_accounted_for_once(log: PlanLog, chance: st.DataObject) -> None:
+@given(coverages())
+def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
     """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
-    coverage = land_some(log, chance)
     pieces = [loss.offsets for loss in find_losses(coverage)]
     for offsets, state in coverage.states().items():
         if state in {State.PENDING, State.SKIPPED}:
@@ -54,16 +53,16 @@ def test_every_offset_is_accounted_for_once(log: PlanLog, chance: st.DataObject)
             start = lost[-1].end if lost else offsets.start
             if start < offsets.end:
                 pieces.append(OffsetRange(offsets.generation, offsets.partition, start, offsets.end))
-    whole = sorted(link.offsets for link in log.links)
+    whole = sorted(link.offsets for link in coverage.log.links)
     assert sum(map(len, pieces)) == sum(map(len, whole))
     for place in {o.place for o in whole}:
         mine = [[(o.start, o.end) for o in found if o.place == place] for found in (pieces, whole)]
         assert merge_intervals(mine[0]) == merge_intervals(mine[1])
 
 
-@given(logs(), st.data())
-def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog, chance: st.DataObject) -> None:
-    coverage = land_some(log, chance)
+@given(coverages(), st.data())
+def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(coverage: Coverage, chance: st.DataObject) -> None:
+    log = coverage.log
     marks = {
         partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
         for partition, head in log.state.heads.items()

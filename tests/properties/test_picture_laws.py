@@ -23,15 +23,9 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.map.page import page
 from pipeline_defs.orchestration.map.words import bar, summary
+from tests.properties.test_losses_laws import coverages
 from tests.properties.test_progress_laws import two_ranges
-from tests.support.strategies import EPOCH_MS, TOPIC, covered, landed, logs
-
-
-@st.composite
-def coverages(draw: st.DrawFn) -> Coverage:
-    log: PlanLog = draw(logs())
-    some = draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
-    return covered(log, [landed(o, range(draw(st.integers(o.start, o.end)), o.end)) for o in some])
+from tests.support.strategies import EPOCH_MS, TOPIC
 
 
 def ranges_of(picture: Picture) -> dict[OffsetRange, LinkLook]:
