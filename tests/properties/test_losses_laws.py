@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause
-from pipeline_defs.core.log.losses import find_losses, read_from, unrecorded_losses
+from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED, CLOSED, find_losses, read_from, unrecorded_losses
 from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from tests.support.strategies import TOPIC, covered, landed, logs
@@ -44,7 +44,12 @@ def coverages(draw: st.DrawFn) -> Coverage:
 @given(coverages())
 def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
     """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
-    pieces = [loss.offsets for loss in find_losses(coverage)]
+    losses = find_losses(coverage)
+    for loss in losses:
+        offsets = parse_key(loss.key)
+        cause = CLOSED if offsets in coverage.log.ranges else BEFORE_PLANNED
+        assert loss.cause == (BEFORE_LANDED if coverage.is_landed(offsets) else cause)
+    pieces = [loss.offsets for loss in losses]
     for offsets, state in coverage.states().items():
         if state in {State.PENDING, State.SKIPPED}:
             pieces.append(offsets)

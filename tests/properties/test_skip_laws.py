@@ -17,11 +17,8 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, plan_skip
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, covered, decide, landed, log_of, logs, scripts, skip_in
 
-EXPIRED = [
-    ("grow", (0, 20)),
-    ("add_partition", (20,)),
-    ("expire", (0, 25)),
-]  # in the middle of a range, beside another partition
+# up to the middle of a range, beside another partition
+EXPIRED = [("grow", (0, 20)), ("add_partition", (20,)), ("expire", (0, 25))]
 
 
 @given(scripts(), st.integers(0, 100), st.sets(st.integers(0, 40)), st.integers(1, 12))
