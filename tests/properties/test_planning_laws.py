@@ -53,13 +53,11 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
             assert planned(tick, LinkKind.LOST) == []
             continue
         same = tick.after.generation == tick.before.generation
-        if not same and len({tick.before.topic_id, tick.state.topic_id} - {None}) < 2:
-            assert planned(tick, LinkKind.LOST) == [], (
-                "a log that was cut off begins where it does: the rest was planned before"
-            )
-            continue
+        is_cut_off = not same and len({tick.before.topic_id, tick.state.topic_id} - {None}) < 2
         expected = []
         for partition, seen in sorted(tick.state.partitions.items()):
+            if is_cut_off and partition in tick.before.heads:  # it begins where it does: the rest was planned before
+                continue
             head = tick.before.heads[partition].offset if same and partition in tick.before.heads else 0
             if seen.watermarks.earliest > head:
                 expected.append(OffsetRange(tick.after.generation, partition, head, seen.watermarks.earliest))
@@ -80,6 +78,18 @@ def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, othe
     assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
     assert lossy.after(log_state).heads[1] == healthy.after(log_state).heads[1]
     assert lossy.generation == healthy.generation
+
+
+def test_a_loss_in_a_partition_that_appears_with_a_truncation_is_recorded() -> None:
+    """[R-4] What is missing of the log that was cut off was planned; of the new one nothing was."""
+    log_state = LogState(1, 0, "id-0", {0: Head(10, 0)})
+    seen = {0: PartitionState(Watermarks(0, 4)), 1: PartitionState(Watermarks(5, 8))}
+    step = decide(log_state, TopicState(TOPIC, "id-0", seen), Policy(max_age_seconds=0), EPOCH_MS)
+    assert [(link.kind, link.offsets.key) for link in step.links] == [
+        (LinkKind.LOST, "1-0-5-g1"),
+        (LinkKind.RANGE, "0-0-4-g1"),
+        (LinkKind.RANGE, "1-5-8-g1"),
+    ]
 
 
 def test_records_behind_a_loss_keep_their_age() -> None:

@@ -335,8 +335,9 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
         former_ids = (*former_ids, log_state.topic_id)
     elif find_shrunk(log_state, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
-        firsts = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in state.partitions.items()}
-        generation, heads = generation + 1, firsts
+        known = ((p, seen) for p, seen in state.partitions.items() if p in heads)
+        heads = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in known}
+        generation += 1
     elif topic_id != log_state.topic_id:
         # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
         heads |= {p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions}
