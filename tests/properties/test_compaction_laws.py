@@ -75,6 +75,21 @@ def replaced(*revisions: int) -> History:
     return History(log, {offsets: replace(landed(offsets), revision=revision) for offsets, revision in pairs})
 
 
+@given(st.sampled_from([0, 1]))
+def test_a_compacted_file_is_left_alone_while_a_range_of_it_is_landed_no_more(number: int) -> None:
+    """[R-61] Its rows may be all that is left of that range."""
+    history = replaced(0, 0, 0, 0)
+    later = [(offsets, history.manifests.pop(offsets)) for offsets in [*history.log.ranges][2:]]
+    history.append()
+    history.table = compact(history.coverage, history.table, 200_000, every=True)
+    history.manifests.update(later)
+    history.append()
+    for gone, expected in (([], [OffsetRange(0, 0, 0, 40)]), ([[*history.log.ranges][number]], [OffsetRange(0, 0, 20, 40)])):
+        history.gone.update(gone)
+        groups = find_groups(history.coverage, history.table, 200_000, every=True)
+        assert [group.offsets for group in groups] == expected
+
+
 @given(histories(), TARGETS, st.booleans())
 @example(replaced(0, 1, 2), 200_000, True)
 def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(history: History, target_bytes: int, every: bool) -> None:
