@@ -82,6 +82,7 @@ def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(tmp_path: Pa
         (errno.EDQUOT, r"quota .* make room on that disk"),
         (errno.EACCES, r"Permission denied.* let this user write there"),
         (errno.EROFS, r"Read-only file system.* mount it writable"),
+        (errno.EFBIG, r"File too large.* raise the limit on a file's size"),
     ],
 )
 def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(

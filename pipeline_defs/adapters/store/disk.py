@@ -15,7 +15,7 @@ from pathlib import Path
 # what a network file system may answer although it has done what was asked for; anything else says that it has not
 UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -29,6 +29,8 @@ def mend(number: int | None) -> str | None:
     """Return what to do about a disk that takes nothing; none where the error is another one."""
     if number in _FULL:
         return "make room on that disk, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
+    if number == errno.EFBIG:
+        return "raise the limit on a file's size (`ulimit -f`), and the next run goes on"
     return "mount it writable, and the next run goes on" if number == errno.EROFS else None
 
 
