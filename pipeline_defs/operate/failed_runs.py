@@ -16,8 +16,12 @@ from ..orchestration.runs.projection import is_run_of, read_reason
 from ..topics import LAND_PENDING, Topic
 
 PAUSE = timedelta(minutes=1)
-_INTERRUPTED = "DagsterExecutionInterruptedError"
 _ENDED = "its process was told to end; what it left undone is asked for again"
+_WORDS = {  # in place of Dagster's own, which say nothing of what comes next
+    "DagsterExecutionInterruptedError": _ENDED,
+    "Execution was interrupted unexpectedly": _ENDED,
+    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+}
 _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its time says
 
 
@@ -57,7 +61,7 @@ class FailedSince:
             return []
         lines = read_reason(self._instance, run.run_id).strip().splitlines()
         listed = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]  # below how many failed
-        reasons = [_ENDED if _INTERRUPTED in reason else reason for reason in listed or lines[:1]]
+        reasons = [next((_WORDS[said] for said in _WORDS if said in each), each) for each in listed or lines[:1]]
         if topic is not None:
             return [(topic, reasons[0])]
         return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]

@@ -125,6 +125,19 @@ def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
         assert failed.read(now + timedelta(minutes=9)) == []
 
 
+def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
+    """Dagster's own say nothing of what comes next; a reason that somebody gave is told as it is."""
+    for reason, expected in (
+        (None, "its process was killed; what it left undone is asked for again"),
+        ("its host is gone", "its host is gone"),
+    ):
+        with dg.DagsterInstance.ephemeral() as instance:
+            failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+            run = instance.create_run_for_job(dg.job(name=ORDERS.land_job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+            instance.report_run_failed(run, reason)
+            assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
+
+
 def test_a_run_of_all_topics_is_told_by_topic() -> None:
     """What is of no topic is told too, in the words of its error and not of its note, which leads to the runbook."""
     with dg.DagsterInstance.ephemeral() as instance:
