@@ -323,6 +323,7 @@ def check_names(environment: Mapping[str, str]) -> None:
             raise BadSetting(
                 f"environment variable {name} is not one of {', '.join(VARIABLES)}; nothing was started; "
                 + (f"{meant[0]} was probably meant: correct it" if meant else "correct or unset it")
+                + ", in the shell or in .env"
             )
 
 
