@@ -21,7 +21,6 @@ from ..core.errors import (
     LakeUnavailable,
     OffsetlakeError,
     ScanFailed,
-    Unavailable,
     as_ours,
 )
 from ..core.landing.scans import Scan, group_scans
@@ -268,7 +267,7 @@ def _land_scan(
         else:
             yield from _land_halves(waiting, folder, error)
         return
-    except Unavailable as error:
+    except (EngineUnavailable, LakeUnavailable) as error:
         yield from _all_failed(waiting, error.reason)
         return
     seconds = (tools.now_ms() - started) / 1000

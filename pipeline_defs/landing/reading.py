@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..adapters.lake import parquet
 from ..adapters.system.locks import scratch
 from ..core.command_lines import command
-from ..core.errors import OffsetlakeError, Unavailable
+from ..core.errors import EngineUnavailable, LakeUnavailable, OffsetlakeError, ScanFailed, Unavailable
 from ..core.landing.verdicts import Verdict, failed
 from ..core.log.delivery import Claim, Delivery
 from ..core.log.losses import Reading, read_from
@@ -86,8 +86,18 @@ def may_be_untellable(run: Run, reading: Reading) -> bool:
 def stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
     """Stage what is left of a range in place of Spark's own Kafka reader, a time that no column can hold as null.
 
-    Spark writes the file, as it does all others. Raises `Unavailable`; then nothing counts.
+    Spark writes the file, as it does all others. Raises `ScanFailed`, `EngineUnavailable` or `LakeUnavailable`; then nothing
+    counts.
     """
+    try:
+        _stage_log(run, reading, folder)
+    except (ScanFailed, EngineUnavailable, LakeUnavailable):
+        raise
+    except Unavailable as error:  # of the broker, of a batch that cannot be read, or of a staged file that is gone
+        raise ScanFailed(error.message, topic=run.topic) from error
+
+
+def _stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
     rest, tools, staging = reading.rest, run.tools, run.staging
     assert rest is not None
     path = f"staging/{run.attempt.id}/log/{run.topic}/{rest.key}.parquet"

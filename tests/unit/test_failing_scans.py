@@ -158,6 +158,24 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     assert len(spark.jobs) == len(starts) if delivery is Delivery.AT_MOST_ONCE else 1 < len(spark.jobs) < len(starts)
 
 
+@pytest.mark.parametrize("has_untellable", [True, False])
+def test_a_range_that_cannot_be_read_from_the_log_either_fails_alone(tmp_path: Path, has_untellable: bool) -> None:
+    """[R-15] With the reason of the second reader, where a time may be what Spark failed at; else with Spark's own."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a")
+    spark.poison = {("a", 5)}
+    kafka = spark.kafkas["a"]
+    kafka.has_untellable = lambda *_: has_untellable  # type: ignore[method-assign]
+    kafka.read_records = Mock(side_effect=BrokerUnavailable("the log cannot be read"))  # type: ignore[attr-defined]
+    verdicts = [verdict for _, verdict in land_each(lake, spark) if isinstance(verdict, Verdict)]
+    assert {verdict.offsets.start: verdict.outcome for verdict in verdicts} == {
+        0: Outcome.LANDED,
+        4: Outcome.FAILED,
+        8: Outcome.LANDED,
+    }
+    (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
+    assert failed.violations[0].endswith("the log cannot be read" if has_untellable else "a record cannot be read")
+
+
 def test_each_line_of_a_failed_run_names_its_range() -> None:
     """[R-15] What went wrong with a whole job names none; what names its range already is left as it is."""
     here, there = OffsetRange(0, 0, 0, 10), OffsetRange(0, 3, 10, 20)
