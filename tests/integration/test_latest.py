@@ -6,6 +6,7 @@ What is right is said by one SQL statement over all that is decoded, and of the 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import random
 import shutil
 import threading
@@ -19,6 +20,7 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import pyarrow as pa
@@ -31,7 +33,7 @@ from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_columns import table_schema
-from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners
+from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, find_damage
 from pipeline_defs.adapters.tables.sql_text import file_at
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.cli.progress import Shown
@@ -431,6 +433,15 @@ def test_a_file_of_the_table_that_delta_rs_alone_cannot_read_is_found_by_the_upd
     state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
     assert "its rows cannot be read: " in state.update().rebuilt
     state.assert_right()
+
+
+def test_a_store_that_does_not_answer_is_no_damage(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-88] Else the table would be made anew of a fault of the network; a file that is gone, the control, is damage."""
+    path = "tables/latest/x.parquet"
+    assert "No files found" in find_damage(path, state.topic.lake)
+    monkeypatch.setattr(state.topic.lake.store, "local_copy", Mock(side_effect=TimeoutError(errno.ETIMEDOUT, "timed out")))
+    with pytest.raises(LakeUnavailable, match="timed out"):
+        find_damage(path, state.topic.lake)
 
 
 def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(state: State) -> None:

@@ -25,7 +25,7 @@ from pipeline_defs.adapters.system.processes import Process, read_process, spawn
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
-from pipeline_defs.orchestration.home.daemons import find_daemons, is_silent, read_silence
+from pipeline_defs.orchestration.home.daemons import DaemonProcess, Listener, find_daemons, is_silent, read_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
@@ -153,6 +153,14 @@ def test_a_daemon_that_hangs_is_ended_by_who_has_started_it(home: Path, monkeypa
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     with open_instance(home) as instance:
         assert find_missing_tick(instance, now_ms=2**52) == "start Dagster (`offsetlake up`)", "the control"
+
+
+def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_still() -> None:
+    listener, new = Listener(), DaemonProcess(2, "here")
+    assert listener.find_hung([new], 15.0, now=0.0) == [], "a heartbeat of the one before"
+    assert [listener.find_hung([new], 91.0 + now, now) for now in (76.0, 300.0, 900.0)] == [[]] * 3
+    assert listener.find_hung([new], 1.0, now=901.0) == [], "its own"
+    assert [listener.find_hung([new], 100.0 + now, now) for now in (1_000.0, 1_181.0)] == [[], [new]], "the control"
 
 
 def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:

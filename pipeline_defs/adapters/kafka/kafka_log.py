@@ -5,6 +5,7 @@ kafka-python's admin client has no public fetch, so its connection manager is us
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,11 +44,15 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself."""
+    """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself.
+
+    `is_whole` says that it is of today's format, and has the checksum that it names.
+    """
 
     span: BatchSpan
     first_timestamp_ms: int | None
     raw: Any
+    is_whole: bool = False
 
     def look_into(self) -> BatchSpan:
         """Return the span with the offsets of its records; without them where its compression cannot be undone here.
@@ -74,7 +79,7 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
         aborted = sorted((txn.first_offset, txn.producer_id) for txn in data.aborted_transactions or ())
         aborting: set[int] = set()
         reached = at
-        while (batch := records.next_batch()) is not None:
+        while (batch := _next_batch(records, at)) is not None:
             if not isinstance(batch, DefaultRecordBatch):
                 found = _legacy(batch)
                 reached = max(reached, found.span.end)
@@ -92,10 +97,20 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
                 kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
             if batch.next_offset > start:
                 span = BatchSpan(batch.base_offset, batch.next_offset, kind, batch.records_count)
-                yield RecordBatch(span, _known_time(batch.first_timestamp), batch)
+                yield RecordBatch(span, _known_time(batch.first_timestamp), batch, batch.validate_crc())
         if reached <= at:
             return
         at = reached
+
+
+def _next_batch(records: MemoryRecords, offset: int) -> Any:
+    try:
+        return records.next_batch()
+    except (KafkaError, struct.error) as error:
+        raise Unavailable(
+            f"what the broker sends of the log from offset {offset} on is no record batch: {type(error).__name__}; nothing of "
+            "its range was written; have its replica restored from another broker"
+        ) from error
 
 
 def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
@@ -110,6 +125,8 @@ def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
         is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
         for _ in range(batch.records_count):
             length, begin = decode_varint(data, at)
+            if not 0 < length <= len(data) - begin:
+                raise ValueError(f"a record of {length} bytes at byte {begin} of {len(data)}")
             time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
             offset_delta, pos = decode_varint(data, pos)
             time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
@@ -120,11 +137,7 @@ def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
     except UnsupportedCodecError:
         raise
     except Exception as error:  # each codec has errors of its own
-        raise Unavailable(
-            f"the record batch at offset {batch.base_offset} is damaged on the broker: {type(error).__name__}; what it holds "
-            "is not known, so nothing of its range was written; `kafka-dump-log.sh --deep-iteration` shows it; have its "
-            "replica restored from another broker"
-        ) from error
+        raise _damaged(batch, type(error).__name__) from error
     return found
 
 
@@ -151,41 +164,55 @@ def _known_time(timestamp_ms: int | None) -> int | None:
 
 
 def has_untellable(batches: Iterable[RecordBatch]) -> bool:
-    """Return whether headers of batches name a time that no column can hold: Spark reads no record of that time."""
-    return any(abs(time or 0) > TIMES_TO_MS for batch in batches for time in _times_of(batch.raw))
+    """Return whether some record has a time that no column can hold: Spark reads none of that time.
+
+    Where its batch cannot be decompressed here its header may tell; of a damaged one, or of an old format, nothing is known.
+    """
+    return any(abs(time) > TIMES_TO_MS for batch in batches if batch.is_whole for time in _times_of(batch.raw))
 
 
-def _times_of(batch: Any) -> Sequence[int | None]:
-    if isinstance(batch, DefaultRecordBatch):
+def _times_of(batch: DefaultRecordBatch) -> Sequence[int]:
+    try:
+        return [time for _, time, _ in _find_records(batch)]
+    except UnsupportedCodecError:
         return batch.first_timestamp, batch.max_timestamp
-    return [record.timestamp for record in batch]
 
 
 def read_records(batches: Iterable[RecordBatch], start: int, end: int) -> Iterator[LogRecord]:
     """Yield the records in `[start, end)` that are no aborted transaction's.
 
-    Raises `Unavailable` where a batch is damaged, or compressed by what cannot be undone here.
+    Raises `Unavailable` where a batch is damaged, of an old format, or compressed by what cannot be undone here.
     """
     for batch in batches:
-        if batch.span.kind is SpanKind.DATA:
-            yield from (record for record in _read_batch(batch.raw) if start <= record.offset < end)
+        if batch.span.kind is SpanKind.DATA and batch.span.start < end:
+            yield from (record for record in _read_batch(batch) if start <= record.offset < end)
 
 
-def _read_batch(batch: Any) -> Iterator[LogRecord]:
+def _read_batch(found: RecordBatch) -> list[LogRecord]:
+    batch = found.raw
     if not isinstance(batch, DefaultRecordBatch):
-        for old in batch:
-            kind = -1 if old.timestamp_type is None else old.timestamp_type
-            yield LogRecord(old.offset, -1 if old.timestamp is None else old.timestamp, kind, old.key, old.value, ())
-        return
+        raise Unavailable("records of before Kafka 0.11 are not read from the log; nothing of their range was written")
+    if not found.is_whole:
+        raise _damaged(batch, "its checksum is another one")
     try:
-        found = _find_records(batch)
+        places = _find_records(batch)
+        kind, data = batch.timestamp_type, batch._buffer
+        return [LogRecord(offset, time, kind, *_read_body(data, at)) for offset, time, at in places]
+    except (IndexError, ValueError) as error:
+        raise _damaged(batch, type(error).__name__) from error
     except UnsupportedCodecError as error:
         raise Unavailable(
             f"the record batch at offset {batch.base_offset} cannot be decompressed here: {error}; nothing of its range was "
             "written; install that library (`python-snappy` for snappy), and the next run lands the range"
         ) from error
-    for offset, time, at in found:
-        yield LogRecord(offset, time, batch.timestamp_type, *_read_body(batch._buffer, at))
+
+
+def _damaged(batch: DefaultRecordBatch, why: str) -> Unavailable:
+    return Unavailable(
+        f"the record batch at offset {batch.base_offset} is damaged on the broker: {why}; what it holds is not known, so "
+        "nothing of its range was written; `kafka-dump-log.sh --deep-iteration` shows it; have its replica restored from "
+        "another broker"
+    )
 
 
 def _read_body(data: Any, at: int) -> tuple[bytes | None, bytes | None, Headers]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +33,7 @@ _ARROW_TYPES = {
     RawType.BINARY: pa.binary(),
     RawType.HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
-ROWS_AT_ONCE = 8192  # that are written; each has the values of a record
+ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 32 * 1024 * 1024  # at most, of raw rows that are written
 # what Spark writes of a raw record; a test holds the two together
 RAW_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in RAW_COLUMNS])
 
@@ -181,9 +180,21 @@ def write_empty(path: Path, columns: Sequence[str] = RAW_SCHEMA.names) -> None:
 def write_raw(rows: Iterator[Sequence[object]], path: Path) -> None:
     """Write raw rows, each with its values in the order of the columns, to a file."""
     with pq.ParquetWriter(path, RAW_SCHEMA, compression="zstd") as writer:
-        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        for chunk in _chunks(rows):
             columns = zip(RAW_SCHEMA, zip(*chunk, strict=True), strict=True)
             writer.write_batch(pa.record_batch([pa.array(values, field.type) for field, values in columns], RAW_SCHEMA))
+
+
+def _chunks(rows: Iterator[Sequence[object]]) -> Iterator[list[Sequence[object]]]:
+    chunk, size = list[Sequence[object]](), 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if len(chunk) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:

@@ -44,16 +44,19 @@ MARKS = (pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_()))  # what
 
 
 def find_damage(path: str, lake: Lake) -> str:
-    """Read all of a file as an update does; say why that cannot be done, where it cannot."""
+    """Read all of a file by DuckDB; say why that cannot be done, where it cannot. Raise `LakeUnavailable`."""
     import duckdb
 
-    from .duck import connect
-
-    with connect(lake) as connection:
-        try:
-            connection.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({file_at(lake, path)})").fetchall()
-        except duckdb.Error as error:
-            return _explain(error)
+    try:
+        with lake.store.explained("read", path), lake.store.local_copy(path) as file, duckdb.connect() as connection:
+            rows = f"read_parquet({literal(as_pattern(str(file)))})"
+            connection.execute(f"SELECT max(hash(COLUMNS(*))) FROM {rows}").fetchall()
+    except FileNotFoundError:
+        return "it is gone"
+    except duckdb.OutOfMemoryException:
+        return ""
+    except duckdb.Error as error:
+        return _explain(error)
     return ""
 
 

@@ -91,13 +91,16 @@ class Listener:
     """Tells a daemon that hangs from one that starts, or was away with its machine: it was heard, and is listened to since."""
 
     def __init__(self) -> None:
-        self._heard: Collection[DaemonProcess] = ()
+        self._seen: dict[DaemonProcess, float] = {}  # and since when
+        self._heard = set[DaemonProcess]()
         self._silent_since: float | None = None
 
     def find_hung(self, daemons: Collection[DaemonProcess], silent_seconds: float | None, now: float) -> list[DaemonProcess]:
         """Return which of the daemons that run now hang; `now` counts seconds in which this process runs too."""
-        if not is_silent(silent_seconds):
-            self._heard, self._silent_since = daemons, None
+        self._seen = {each: self._seen.get(each, now) for each in daemons}
+        if silent_seconds is not None and not is_silent(silent_seconds):  # a heartbeat of before is that of another one
+            self._heard |= {each for each in daemons if silent_seconds < now - self._seen[each]}
+            self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
         elif now - self._silent_since > HUNG_AFTER_SECONDS:
