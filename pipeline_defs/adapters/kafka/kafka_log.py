@@ -25,14 +25,12 @@ FETCH_BYTES = 1024 * 1024
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
-
-
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record as the log has it; `timestamp_type` is as Kafka numbers it, -1 where a record has none."""
+    """A record as the log has it; `timestamp_type` is as Kafka numbers it, 1 where the broker has set the time."""
 
     offset: int
     timestamp_ms: int
@@ -46,7 +44,8 @@ class LogRecord:
 class RecordBatch:
     """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself.
 
-    `is_whole` says that it is of today's format, and has the checksum that it names.
+    `is_whole` says that it is of today's format, and has the checksum that it names: kafka-python tells only while no record
+    was read.
     """
 
     span: BatchSpan

@@ -88,7 +88,10 @@ def find_daemons(home: str | Path) -> list[DaemonProcess]:
 
 
 class Listener:
-    """Tells a daemon that hangs from one that starts, or was away with its machine: it was heard, and is listened to since."""
+    """What is known of daemons by listening: one hangs that was heard, and has been silent while somebody listened.
+
+    One that starts, or was away with its machine, does not.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[DaemonProcess, float] = {}  # and since when

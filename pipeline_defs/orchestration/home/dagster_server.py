@@ -171,13 +171,15 @@ class DagsterServer:
 
     def find_others(self) -> list[DaemonProcess]:
         """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
-        own = self._process.pid if self._process else None
-        return [each for each in find_daemons(self._home) if own is None or not each.is_in_group(own)]
+        return [each for each in find_daemons(self._home) if not self._is_ours(each)]
+
+    def _is_ours(self, daemon: DaemonProcess) -> bool:
+        return self._process is not None and daemon.is_in_group(self._process.pid)
 
     def end_hung(self, silent_seconds: float | None) -> list[DaemonProcess]:
         """End each daemon of ours that hangs, and with it all of Dagster, for `revive`; return which."""
-        own = [each for each in find_daemons(self._home) if self.pid and each.is_in_group(self.pid)]
-        hung = self._listener.find_hung(own, silent_seconds, time.monotonic())
+        ours = [each for each in find_daemons(self._home) if self._is_ours(each)]
+        hung = self._listener.find_hung(ours, silent_seconds, time.monotonic())
         for each in hung:
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
