@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from ..core.tables.raw_table import (
     find_due_by_files,
     how_to_mend,
     is_compacted,
+    may_have,
     name_of,
     number_of,
     offsets_of,
@@ -52,25 +54,39 @@ class _LookAgain(Exception):
     """Something else is due: a range has a later revision, so what was linked may be either's, or a file cannot be cut."""
 
 
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Ranges of which a table's file is held against its digest: where it is another, the landed one takes its place.
+
+    `reread` were landed before, and read again. `fresh` were not: where the table has one of them all the same, its manifest
+    was deleted, and no revision says which rows are the landed ones.
+    """
+
+    reread: Collection[OffsetRange] = ()
+    fresh: Collection[OffsetRange] = ()
+
+
+NO_DOUBTS = Doubts()
+
+
 def append_landed(
-    topic: str, lake: Lake, now_ms: Callable[[], int], doubted: Collection[OffsetRange] = (), on_step: StepWatcher = no_step
+    topic: str, lake: Lake, now_ms: Callable[[], int], doubts: Doubts = NO_DOUBTS, on_step: StepWatcher = no_step
 ) -> int:
     """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
 
-    Of `doubted` ranges, which were read again, the table's file is held against its digest: where it is rotten, the landed
-    one takes its place under a new name. Any number of processes may append at once: who is second to write a version looks
-    again at what is left. Raise `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced,
-    cannot be cut.
+    Any number of processes may append at once: who is second to write a version looks again at what is left. Raise
+    `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced, cannot be cut.
     """
     log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
     while True:
         table = log.read_head()
         coverage = lake.recent(topic)  # read after the table: what that names was landed before
-        due = None if doubted or uncut else find_due(coverage, table)
+        is_doubted = doubts.reread or any(may_have(table, offsets) for offsets in doubts.fresh)
+        due = None if is_doubted or uncut else find_due(coverage, table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
-            due = find_due_by_files(coverage, table, _find_rotten(doubted, coverage, table, lake, log), uncut)
+            due = find_due_by_files(coverage, table, _find_rotten(doubts, coverage, table, lake, log), uncut)
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             if uncut:
                 raise _not_cut(uncut, coverage, lake.store.url(log.folder))
@@ -113,11 +129,11 @@ def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: St
 
 
 def try_append(
-    topic: str, lake: Lake, now_ms: Callable[[], int], doubted: Collection[OffsetRange] = (), on_step: StepWatcher = no_step
+    topic: str, lake: Lake, now_ms: Callable[[], int], doubts: Doubts = NO_DOUBTS, on_step: StepWatcher = no_step
 ) -> str | None:
     """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
     try:
-        append_landed(topic, lake, now_ms, doubted, on_step)
+        append_landed(topic, lake, now_ms, doubts, on_step)
     except Exception as error:  # noqa: BLE001 (told by its type: landing and planning do not pay for it)
         reason = str(as_ours(error, f"the raw table of {topic}"))
         on_step("append_failed", topic=topic, reason=reason)
@@ -125,15 +141,20 @@ def try_append(
     return None
 
 
-def _find_rotten(
-    doubted: Collection[OffsetRange], coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog
-) -> set[OffsetRange]:
-    """Return the ranges whose file in the table is not as it was added, while the landed one is."""
+def _find_rotten(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
+    """Return the ranges whose file in the table is not as it was added, while the landed one is.
+
+    What a compacted file has of a fresh range has no digest of its own, and is taken for another.
+    """
     rotten = set[OffsetRange]()
     files = RangeFiles(table)
-    for offsets in doubted:
+    for offsets in (*doubts.reread, *doubts.fresh):
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
-        if manifest is None or file is None or is_compacted(file):
+        if manifest is None or file is None:
+            continue
+        if is_compacted(file):
+            if offsets in doubts.fresh:
+                rotten.add(offsets)
             continue
         own, said = lake.own_path(manifest), file.tags[DIGEST]
         is_rotten = said != manifest.digest or _digest(f"{log.folder}/{file.path}", lake) != said

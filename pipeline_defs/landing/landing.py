@@ -30,7 +30,7 @@ from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
 from ..core.log.losses import Reading
 from ..core.offsets import OffsetRange, TopicRange
-from .appending import try_append
+from .appending import Doubts, try_append
 from .attempt import Attempt, Run, Tools
 from .committing import decide, finish_known, without_doubles
 from .mirror import mirror_frontier
@@ -138,8 +138,9 @@ def _appended(decided: Iterable[Decided]) -> list[Decided]:
             landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
     for run, ranges in landed.values():
         tools = run.tools
-        doubted = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
-        try_append(run.topic, tools.lake, tools.now_ms, doubted, tools.on_step)
+        reread = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
+        fresh = [each for each in ranges if each not in run.coverage.manifests]
+        try_append(run.topic, tools.lake, tools.now_ms, Doubts(reread, fresh), tools.on_step)
     return batch
 
 

@@ -304,6 +304,34 @@ def test_a_revision_that_is_not_the_one_that_the_table_has_takes_its_place(world
     assert world.in_table() == dict.fromkeys(range(2, 6), 1)
 
 
+@pytest.mark.parametrize("before", ["", "replaced", "compacted"])
+def test_a_range_landed_anew_after_its_manifest_was_deleted_takes_the_place_of_its_rows(tmp_path: Path, before: str) -> None:
+    """[R-81] A plain landing, of what Kafka has by now: whatever revision the table has, or compacted file.
+
+    Nothing is read for it where a range is landed in order.
+    """
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.has_raw_table = True
+    world.land()
+    if before == "replaced":
+        world.lose_a_row(0)
+        world.land("replace")
+    elif before == "compacted":
+        world.compact(world.lake)
+    first = manifests(world)[0]
+    for serial in range(first.serial + 1):
+        world.lake.store.delete_folder(manifest_path(TOPIC, first.offsets, serial))
+    world.lake.store.delete_folder(published_path(first))
+    world.lake = world.open(Writer())
+    world.lose_a_row(1)
+    version = raw_table_log(TOPIC, world.lake.store).read_head().version
+    (verdict,) = world.land(only=first.offsets)
+    assert verdict.manifest is not None and verdict.manifest.digest != first.digest, "the fault"
+    assert raw_table_log(TOPIC, world.lake.store).read_head().version == version + 1
+    assert check_table(TOPIC, world.lake).violations == ()
+    assert world.in_table() == world.shown() != dict.fromkeys(range(6), 1)
+
+
 def test_a_table_that_is_moved_away_under_a_run_is_made_anew_by_it(world: SmallWorld) -> None:
     """[R-81] As errors tell people to do: a version that follows another table's would leave one that nobody can read."""
     world.grow(3)

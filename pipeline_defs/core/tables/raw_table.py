@@ -118,6 +118,12 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     return _due(coverage, head, new, [], settled)
 
 
+def may_have(head: Snapshot, offsets: OffsetRange) -> bool:
+    """Return whether a range lies below what a table's app transactions say that it has."""
+    place = _place(offsets)
+    return offsets.start < max(head.transactions.get(name, 0) for name in (place, f"{place}/end"))
+
+
 def find_due_by_files(
     coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
 ) -> Due:
