@@ -11,6 +11,7 @@ exchanged or deleted afterwards: the table has its own name for it, which no oth
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -29,7 +30,6 @@ from ..core.steps import StepWatcher, no_step
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, Commit, File, Snapshot
 from ..core.tables.raw_table import (
-    DIGEST,
     Due,
     RangeFiles,
     compacted_file,
@@ -39,15 +39,15 @@ from ..core.tables.raw_table import (
     find_due_by_files,
     how_to_mend,
     is_compacted,
-    may_have,
     name_of,
     number_of,
     offsets_of,
+    ranges_by_file,
     revision_in,
     revisions_of,
 )
 from .staging_places import LocalStaging, Staging, told_if_gone
-from .standing import table_file
+from .standing import find_otherwise, table_file
 
 
 class _LookAgain(Exception):
@@ -56,14 +56,13 @@ class _LookAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Ranges of which a table's file is held against its digest: where it is another, the landed one takes its place.
+    """Ranges that were read again: the landed file takes the place of the table's, where that is rotten or has other rows.
 
-    `reread` were landed before, and read again. `fresh` were not: where the table has one of them all the same, its manifest
-    was deleted, and no revision says which rows are the landed ones.
+    Rows that only the table has, of a manifest that was deleted, say, it keeps: but where a person `replaces` them.
     """
 
-    reread: Collection[OffsetRange] = ()
-    fresh: Collection[OffsetRange] = ()
+    ranges: Collection[OffsetRange] = ()
+    replaces: bool = False
 
 
 NO_DOUBTS = Doubts()
@@ -81,12 +80,11 @@ def append_landed(
     while True:
         table = log.read_head()
         coverage = lake.recent(topic)  # read after the table: what that names was landed before
-        is_doubted = doubts.reread or any(may_have(table, offsets) for offsets in doubts.fresh)
-        due = None if is_doubted or uncut else find_due(coverage, table)
+        due = None if doubts.ranges or uncut else find_due(coverage, table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
-            due = find_due_by_files(coverage, table, _find_rotten(doubts, coverage, table, lake, log), uncut)
+            due = find_due_by_files(coverage, table, _find_wrong(doubts, coverage, table, lake, log), uncut)
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             if uncut:
                 raise _not_cut(uncut, coverage, lake.store.url(log.folder))
@@ -141,26 +139,28 @@ def try_append(
     return None
 
 
-def _find_rotten(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
-    """Return the ranges whose file in the table is not as it was added, while the landed one is.
-
-    What a compacted file has of a fresh range has no digest of its own, and is taken for another.
-    """
-    rotten = set[OffsetRange]()
-    files = RangeFiles(table)
-    for offsets in (*doubts.reread, *doubts.fresh):
+def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
+    """Return the ranges of which the landed file, which is as it was landed, is to take the place of the table's."""
+    wrong, by_path = set[OffsetRange](), defaultdict[str, list[Manifest]](list)
+    files, standing = RangeFiles(table), ranges_by_file(coverage, table)
+    for offsets in doubts.ranges:
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
-        if manifest is None or file is None:
-            continue
-        if is_compacted(file):
-            if offsets in doubts.fresh:
-                rotten.add(offsets)
-            continue
-        own, said = lake.own_path(manifest), file.tags[DIGEST]
-        is_rotten = said != manifest.digest or _digest(f"{log.folder}/{file.path}", lake) != said
-        if is_rotten and own is not None and _digest(own, lake) == manifest.digest:
-            rotten.add(offsets)
-    return rotten
+        if manifest is not None and file is not None and _is_whole(manifest, lake):
+            by_path[file.path].append(manifest)
+    for path, manifests in by_path.items():
+        file = table.files[path]
+        try:
+            found = find_otherwise(file, manifests, standing.get(path, ()), log.folder, lake)
+            wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
+        except DamagedFile:
+            wrong |= {each.offsets for each in manifests if not is_compacted(file)}  # which nobody can cut
+    return wrong
+
+
+def _is_whole(manifest: Manifest, lake: Lake) -> bool:
+    """Return whether the landed file of a range is there, as it was landed; a range without rows needs none."""
+    own = lake.own_path(manifest)
+    return manifest.file is None or (own is not None and _digest(own, lake) == manifest.digest)
 
 
 def _digest(path: str, lake: Lake) -> str | None:

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.command_lines import replace_command
+from ..core.advice import counted
+from ..core.command_lines import command, replace_command
 from ..core.errors import DamagedFile, TableFileGone, Violation
 from ..core.landing.verdicts import Outcome
 from ..core.log.coverage import Coverage, completeness_violations, tiling_violations
 from ..core.log.holes import Cause
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from ..core.tables.delta import File
-from ..core.tables.raw_table import how_to_mend, is_compacted, offsets_of, ranges_by_file
+from ..core.tables.delta import File, Snapshot
+from ..core.tables.raw_table import RangeFiles, how_to_mend, is_as_landed, is_compacted, offsets_of, ranges_by_file
 from ..core.tables.raw_table import violations as table_violations
 from ..settings import code_version
 from .attempt import Attempt, Tools
 from .landing import land
-from .standing import Digests, why_changed
+from .standing import Digests, find_otherwise, why_changed
 
 DIGEST_THREADS = 4
 
@@ -161,13 +162,36 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
         changed = {file.path: f"{topic}: {reason}" for file, reason in looked_at if reason}
     violations = [*of_ranges, *changed.values()]
     anew = [path for path in changed if own.get(path)]
-    violations += [
-        f"{topic}: `{replace_command(topic, offsets_of(table.files[path]).key)}` gives it the landed file anew" for path in anew
-    ]
+    violations += [f"{topic}: {_gives_landed(topic, offsets_of(table.files[path]).key)}" for path in anew]
+    violations += _find_otherwise(coverage, table, changed, lake) if of_ranges else []
     if len(changed) > len(anew):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
     rows = sum(file.rows for file in table.files.values())
     return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
+
+
+def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str], lake: Lake) -> Iterator[str]:
+    """Say of each range that the table has not as it is landed what mends it."""
+    topic, log, standing = coverage.log.topic, raw_table_log(coverage.log.topic, lake.store), ranges_by_file(coverage, table)
+    manifests = defaultdict[str, list[Manifest]](list)
+    files = RangeFiles(table)
+    for offsets, manifest in coverage.manifests.items():
+        if coverage.is_landed(offsets) and (file := files.find(offsets)) is not None and file.path not in changed:
+            manifests[file.path].append(manifest)
+    for path, ranges in sorted(manifests.items()):
+        file = table.files[path]
+        if not is_compacted(file) and is_as_landed(file, ranges[0]):
+            continue
+        with suppress(DamagedFile, FileNotFoundError):  # which is named by itself
+            for offsets, alone in find_otherwise(file, ranges, standing.get(path, ()), log.folder, lake).items():
+                kept = f"only the table has {counted(alone, 'row')} of it: restore its manifest from a backup, or "
+                by_replace = f"`{replace_command(topic, offsets.key)}` leaves them out"
+                told = f"{kept}{by_replace}" if alone else _gives_landed(topic, offsets.key)
+                yield f"range {offsets.text(topic)}: {told}"
+
+
+def _gives_landed(topic: str, key: str) -> str:
+    return f"`{command('land', topic, '--key', key)}` gives the table the landed file"
 
 
 def _is_one_file(path: str, other: str, lake: Lake) -> bool:

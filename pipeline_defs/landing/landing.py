@@ -138,9 +138,9 @@ def _appended(decided: Iterable[Decided]) -> list[Decided]:
             landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
     for run, ranges in landed.values():
         tools = run.tools
-        reread = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
-        fresh = [each for each in ranges if each not in run.coverage.manifests]
-        try_append(run.topic, tools.lake, tools.now_ms, Doubts(reread, fresh), tools.on_step)
+        doubted = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
+        doubts = Doubts(doubted, replaces=run.attempt.redo and run.attempt.on_change == "replace")
+        try_append(run.topic, tools.lake, tools.now_ms, doubts, tools.on_step)
     return batch
 
 

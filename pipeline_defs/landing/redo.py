@@ -202,5 +202,7 @@ def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: 
         if lake.is_replaced(manifest):
             continue
         if found != manifest.digest:
-            return failed(offsets, reason, "the published file does not match the digest in its manifest")
+            is_wrong = f"has sha256 {found}, expected {manifest.digest}" if found else "is not there"
+            advice = "restore it from a backup of the lake"
+            return failed(offsets, reason, f"{lake.store.url(published_path(manifest))} {is_wrong}: {advice}")
         return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

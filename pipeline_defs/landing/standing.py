@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
@@ -20,7 +21,10 @@ from ..core.errors import DamagedFile, TableFileGone
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..core.tables.delta import File as TableFile
-from ..core.tables.raw_table import DIGEST, RangeFiles
+from ..core.tables.raw_table import DIGEST, RangeFiles, is_as_landed, is_compacted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TRIES = 3  # at a file that is dropped between being found and being read
 
@@ -85,6 +89,38 @@ def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
             yield copy
     except FileNotFoundError:
         raise DamagedFile(f"the table's file {url} is not there, expected sha256 {expected}") from None
+
+
+def find_otherwise(
+    file: TableFile, manifests: Sequence[Manifest], standing: Sequence[Manifest], folder: str, lake: Lake
+) -> dict[OffsetRange, int]:
+    """Return which ranges of a table's file it does not have as they are landed, and how many rows of each it alone has.
+
+    `manifests` are of these ranges, `standing` of all that the file has in the very revision. A dropped range has no other
+    file. Raise `DamagedFile` where the file is not what the table's log says.
+    """
+    if is_compacted(file) and sum(each.rows for each in standing) == file.rows:
+        return {}
+    found = dict[OffsetRange, int]()
+    by_range = {manifest.offsets: manifest for manifest in manifests}
+    with table_file(file, folder, lake) as copy:
+        for offsets, rows in parquet.read_ranges(copy, sorted(by_range)):
+            alone = _count_alone(rows, by_range[offsets], lake)
+            is_other = not is_as_landed(file, by_range[offsets])
+            if alone is not None or is_other:
+                found[offsets] = alone or 0
+    return found
+
+
+def _count_alone(rows: pa.Table, manifest: Manifest, lake: Lake) -> int | None:
+    """Return how many rows a table's file alone has of a range; none where it has the landed ones."""
+    if manifest.file is None:
+        return rows.num_rows or None
+    own = lake.own_path(manifest)
+    if own is None:
+        return None
+    with lake.store.local_copy(own) as landed:
+        return parquet.count_alone(rows, landed)
 
 
 def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:

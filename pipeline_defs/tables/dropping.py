@@ -66,9 +66,10 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
 
 
 def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
-    """Return whether ranges are all that are planned between a file's offsets, and landed."""
+    """Return whether ranges are all that are planned between a file's offsets, and landed, with as many rows as it has."""
     is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
-    return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
+    has_all = sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
+    return is_landed and has_all and sum(manifest.rows for manifest in manifests) == file.rows
 
 
 def drop_range_files(

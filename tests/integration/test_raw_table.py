@@ -283,7 +283,7 @@ def test_a_file_that_rots_in_the_table_alone_is_named_and_mended_by_a_redo(tmp_p
     assert world.lake.store.put_new(name, bytes(data), "staging/scratch") is Answer.COMMITTED
     named = check_table(TOPIC, world.lake).violations
     assert f"{path} has sha256 {sha256(data).hexdigest()}, expected {file.tags['sha256']}" in named[0]
-    assert f"`offsetlake land {TOPIC} --key {file.tags[KEY]} --on-change replace`" in named[1]
+    assert f"`offsetlake land {TOPIC} --key {file.tags[KEY]}` gives the table the landed file" in named[1]
     world.land("redo")
     assert check_table(TOPIC, world.lake).violations == ()
 
@@ -304,12 +304,15 @@ def test_a_revision_that_is_not_the_one_that_the_table_has_takes_its_place(world
     assert world.in_table() == dict.fromkeys(range(2, 6), 1)
 
 
-@pytest.mark.parametrize("before", ["", "replaced", "compacted"])
-def test_a_range_landed_anew_after_its_manifest_was_deleted_takes_the_place_of_its_rows(tmp_path: Path, before: str) -> None:
-    """[R-81] A plain landing, of what Kafka has by now: whatever revision the table has, or compacted file.
+def forget(world: SmallWorld, manifest: Manifest) -> None:
+    """Delete a range's manifests, as `broken_manifest` says, and its file with them."""
+    for serial in range(manifest.serial + 1):
+        world.lake.store.delete_folder(manifest_path(TOPIC, manifest.offsets, serial))
+    world.lake.store.delete_folder(published_path(manifest))
+    world.lake = world.open(Writer())
 
-    Nothing is read for it where a range is landed in order.
-    """
+
+def prepared(tmp_path: Path, before: str) -> SmallWorld:
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)
     world.has_raw_table = True
     world.land()
@@ -318,18 +321,77 @@ def test_a_range_landed_anew_after_its_manifest_was_deleted_takes_the_place_of_i
         world.land("replace")
     elif before == "compacted":
         world.compact(world.lake)
-    first = manifests(world)[0]
-    for serial in range(first.serial + 1):
-        world.lake.store.delete_folder(manifest_path(TOPIC, first.offsets, serial))
-    world.lake.store.delete_folder(published_path(first))
-    world.lake = world.open(Writer())
-    world.lose_a_row(1)
-    version = raw_table_log(TOPIC, world.lake.store).read_head().version
+    return world
+
+
+@pytest.mark.parametrize("before", ["", "replaced", "compacted"])
+@pytest.mark.parametrize("lost", [(1,), (0, 1, 2)])
+def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(
+    tmp_path: Path, before: str, lost: tuple[int, ...]
+) -> None:
+    """[R-81] Somebody deleted a range's manifest and file, and Kafka has less of it by now: whatever the table has it in.
+
+    Nothing takes them out of the table by itself, nor does a redo; the audit says what does.
+    """
+    world = prepared(tmp_path, before)
+    first, rows = manifests(world)[0], world.in_table()
+    forget(world, first)
+    for offset in lost:
+        world.lose_a_row(offset)
     (verdict,) = world.land(only=first.offsets)
     assert verdict.manifest is not None and verdict.manifest.digest != first.digest, "the fault"
-    assert raw_table_log(TOPIC, world.lake.store).read_head().version == version + 1
+    for how in ("land", "redo"):
+        world.land(how)
+        append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
+        assert world.in_table() == rows != world.shown(), "no row is deleted that stands nowhere else"
+    alone = sum(rows.values()) - sum(world.shown().values())
+    told = [said for said in check_table(TOPIC, world.lake).violations if "only the table has" in said]
+    assert [f"only the table has {alone} row" in said for said in told] == [True], told
+    assert f"`offsetlake land {TOPIC} --key {first.offsets.key} --on-change replace`" in told[0]
+    world.land("replace")
     assert check_table(TOPIC, world.lake).violations == ()
-    assert world.in_table() == world.shown() != dict.fromkeys(range(6), 1)
+    assert world.in_table() == world.shown() != rows
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_manifest_that_is_restored_from_a_backup_has_its_rows_in_the_table_by_a_redo(
+    tmp_path: Path, *, is_compacted: bool
+) -> None:
+    """[R-81] The table has a later revision than any manifest, with fewer rows: the audit says so, and what mends it."""
+    world = prepared(tmp_path, "")
+    first = manifests(world)[0]
+    backup = {path: path.read_bytes() for name in ("data", "manifests") for path in (world.folder / name).rglob("*.*")}
+    world.lose_a_row(1)
+    world.land("replace", only=first.offsets)
+    if is_compacted:
+        world.compact(world.lake)
+    forget(world, manifests(world)[0])
+    for path, content in backup.items():
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+    append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
+    assert world.in_table() != world.shown() == dict.fromkeys(range(6), 1), "the fault"
+    assert [each.reason for each in world.drop()] == [], "a compacted file that has less is no place for them"
+    *_, told = check_table(TOPIC, world.lake).violations
+    assert f"`offsetlake land {TOPIC} --key {first.offsets.key}` gives the table the landed file" in told
+    world.land("redo")
+    assert check_table(TOPIC, world.lake).violations == ()
+    assert world.in_table() == world.shown() == dict.fromkeys(range(6), 1)
+
+
+def test_a_replace_that_dies_is_appended_by_the_next_tick_where_a_manifest_was_deleted_before(tmp_path: Path) -> None:
+    """[R-63] What the table says that it has, summed up, is what it has: less than before, where a later revision is gone."""
+    world = prepared(tmp_path, "replaced")
+    first, second = manifests(world)
+    forget(world, first)
+    world.land(only=first.offsets)
+    world.land("replace", only=first.offsets)
+    assert check_table(TOPIC, world.lake).violations == (), "the control"
+    world.lose_a_row(4)
+    world.die("publish", "replace", only=second.offsets)
+    append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
+    assert check_table(TOPIC, world.lake).violations == ()
+    assert world.in_table() == world.shown()
 
 
 def test_a_table_that_is_moved_away_under_a_run_is_made_anew_by_it(world: SmallWorld) -> None:
@@ -381,10 +443,10 @@ def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp
     assert check_table(TOPIC, world.lake).violations == ()
     (tmp_path / f"tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet").unlink()
     where = f"{tmp_path}/tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet"
-    command = f"offsetlake land {TOPIC} --key {first.offsets.key} --on-change replace"
+    command = f"offsetlake land {TOPIC} --key {first.offsets.key}"
     assert check_table(TOPIC, world.lake).violations == (
         f"{TOPIC}: the table's file {where} is not there, expected sha256 {first.digest}",
-        f"{TOPIC}: `{command}` gives it the landed file anew",
+        f"{TOPIC}: `{command}` gives the table the landed file",
     )
     assert pq.read_table(tmp_path / published_path(first)).num_rows == 3
 

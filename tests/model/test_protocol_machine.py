@@ -573,6 +573,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         doubled = {offsets for _, offsets in self.said_of_doubles()}
         self.run_landing(sorted(doubled), mode="replace", on_loss="record")  # as the audit advises after a change of policy
         coverage = self.coverage()
+        anew = sorted(offsets for offsets in self.orphaned if coverage.is_landed(offsets))
+        self.run_landing(anew, mode="replace", on_loss="record")  # as it advises where only the table has some rows of them
+        coverage = self.coverage()
         for offsets, state in coverage.states().items():
             if state is State.LOST and offsets in coverage.manifests:  # its topic is gone, and then its file
                 Lake(str(self.folder)).commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "me", 0))

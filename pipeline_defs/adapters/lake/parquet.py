@@ -228,6 +228,14 @@ def differing_rows(landed: File, read_again: File) -> str | None:
     return _differing(_read_columns(landed), _read_columns(read_again))
 
 
+def count_alone(rows: pa.Table, file: File) -> int | None:
+    """Count the rows at offsets of which a file has none; none where it has the same rows."""
+    others = _read_columns(file)
+    if _differing(rows, others) is None:
+        return None
+    return len(set(rows["offset"].to_pylist()) - set(others["offset"].to_pylist()))
+
+
 def differing_range(file: File, offsets: OffsetRange, other: File) -> str | None:
     """Compare the rows that a file has of a range, in the columns of another file, with that; as `differing_rows`."""
     after = _read_columns(other)

@@ -247,7 +247,10 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
         where = offsets.text(topic)
         manifest = coverage.manifests.get(offsets)
         if manifest is None and offsets in coverage.published:
-            violations.append(f"gap {where}: a file is published but its manifest is gone")
+            violations.append(
+                f"gap {where}: a file is published but its manifest is gone: restore that from a backup; while Kafka has its "
+                "records, it is landed again"
+            )
         elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
             continue
         elif manifest is not None and manifest.file is not None and _is_gone(offsets, coverage):
@@ -261,7 +264,8 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
         ):
             violations.append(
                 f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
-                f"{manifest.file.bytes}: it was cut short or changed"
+                f"{manifest.file.bytes}: it was cut short or changed: restore it from a backup; while Kafka has the same, the "
+                "next run mends it"
             )
         elif (
             states[offsets] is State.PENDING

@@ -110,7 +110,7 @@ def check(commit: Commit, onto: Snapshot, where: str) -> None:
     violations += [
         f"app transaction {name} goes back from {onto.transactions[name]} to {version}"
         for name, version in commit.transactions.items()
-        if version < onto.transactions.get(name, version)
+        if "/" in name and version < onto.transactions.get(name, version)  # an offset: what is summed up may be less
     ]
     if commit.is_compaction:
         before = sum(onto.files[path].rows for path in commit.removes if path in onto.files)

@@ -2,7 +2,7 @@
 
 A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition; a range without rows
 needs none. Its app transactions
-say how far the table is, each counting upwards:
+say how far the table is, the offsets counting upwards:
 
     g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
     g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from ..command_lines import replace_command
 from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State
 from ..log.manifest import Manifest, StagedFile
@@ -118,12 +117,6 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     return _due(coverage, head, new, [], settled)
 
 
-def may_have(head: Snapshot, offsets: OffsetRange) -> bool:
-    """Return whether a range lies below what a table's app transactions say that it has."""
-    place = _place(offsets)
-    return offsets.start < max(head.transactions.get(name, 0) for name in (place, f"{place}/end"))
-
-
 def find_due_by_files(
     coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
 ) -> Due:
@@ -152,6 +145,12 @@ def find_due_by_files(
         elif file is not None:
             settled += revision_in(file, offsets) + 1
     return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
+
+
+def is_as_landed(file: File, manifest: Manifest) -> bool:
+    """Return whether a table's log says of a file that it has a range in the very revision that is landed, and as that is."""
+    is_same = is_compacted(file) or file.tags[DIGEST] == manifest.digest
+    return is_same and revision_in(file, manifest.offsets) == manifest.revision
 
 
 def is_compacted(file: File) -> bool:
@@ -297,11 +296,14 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
             if file.path not in changing and rows != file.rows:
                 found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
         elif manifest is None:
-            found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest")
-        elif manifest.revision == revision_in(file, offsets) and manifest.digest != file.tags[DIGEST]:
             found.append(
-                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}: "
-                f"`{replace_command(topic, offsets.key)}` gives the table the landed file"
+                f"range {offsets.text(topic)}: in the table, and it has no manifest: restore that from a backup; while Kafka "
+                "has its records, it is landed again"
+            )
+        elif revision_in(file, offsets) >= manifest.revision and not is_as_landed(file, manifest):
+            found.append(
+                f"range {offsets.text(topic)}: the table has revision {revision_in(file, offsets)}, sha256 "
+                f"{file.tags[DIGEST]}, its manifest {manifest.revision}, {manifest.digest}"
             )
     return found
 
@@ -337,7 +339,7 @@ def _due(
             _raise_to(transactions, f"g{generation}/p{partition}", end)
     for manifest in new:  # those without rows too: their weight is settled
         _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
-    _raise_to(transactions, SETTLED, settled)
+    transactions[SETTLED] = settled  # less than before where somebody has deleted the manifest of a replaced range
     return Due([manifest for manifest in new if manifest.rows], removes, transactions, cuts or {})
 
 

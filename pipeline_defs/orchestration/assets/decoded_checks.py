@@ -1,7 +1,8 @@
 """What is asked about a decoded table: that every landed record is decoded or set aside, and what was set aside."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...adapters.tables.sql_text import file_pattern
@@ -11,8 +12,10 @@ from ...core.offsets import OffsetRange
 from ...core.tables.days import Days
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_sums import DecodedSums
+from ...core.tables.decoded_table import TREE, first_range
 from ...core.tables.decoding import Decoding, completeness_of
-from ...landing.auditing import Finding
+from ...landing.auditing import DIGEST_THREADS, Finding
+from ...landing.standing import why_changed
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.undecoded import with_undecoded
@@ -33,14 +36,16 @@ _WHY = {
 
 
 def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
-    """Check the equation of every range that is decoded; say too how many wait, and how many an older decoder made.
+    """Check the equation of every range that is decoded, and the digests of the table's files.
 
-    `is_recent` leaves out those that a frontier document sums up.
+    It says too how many ranges wait, and how many an older decoder made. `is_recent` leaves out digests, and ranges that a
+    frontier document sums up.
     """
     coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name)
     coverage, sums = with_undecoded(coverage, decoded, edges.lake), decoded.sums
     looked_at = decoded.known if coverage.log.base is None else decoded.of(coverage)
+    lacking = edges.decodings.find_lacking(decoded)
     violations = completeness_of(topic.name, coverage.manifests, looked_at)
     violations += [
         f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
@@ -50,8 +55,9 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
     violations += [
         f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
         f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again"
-        for offsets, path in edges.decodings.find_lacking(decoded)
+        for offsets, path in lacking
     ]
+    violations += [] if is_recent else _find_changed(decoded, {path for _, path in lacking}, edges)
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
         "decoded_ranges": sums.ranges,
@@ -69,6 +75,18 @@ def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, D
         for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True)):
             if count and decoded.file_of(offsets, is_dead=is_dead) is None:
                 yield offsets, f"{count} {what}"
+
+
+def _find_changed(decoded: DecodedRanges, lacking: Collection[str], edges: Edges) -> Iterator[str]:
+    """Say which files of the table are not what its log says, but for those that are `lacking`, and what makes them again."""
+    topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
+    files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
+    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
+        for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, edges.lake), files), strict=True):
+            if reason:
+                offsets = first_range(file)
+                again = command("decode", topic, "--key", offsets.key)
+                yield f"range {offsets.text(topic)}: {reason}; `{again}` makes it again"
 
 
 def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:

@@ -20,7 +20,7 @@ from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import failure_text, note_silence, refuse_silent
-from ..topic_set import Broken, PatternFile, TopicFiles
+from ..topic_set import Broken, PatternFile, TopicFiles, file_of
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
@@ -72,7 +72,7 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
         try:
             return list(_plan_new_topics(file, files, edges))
         except Exception as error:  # noqa: BLE001 (told by its type: the topics there are go on)
-            name = f"topics {file.pattern}"
+            name = f"topics {file.pattern} of {file_of(file.folder)}"
             return [failure_text(name, error, name)]
 
     with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
