@@ -68,7 +68,6 @@ class Edges:
     told_days: dict[str, object] = field(default_factory=dict, init=False)  # by topic what was compared with Dagster last
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
-    pools: dict[str, DagsterInstance] = field(default_factory=dict, init=False)  # that this process has made known
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer

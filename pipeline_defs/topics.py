@@ -182,6 +182,12 @@ class Topic:
         return f"latest_{self.slug}"
 
     @property
+    def duties(self) -> list[Duty]:
+        """All the work that there is on it."""
+        asked = ((True, self.landing), (self.decode is not None, self.decoding), (self.latest is not None, self.upserting))
+        return [duty for is_asked, duty in asked if is_asked]
+
+    @property
     def upserting(self) -> Duty:
         """The work of keeping the latest records."""
         return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)

@@ -17,7 +17,7 @@ from typing import TextIO, cast
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
-from ..core.errors import OffsetlakeError, OutputUnwritable, Refused
+from ..core.errors import HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused
 from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS, Output, drop_output
@@ -95,6 +95,22 @@ def interruptible() -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
 
 
+@contextmanager
+def telling_of_history() -> Iterator[None]:
+    """Raise `HistoryUnavailable` where Dagster's database, which was opened, does not answer: another process holds it, say."""
+    try:
+        yield
+    except Exception as error:
+        database = sys.modules.get("sqlalchemy.exc")  # else nothing was asked of it
+        if database is None or not isinstance(error, database.SQLAlchemyError):
+            raise
+        cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]  # without the statement
+        raise HistoryUnavailable(
+            f"Dagster's history does not answer: {cause}; what is landed stays landed; ask again. Where it is locked, another "
+            "process holds it: `offsetlake status` names a daemon that hangs"
+        ) from error
+
+
 class Sections(click.Group):
     """A group whose help lists its commands by what they are for, each with its whole first sentence."""
 
@@ -140,7 +156,7 @@ def run() -> None:
     for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # of what we build with Dagster: not the user's
         warnings.simplefilter("ignore", each)
     try:
-        with interruptible(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
+        with interruptible(), telling_of_history(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
             load_env_file()
             cli(standalone_mode=True)
     except OffsetlakeError as error:

@@ -7,10 +7,9 @@ them, whose digest is checked first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
@@ -22,9 +21,6 @@ from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..core.tables.delta import File as TableFile
 from ..core.tables.raw_table import DIGEST, RangeFiles, is_as_landed, is_compacted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TRIES = 3  # at a file that is dropped between being found and being read
 
@@ -105,22 +101,15 @@ def find_otherwise(
     by_range = {manifest.offsets: manifest for manifest in manifests}
     with table_file(file, folder, lake) as copy:
         for offsets, rows in parquet.read_ranges(copy, sorted(by_range)):
-            alone = _count_alone(rows, by_range[offsets], lake)
-            is_other = not is_as_landed(file, by_range[offsets])
-            if alone is not None or is_other:
+            manifest = by_range[offsets]
+            own = lake.own_path(manifest) if manifest.file is not None else None
+            if manifest.file is not None and own is None:
+                continue
+            with lake.store.local_copy(own) if own else nullcontext() as landed:
+                alone = parquet.count_alone(rows, landed)
+            if alone is not None or not is_as_landed(file, manifest):
                 found[offsets] = alone or 0
     return found
-
-
-def _count_alone(rows: pa.Table, manifest: Manifest, lake: Lake) -> int | None:
-    """Return how many rows a table's file alone has of a range; none where it has the landed ones."""
-    if manifest.file is None:
-        return rows.num_rows or None
-    own = lake.own_path(manifest)
-    if own is None:
-        return None
-    with lake.store.local_copy(own) as landed:
-        return parquet.count_alone(rows, landed)
 
 
 def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:

@@ -38,6 +38,8 @@ class LandedSince:
         found = {}
         for key, newest in self._newest().items():
             before = self._seen.get(key, 0)
+            if newest < before:  # Dagster's history was wiped, and counts from its beginning again
+                before = 0
             if newest > before:
                 self._seen[key] = newest
                 count = self._count(key, before, newest)

@@ -7,9 +7,11 @@ import logging
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text
+from pipeline_defs.orchestration.runs import projection
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, find_untold
 from pipeline_defs.topics import op_name
 from tests.support.world import World
 
@@ -78,12 +80,38 @@ def test_what_is_no_selection_of_ranges_makes_a_red_run(world: World) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"partition_key": "flights"}, "is not a range: expected <kafka partition>-<start>-<end>"),
         ({"partition_key": "0-5-6"}, "not in the plan log"),
-        ({"tags": {RANGE_START: "0-100-200", RANGE_END: "0-0-100"}}, "selects no range"),
+        ({"tags": {RANGE_START: "0-100-200", RANGE_END: "0-0-100"}}, "the second comes before the first"),
     ]
     for how, words in wrong:
         result = run_job(world, **how)
         assert not result.success and words in reasons(result), how
     assert world.rows() == []
+
+
+def test_a_landed_range_is_green_again_after_a_run_that_was_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-34] Dagster calls its partition failed: the next tick that compares tells it anew, once no run is at it."""
+    world.create_topic()
+    world.send_numbered(200)
+    world.tick()
+    world.launch()
+    world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["flights"])
+    assert not run_job(world, tags={RANGE_START: "0-0-100", RANGE_END: "flights"}).success
+
+    def red() -> set[str]:
+        storage = world.instance.event_log_storage
+        return {*storage.get_latest_asset_partition_materialization_attempts_without_materializations(world.topic.asset_key)}
+
+    def untold() -> list[str]:
+        return [offsets.key for offsets in find_untold(world.instance, world.topic.asset_key, [*world.coverage.log.ranges])]
+
+    assert red() == {"0-0-100", "0-100-200", "flights"}, "the fault"
+    with monkeypatch.context() as patched:
+        patched.setattr(projection, "ACTIVE", [dg.DagsterRunStatus.FAILURE])
+        assert untold() == [], "the control: a run that has not ended may land them"
+    assert untold() == ["0-0-100", "0-100-200"]
+    world.send_numbered(100)
+    world.tick()
+    assert red() == {"flights"} and untold() == ["0-200-300"]
 
 
 def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -> None:

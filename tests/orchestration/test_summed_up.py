@@ -79,6 +79,7 @@ def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     old.lose_dagster()
     ask(old)
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
+    assert [*old.instance.get_dynamic_partitions(f"{old.name}__ranges")] == keys, "in log order, by which ranges are chosen"
     assert compare(old).success
     assert old.materialized() == {*keys}
     old.assert_proven()

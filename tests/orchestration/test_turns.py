@@ -25,6 +25,28 @@ from tests.support.pulse import said as sensor_says
 from tests.support.queued import queue_run
 from tests.support.world import World
 
+
+def test_a_pool_that_a_wipe_left_without_slots_has_them_again(world: World) -> None:
+    """[R-34] `dagster run wipe` leaves limits, and no slots: whatever is in such a pool would be queued for ever."""
+    world.create_topic()
+    chosen, closed = "somebody_else", "closed"
+    ask(world)
+    storage = world.instance.event_log_storage
+    pool = world.topic.landing.pool
+    storage.set_concurrency_slots(chosen, 3)
+    storage.set_concurrency_slots(closed, 0)
+
+    def slots() -> dict[str, int]:
+        return {name: found.slot_count for name, found in storage.get_concurrency_infos([pool, chosen, closed]).items()}
+
+    before = slots()
+    assert before == {pool: 1, chosen: 3, closed: 0}
+    world.instance.wipe()
+    assert slots() == dict.fromkeys(before, 0) and pool in storage.get_concurrency_keys(), "the fault"
+    ask(world)
+    assert slots() == before
+
+
 ASKED = {LOCATION_TAG: ""}
 
 
@@ -71,7 +93,7 @@ def test_a_persons_queued_backfill_does_not_keep_out_what_arrives(filled: World)
 def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
     """L3: Dagster knows the topic's pool, and its limit, before the first run is queued."""
     assert filled.topic.landing.pool not in filled.instance.event_log_storage.get_concurrency_keys()
-    filled.tick()
+    ask(filled)
     assert filled.instance.event_log_storage.get_concurrency_info(filled.topic.landing.pool).slot_count == 1
     assert filled.instance.get_concurrency_config().pool_config.pool_granularity is PoolGranularity.RUN
 

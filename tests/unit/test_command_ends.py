@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, beta_warning, preview_warning
+from sqlalchemy.exc import OperationalError
 
 from pipeline_defs import cli
 from pipeline_defs.cli import commands
@@ -86,6 +87,18 @@ def test_another_error_of_the_system_is_told_as_it_is(
     with pytest.raises(OSError, match="No space left"):
         ending(monkeypatch, "explain", "refused")
     assert "output_unwritable" not in capfd.readouterr().err
+
+
+def test_a_history_that_is_locked_is_one_message_without_its_statement(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by a daemon that was stopped in the middle of a write."""
+    locked = OperationalError("INSERT INTO event_logs", {"event": "secret"}, Exception("database is locked"))
+    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=locked))
+    assert ending(monkeypatch, "explain", "refused") == 1
+    told = capfd.readouterr().err
+    assert "history_unavailable: Dagster's history does not answer: database is locked" in told
+    assert "event_logs" not in told and "secret" not in told
 
 
 def test_what_dagster_calls_beta_is_not_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -365,9 +365,8 @@ def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm is Path.unlink else [])
     told = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
-    assert [any(path.name in said and "`offsetlake decode orders --key 0-0-10`" in said for said in told) for path in paths] == (
-        [True] * len(told)
-    )
+    again = "`offsetlake decode orders --key 0-0-10`"
+    assert [any(path.name in said and again in said for said in told) for path in paths] == [True] * len(told)
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
     assert compacted.due == [SECOND], "the fault"
     assert compacted.shown("decoded") == [n for n in ALL if n != 3] and compacted.shown("dead_letters") == [3]

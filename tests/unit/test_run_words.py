@@ -8,19 +8,22 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock, PropertyMock
 
 import dagster as dg
 import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.cli.launching import Launched, reason_of
-from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
+from pipeline_defs.core.errors import BadKey, LakeUnavailable, RangesFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.operate.failed_runs import FailedSince
 from pipeline_defs.operate.landed import LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
+from pipeline_defs.orchestration.runs.runs import selected_keys
 from pipeline_defs.topics import LAND_PENDING, Topic
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))
@@ -81,11 +84,24 @@ def test_each_landed_range_is_told_once() -> None:
         assert since.read() == {}, "quiet when nothing lands"
         land(PAYMENTS.asset_key, 0, 5)
         assert since.read() == {"payments": LandedCount(1, 5)}
+        instance.wipe()  # ids of events begin again
+        land(PAYMENTS.asset_key, 5, 2)
+        assert since.read() == {"payments": LandedCount(1, 2)}
 
 
 def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
     assert landed_text({"b": LandedCount(1, 5), "a": LandedCount(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
     assert landed_text({"b": LandedCount(1, 5)}) == "landed 1 range, 5 rows: b 5"
+
+
+def test_a_key_that_dagster_has_not_any_more_is_told_in_our_words() -> None:
+    """Somebody deletes it while its run is queued; the library's own words name no topic, and nothing to do."""
+    gone = PropertyMock(side_effect=dg.DagsterInvalidInvocationError("is not a valid range. Nonexistent partition keys"))
+    context = MagicMock(has_partition_key=False, has_partition_key_range=True)
+    type(context).partition_keys = gone
+    context.run.tags = {RANGE_START: "0-0-100", RANGE_END: "0-7-8"}
+    with pytest.raises(BadKey, match=r"0-0-100 and 0-7-8; .*`offsetlake rebuild orders` gives Dagster the keys"):
+        selected_keys(context, "orders")
 
 
 REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"

@@ -228,8 +228,10 @@ def differing_rows(landed: File, read_again: File) -> str | None:
     return _differing(_read_columns(landed), _read_columns(read_again))
 
 
-def count_alone(rows: pa.Table, file: File) -> int | None:
-    """Count the rows at offsets of which a file has none; none where it has the same rows."""
+def count_alone(rows: pa.Table, file: File | None) -> int | None:
+    """Count the rows at offsets of which a file, where there is one, has none; none where it has the same rows."""
+    if file is None:
+        return rows.num_rows or None
     others = _read_columns(file)
     if _differing(rows, others) is None:
         return None

@@ -53,7 +53,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with run_of(context, duty, edges):
-            keys = selected_keys(context)
+            keys = selected_keys(context, topic.name)
             tools = edges.decode_tools(config, pyspark, step_logger(context))
             failures: list[DecodeVerdict] = []
             made: list[Decoding] = []

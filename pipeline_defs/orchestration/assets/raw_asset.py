@@ -76,7 +76,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             if landed_by is not None:
                 context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
                 return
-            keys = selected_keys(context)
+            keys = selected_keys(context, topic.name)
             room = RANGES_PER_RUN - len(keys)
             siblings = read_siblings(
                 context.instance, context.run, topic, lambda: edges.lake.read_plan_log(topic.name).ranges, room

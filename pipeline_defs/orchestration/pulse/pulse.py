@@ -21,7 +21,7 @@ from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
 from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, read_known
 from ..runs.moments import duration_text
-from ..runs.projection import ACTIVE, FAILED
+from ..runs.projection import ACTIVE, FAILED, open_pools
 from ..runs.slow_topics import is_slow, read_slow
 from ..runs.tries import failures_of
 from ..runs.visiting import visit_topics
@@ -190,6 +190,7 @@ def _took_nothing(record: dg.RunRecord) -> bool:
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
     """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting."""
     known = read_known(instance, topics, edges.now_ms())
+    open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
 
     def tick(topic: Topic) -> Tick | OffsetlakeError:
         return run_tick(topic, instance, edges, known)

@@ -39,7 +39,6 @@ from ..runs.progress import Situation, held_back, read_situation, waiting_text
 from ..runs.projection import (
     find_registered,
     find_untold,
-    open_pool,
     read_told_lag,
     register_keys,
     report_lag,
@@ -103,7 +102,9 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         coverage = edges.lake.recent(topic.name)
     compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
     is_told = compared.is_same(edges.compared.get(topic.asset_key))
-    registered = 0 if is_told else _register(topic, coverage, instance, edges)
+    registered = 0
+    if not is_told:
+        registered = register_keys(instance, topic, coverage, read_whole=lambda: edges.lake.coverage(topic.name))
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
     found = read_situation(topic, coverage, edges, instance, known)
@@ -134,16 +135,6 @@ def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Colle
             edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.state.seq)
     except LakeUnavailable as error:
         edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
-
-
-def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> int:
-    registered = register_keys(instance, topic, coverage)
-    duties = (topic.landing, *([topic.decoding] if topic.decode is not None else []))
-    for duty in duties if registered else ():
-        if edges.pools.get(duty.pool) is not instance:
-            open_pool(instance, duty.pool)
-            edges.pools[duty.pool] = instance
-    return registered
 
 
 def _tell_landed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> tuple[str | None, bool]:

@@ -43,15 +43,23 @@ MACHINES = frozenset(
 )
 RETRIES = frozenset({"dagster/parent_run_id", "dagster/auto_retry_run_id"})  # asked for by whoever asked for the first
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+_MATERIALIZED, _PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
 
 # two processes that register the same key at once: the second one finds what the first one has written
 @stamina.retry(on=IntegrityError, attempts=5, wait_initial=0.05, wait_max=1.0)
-def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()) -> int:
+def register_keys(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    coverage: Coverage,
+    wanted: Collection[OffsetRange] = (),
+    read_whole: Callable[[], Coverage] | None = None,
+) -> int:
     """Register the keys that the log has and Dagster lacks, in log order; return how many.
 
-    Retired ones stay away, but for those that are `wanted` again.
+    Retired ones stay away, but for those that are `wanted` again. Where Dagster lacks all, its database was lost: then all
+    history that `read_whole` gives comes before what a frontier document leaves, or it would come behind that for ever.
     """
     name = topic.partitions.name
     assert name is not None
@@ -59,6 +67,8 @@ def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage
     due = [offsets.key for offsets in coverage.log.ranges if offsets not in away]
     known = instance.get_existing_dynamic_partitions(name, due)
     lacking = [key for key in due if key not in known]
+    if read_whole is not None and coverage.log.base is not None and lacking == due:
+        return register_keys(instance, topic, read_whole(), wanted)
     for at in range(0, len(lacking), KEYS_AT_ONCE):
         instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
     return len(lacking)
@@ -67,7 +77,7 @@ def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage
 def find_unseen(
     instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
 ) -> list[OffsetRange]:
-    """Find landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
+    """Find landed ranges that Dagster does not show as such: a crash, a lost database or a run that failed took that."""
     away = retired(coverage, topic.max_keys)
     landed = [
         offsets
@@ -78,14 +88,26 @@ def find_unseen(
 
 
 def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Find those of some ranges that Dagster has no materialisation of; it is asked of these alone."""
-    told: set[str] = set()
+    """Find those of some ranges that Dagster does not show as materialised; it is asked of these alone.
+
+    Of some it has no materialisation; others are red, since a run that was to read them again has failed after it.
+    """
+    storage, untold = instance.event_log_storage, list[OffsetRange]()
     for at in range(0, len(ranges), KEYS_AT_ONCE):
         some = {offsets.key for offsets in ranges[at : at + KEYS_AT_ONCE]}
-        told |= instance.event_log_storage.get_latest_storage_id_by_partition(
-            key, dg.DagsterEventType.ASSET_MATERIALIZATION, some
-        ).keys()
-    return [offsets for offsets in ranges if offsets.key not in told]
+        told, planned = (storage.get_latest_storage_id_by_partition(key, kind, some) for kind in (_MATERIALIZED, _PLANNED))
+        hidden = {name for name, number in planned.items() if name in told and number > told[name]}
+        red = _find_red(instance, key) & hidden if hidden else hidden
+        untold += [each for each in ranges[at : at + KEYS_AT_ONCE] if each.key not in told or each.key in red]
+    return untold
+
+
+def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """Find the partitions of an asset whose last run has ended without a materialisation."""
+    storage = instance.event_log_storage
+    tried = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    active = {run.run_id for run in instance.get_runs(RunsFilter(statuses=ACTIVE))}
+    return {partition for partition, (run_id, _) in tried.items() if run_id not in active}
 
 
 def find_registered(instance: dg.DagsterInstance, topic: Topic, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -104,7 +126,7 @@ def report_unseen(
     event: Callable[[OffsetRange], dg.AssetMaterialization],
     limit: int,
 ) -> int:
-    """Report landed ranges that Dagster has no materialisation of, at most so many; return how many."""
+    """Report landed ranges that Dagster does not show as such, at most so many; return how many."""
     unseen = find_unseen(instance, topic, coverage, held)[:limit]
     for offsets in unseen:
         instance.report_runless_asset_event(event(offsets))
@@ -214,10 +236,22 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
     return [parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
-def open_pool(instance: dg.DagsterInstance, pool: str) -> None:
-    """Make a pool known before its first run is queued: one that Dagster first sees in its queue lets several runs in."""
-    if pool not in instance.event_log_storage.get_concurrency_keys():
-        instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+def open_pools(instance: dg.DagsterInstance, pools: Collection[str]) -> None:
+    """Make pools known before their first run is queued, and give each pool that there is the slots that its limit says.
+
+    One that Dagster first sees in its queue lets several runs in. One without slots, as `dagster run wipe` leaves it, lets
+    none in, ever.
+    """
+    storage = instance.event_log_storage
+    known = storage.get_concurrency_keys()
+    for pool in sorted({*pools} - known):
+        storage.initialize_concurrency_limit_to_default(pool)
+    for pool, found in storage.get_concurrency_infos([*known]).items():
+        if found.slot_count < (found.limit or 0):
+            if found.using_default_limit:
+                storage.initialize_concurrency_limit_to_default(pool)
+            else:
+                storage.set_concurrency_slots(pool, found.limit or 0)
 
 
 def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:

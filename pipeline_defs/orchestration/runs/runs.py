@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 import dagster as dg
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
-from ...core.errors import OffsetlakeError
+from ...core.command_lines import command
+from ...core.errors import BadKey, EmptySelection, OffsetlakeError
 from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt
 from ...resources import Edges
@@ -33,9 +35,29 @@ def range_tags(keys: Sequence[str]) -> dict[str, str]:
     return {RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}
 
 
-def selected_keys(context: dg.AssetExecutionContext) -> list[str]:
-    """Return the partition keys of a run, none where Dagster selects none."""
-    return list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
+    """Return the partition keys of a run, none where Dagster selects none.
+
+    Raise `BadKey` where Dagster has not the keys that its tags name, and `EmptySelection` where these stand the other way
+    round in Dagster's order.
+    """
+    if not (context.has_partition_key or context.has_partition_key_range):
+        return []
+    named = [context.run.tags[name] for name in (RANGE_START, RANGE_END, PARTITION_NAME_TAG) if name in context.run.tags]
+    try:
+        keys = list(context.partition_keys)
+    except dg.DagsterInvalidInvocationError as error:
+        raise BadKey(
+            f"Dagster lacks a key of topic {topic} among those that the run names, {' and '.join(named)}; nothing was read or "
+            f"written; `{command('rebuild', topic)}` gives Dagster the keys of the plan log"
+        ) from error
+    if not keys and named:
+        raise EmptySelection(
+            f"the run selects the ranges of topic {topic} from {' to '.join(named)}, and in the order of Dagster's keys the "
+            "second comes before the first; nothing was read or written; select them one by one, or "
+            f"`{command('backfill', topic, '--key', 'KEY')}` for each"
+        )
+    return keys
 
 
 @contextmanager
