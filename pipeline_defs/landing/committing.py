@@ -6,16 +6,18 @@ the file of an attempt's own that `at_least_once` allows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from ..adapters.lake.parquet import PartFile
-from ..core.errors import OffsetlakeError, as_ours
+from ..adapters.tables.delta_log import raw_table_log
+from ..core.errors import BrokenTable, OffsetlakeError, as_ours
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.losses import Reading
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
+from ..core.tables.raw_table import RangeFiles, is_compacted
 from .attempt import Run
 from .doubles import adopt, delete_proven, publish_from
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
@@ -48,7 +50,7 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
     """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
     lake, offsets = run.tools.lake, manifest.offsets
     try:
-        if roll_forward(manifest, lake) or publish_from(manifest, run.coverage.doubles_of(offsets), lake):
+        if roll_forward(manifest, lake) or publish_from(manifest, _find_copies(run, manifest), lake):
             run.tools.on_step("rolled_forward", key=offsets.key)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
         again = reinstate(manifest, lake)
@@ -59,6 +61,21 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
     except OffsetlakeError as error:
         return failed(offsets, error.reason)
     return None
+
+
+def _find_copies(run: Run, manifest: Manifest) -> Iterator[str]:
+    """Yield the paths of files that may have the bytes that a manifest names: second ones, and one of the raw table's.
+
+    To publish a file may move it, so the table's has a name among what is staged.
+    """
+    yield from run.coverage.doubles_of(manifest.offsets)
+    store, copy = run.tools.lake.store, f"staging/{run.attempt.id}/{manifest.offsets.key}.of-table.parquet"
+    log = raw_table_log(manifest.topic, store)
+    with suppress(BrokenTable, FileNotFoundError):  # landing does not rest on it
+        file = RangeFiles(log.read()).find_at(manifest) if run.tools.has_raw_table else None
+        if file is not None and not is_compacted(file):
+            store.publish(f"{log.folder}/{file.path}", copy)
+            yield copy
 
 
 def decide(run: Run, reading: Reading, staged: Staged) -> Verdict:

@@ -12,13 +12,14 @@ from enum import StrEnum
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
+from ..core.advice import counted
 from ..core.command_lines import replace_command
 from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFileGone
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from .attempt import Run
-from .standing import TRIES, Digests, landed_files
+from .standing import TRIES, Digests, count_only_in_table, landed_files
 
 
 class Act(StrEnum):
@@ -49,7 +50,7 @@ def compare(
     |---|---|---|
     | the manifest's file | same digest, or equal rows in other bytes | it stays: unchanged, or superseded |
     | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
-    | nothing, and nothing staged | anything | the next revision: what was committed is nowhere |
+    | nothing, and nothing staged | anything | the next revision, where the raw table has no row beyond it |
     | a file of another size or digest | same digest | mended; in a redo only by `replace` |
     | a file of another size or digest | other bytes | failed; `replace`: the next revision |
 
@@ -73,11 +74,13 @@ def compare(
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
         return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
-    if is_gone or may_replace:
+    alone = count_only_in_table(standing, part.path if part else None, lake) if is_gone and run.tools.has_raw_table else 0
+    if (is_gone and not alone) or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
         return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)
+    kept = f"only the raw table has {counted(alone, 'row')} of it; " if alone else ""
     advice = (
-        "nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
+        f"{kept}nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
         f"`{replace_command(ours.topic, offsets.key)}`"
     )
     return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))

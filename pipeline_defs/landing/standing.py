@@ -16,7 +16,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.errors import DamagedFile, TableFileGone
+from ..core.errors import BrokenTable, DamagedFile, TableFileGone
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..core.tables.delta import File as TableFile
@@ -93,23 +93,54 @@ def find_otherwise(
     """Return which ranges of a table's file it does not have as they are landed, and how many rows of each it alone has.
 
     `manifests` are of these ranges, `standing` of all that the file has in the very revision. A dropped range has no other
-    file. Raise `DamagedFile` where the file is not what the table's log says.
+    file, and one whose own is damaged none that is right. Raise `DamagedFile` where the file is not what the table's log says.
     """
-    if is_compacted(file) and sum(each.rows for each in standing) == file.rows:
+    has_all = all(each in standing for each in manifests) and sum(each.rows for each in standing) == file.rows
+    if is_compacted(file) and has_all:
         return {}
     found = dict[OffsetRange, int]()
     by_range = {manifest.offsets: manifest for manifest in manifests}
     with table_file(file, folder, lake) as copy:
+        if not is_compacted(file) and is_as_landed(file, manifests[0]):
+            return {}
         for offsets, rows in parquet.read_ranges(copy, sorted(by_range)):
             manifest = by_range[offsets]
             own = lake.own_path(manifest) if manifest.file is not None else None
             if manifest.file is not None and own is None:
                 continue
             with lake.store.local_copy(own) if own else nullcontext() as landed:
+                if landed is not None and parquet.digest(landed) != manifest.digest:
+                    continue  # it is the one to be mended
                 alone = parquet.count_alone(rows, landed)
             if alone is not None or not is_as_landed(file, manifest):
                 found[offsets] = alone or 0
     return found
+
+
+def count_only_in_table(manifest: Manifest, staged: File | None, lake: Lake) -> int:
+    """Count the rows of a range that its raw table has in that revision and that what was read of Kafka now has not."""
+    log = raw_table_log(manifest.topic, lake.store)
+    with suppress(DamagedFile, BrokenTable):
+        file = RangeFiles(log.read()).find_at(manifest)
+        if file is not None:
+            with table_file(file, log.folder, lake) as copy:
+                return sum(parquet.count_alone(rows, staged) or 0 for _, rows in parquet.read_ranges(copy, [manifest.offsets]))
+    return 0
+
+
+def why_not_as_landed(file: TableFile, manifests: Sequence[Manifest], folder: str, lake: Lake) -> str | None:
+    """Return why a compacted file has not as many rows of some ranges as are landed; none where it has."""
+    try:
+        with table_file(file, folder, lake) as copy:
+            runs = parquet.read_runs(copy)
+    except DamagedFile as error:
+        return str(error)
+    for manifest in manifests:
+        start, end = manifest.offsets.start, manifest.offsets.end
+        rows = sum(max(0, min(end, last) - max(start, first)) for first, last in runs)
+        if rows != manifest.rows:
+            return f"the table has {rows} rows of range {manifest.offsets.text(manifest.topic)}, its manifest {manifest.rows}"
+    return None
 
 
 def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:

@@ -17,7 +17,7 @@ from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.delta import File
 from ..core.tables.raw_table import is_compacted, offsets_of, ranges_by_file
-from ..landing.standing import why_changed
+from ..landing.standing import why_not_as_landed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,9 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
 
 
 def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
-    """Return whether ranges are all that are planned between a file's offsets, and landed, with as many rows as it has."""
+    """Return whether ranges are all that are planned between a file's offsets, and landed."""
     is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
-    has_all = sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
-    return is_landed and has_all and sum(manifest.rows for manifest in manifests) == file.rows
+    return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
 
 
 def drop_range_files(
@@ -77,10 +76,11 @@ def drop_range_files(
 ) -> Iterator[DropVerdict]:
     """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
 
-    Before, the compacted file has the digest that the table's log says. A dry run looks as well, and writes nothing.
+    Before, the compacted file has the digest that the table's log says, and each range's rows. A dry run looks as well, and
+    writes nothing.
     """
     for plan in plans:
-        reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
+        reason = why_not_as_landed(plan.file, plan.manifests, raw_table_log(topic, lake.store).folder, lake)
         for manifest in plan.manifests:
             yield DropVerdict(manifest.offsets, reason or (None if dry_run else _drop(manifest, lake, now_ms, on_step)))
 

@@ -143,7 +143,7 @@ def find_due_by_files(
         if is_due:
             settled += manifest.revision + 1
         elif file is not None:
-            settled += revision_in(file, offsets) + 1
+            settled += min(revision_in(file, offsets), manifest.revision) + 1  # a later one has lost its manifest
     return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
 
 
@@ -286,6 +286,11 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
     adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held)
     found = [f"range {offsets.text(topic)}: landed, and not in the table" for offsets in adds]
     found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
+    found += [
+        f"range {offsets.text(topic)}: the table has revision {revision_in(file, offsets)} of it, its manifest {each.revision}"
+        for offsets, each in sorted(coverage.manifests.items())
+        if (file := files.find(offsets)) is not None and revision_in(file, offsets) > each.revision
+    ]
     ranges = ranges_by_file(coverage, table)
     changing = {*due.cuts, *(file.path for file in map(files.find, coverage.unfinished) if file)}  # cut soon
     for file in sorted(table.files.values(), key=lambda file: file.path):
@@ -300,10 +305,9 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
                 f"range {offsets.text(topic)}: in the table, and it has no manifest: restore that from a backup; while Kafka "
                 "has its records, it is landed again"
             )
-        elif revision_in(file, offsets) >= manifest.revision and not is_as_landed(file, manifest):
+        elif revision_in(file, offsets) == manifest.revision and not is_as_landed(file, manifest):
             found.append(
-                f"range {offsets.text(topic)}: the table has revision {revision_in(file, offsets)}, sha256 "
-                f"{file.tags[DIGEST]}, its manifest {manifest.revision}, {manifest.digest}"
+                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"
             )
     return found
 
