@@ -10,7 +10,9 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs import projection
+from pipeline_defs.orchestration.runs.known import read_known
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, find_untold
 from pipeline_defs.topics import op_name
 from tests.support.world import World
@@ -112,6 +114,20 @@ def test_a_landed_range_is_green_again_after_a_run_that_was_refused(world: World
     world.send_numbered(100)
     world.tick()
     assert red() == {"flights"} and untold() == ["0-200-300"]
+
+
+def test_what_a_tick_has_no_time_to_tell_is_told_by_the_next(world: World) -> None:
+    """[R-34] Dagster gives up a tick of more than a minute, which goes on beside the next one; it is not taken for told."""
+    world.create_topic()
+    world.send_numbered(300)
+    world.tick()
+    world.launch()
+    world.lose_dagster()
+    known = dataclasses.replace(read_known(world.instance, [world.topic], world.edges.now_ms()), began=-1e9)
+    run_tick(world.topic, world.instance, world.edges, known)
+    assert world.materialized() == set(), "its time is over"
+    world.tick()
+    assert world.materialized() == {"0-0-100", "0-100-200", "0-200-300"}
 
 
 def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -> None:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
@@ -20,20 +21,22 @@ from ...core.errors import EmptySelection, LakeUnavailable
 from ...operate.failed_runs import FailedSince
 from ...operate.landed import LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
-from ...orchestration.home.dagster_home import open_instance
+from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import write_env
-from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
-from ...orchestration.topic_set import Broken
+from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
+from ...orchestration.topic_set import Broken, TopicFiles
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
+from ...topics import Topic
 from ..progress import progress
 from ..show import open_edges, print_broken
 from ..terminal import OUT, styled
 from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
+_SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
 
@@ -68,45 +71,72 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told: set[DaemonProcess] = set()
-            files, looked = _Files(defs_folder(project), told={_of(each) for each in found.broken}), time.monotonic()
+            told, is_silent = set[DaemonProcess](), False
+            files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
-                _look_after(server, read_silence(instance, "SENSOR", time.time()))
+                _revive(server)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
-                if time.monotonic() - looked > DISCOVER_SECONDS:
-                    looked = time.monotonic()
-                    with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
-                        files.look()
-                        if found.patterns:
-                            topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
-                for line in failed.read(datetime.now(UTC)):
-                    OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
-                if landed := since.read():
-                    OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
+                files.look()
+                try:
+                    _end_hung(server, read_silence(instance, "SENSOR", time.time()))
+                    _tell_news(failed, since)
+                    if is_silent:
+                        OUT.print(f"{_now()} Dagster's history answers again")
+                    is_silent = False
+                except SQLAlchemyError as error:  # of a full disk, say: what is revived goes on once there is room
+                    if not is_silent:
+                        why = why_silent(error, edges.settings.dagster_home)
+                        OUT.print(styled(f"{_now()} ", (_SILENT.format(why), "red")), soft_wrap=True)
+                    is_silent = True
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
 
 
+def _tell_news(failed: FailedSince, since: LandedSince) -> None:
+    """Say what failed and what landed since it was said last."""
+    for line in failed.read(datetime.now(UTC)):
+        OUT.print(styled(f"{_now()} ", (line, "red")), soft_wrap=True)
+    if landed := since.read():
+        OUT.print(f"{_now()} {landed_text(landed)}", soft_wrap=True)
+
+
+def _now() -> str:
+    return f"{datetime.now().astimezone():%H:%M:%S}"
+
+
 @dataclass
 class _Files:
-    """The defs.yaml of a project as they were read last, and which of them were told to be wrong."""
+    """The defs.yaml of a project as they were `found` last, and which were told to be wrong; new topics join `topics`."""
 
     folder: Path
-    told: set[tuple[Path, str]]
+    edges: Edges
+    found: TopicFiles
+    topics: list[Topic]
+    told: set[tuple[Path, str]] = field(init=False)
     stamps: Mapping[Path, int] = field(init=False)
+    looked: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
+        self.told = {_of(each) for each in self.found.broken}
         self.stamps = self._read_stamps()
 
     def look(self) -> None:
-        """Say which files are wrong now, where any has changed; each once."""
-        stamps = self._read_stamps()
-        if stamps != self.stamps:
-            self.stamps = stamps
-            broken = load_topics().broken
+        """Look, every so often, for files that have changed and for topics of patterns; say once what is wrong of them."""
+        if time.monotonic() - self.looked <= DISCOVER_SECONDS:
+            return
+        self.looked = time.monotonic()
+        with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
+            stamps = self._read_stamps()
+            if stamps != self.stamps:
+                self.stamps, self.found = stamps, load_topics()
+            found, known = self.found, {topic.name for topic in self.topics}
+            self.topics += [topic for topic in found.topics.values() if topic.name not in known]
+            if found.patterns:
+                self.topics += found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
+            broken = [*found.broken, *find_contested(found, self.edges)]
             print_broken(each for each in broken if _of(each) not in self.told)
             self.told = {_of(each) for each in broken}
 
@@ -122,10 +152,14 @@ def _of(broken: Broken) -> tuple[Path, str]:
     return broken.folder, broken.error.message
 
 
-def _look_after(server: DagsterServer, silent_seconds: float | None) -> None:
-    """Start again what has ended of Dagster, or hangs; raise `DagsterUnavailable` where it ends again and again."""
+def _end_hung(server: DagsterServer, silent_seconds: float | None) -> None:
+    """End a daemon of ours that hangs, for `_revive`."""
     for hung in server.end_hung(silent_seconds):
         OUT.print(f"Dagster's daemon, {hung.text}, has said nothing for minutes; it was ended", soft_wrap=True)
+
+
+def _revive(server: DagsterServer) -> None:
+    """Start again what has ended of Dagster; raise `DagsterUnavailable` where it ends again and again."""
     if not server.is_running():
         OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
         if not server.revive():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from pathlib import Path
 
 import click
@@ -13,6 +15,8 @@ from yaml import MarkedYAMLError, YAMLError
 from ...core.errors import BadSetting, HistoryUnavailable
 from ...settings import DEFAULT_HOME, find_project
 from .project import make_home
+
+_ROOM_BYTES = 2**20  # less than SQLite needs to go on
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
@@ -32,18 +36,24 @@ def open_instance(home: Path) -> dg.DagsterInstance:
         )
     try:
         return dg.DagsterInstance.from_config(str(home))
-    except (SQLAlchemyError, OSError) as error:  # what the driver says, without the statement
-        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    except (SQLAlchemyError, OSError) as error:
         raise HistoryUnavailable(
-            f"Dagster's history in {home} cannot be opened: {cause}; nothing was started, and the lake is not touched; see "
-            f"that its database runs and can be read; what is damaged beyond repair may be moved away, all of {home}: "
-            "`offsetlake rebuild TOPIC` gives a new history what the lake knows"
+            f"Dagster's history in {home} cannot be opened: {why_silent(error, home)}; nothing was started, and the lake is "
+            "not touched; see that its database runs and can be read; what is damaged beyond repair may be moved away, all of "
+            f"{home}: `offsetlake rebuild TOPIC` gives a new history what the lake knows"
         ) from error
     except (YAMLError, dg.DagsterError, CheckError, ImportError) as error:
         raise BadSetting(
             f"{home / 'dagster.yaml'} cannot be used: {_why_unusable(error)}; nothing was started; correct it: "
-            f"`DAGSTER_HOME={home} dagster instance info` says more"
+            f"`DAGSTER_HOME={shlex.quote(str(home))} dagster instance info` says more"
         ) from error
+
+
+def why_silent(error: Exception, home: Path) -> str:
+    """Return why a history does not answer: what its driver says, without the statement, and whether its disk is full."""
+    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    is_full = shutil.disk_usage(home).free < _ROOM_BYTES
+    return f"{cause}: the disk of {home} is full, make room there" if is_full else cause
 
 
 def _why_unusable(error: Exception) -> str:

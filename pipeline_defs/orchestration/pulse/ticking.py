@@ -5,6 +5,7 @@ All is read from the lake and from Dagster. Two ticks at once are harmless.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ from ..runs.tries import ALL, UPDATE, Tries, read_tries
 from ..runs.undecoded import Undecoded, read_undecoded
 from ..runs.waiting import UPDATING, backing_off_text, pending_text
 
-EVENTS_PER_TICK = 200
+EVENTS_PER_TICK = 200  # of a topic
+TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up after 60, and it would go on beside the next
 COMPARE_EVERY_MS = 3_600_000  # what nothing says has changed
 BACKLOG_SECONDS = 120
 MIRROR_SECONDS = 60  # after which the group of an idle topic is moved again
@@ -111,7 +113,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     now_ms = edges.now_ms()
     stalled = _report_dangers(topic, found, instance, edges, known)
     if not is_told:
-        failure, is_told = _tell_landed(topic, coverage, instance, edges)
+        failure, is_told = _tell_landed(topic, coverage, instance, edges, _count_events(known))
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
             edges.compared[topic.asset_key] = compared
@@ -137,13 +139,20 @@ def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Colle
         edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
 
 
-def _tell_landed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> tuple[str | None, bool]:
-    """Tell Dagster, and the raw table, of landed ranges that a crash left untold.
+def _count_events(known: Known) -> int:
+    """Return of how many ranges of a topic a tick may tell Dagster yet."""
+    return EVENTS_PER_TICK if time.monotonic() - known.began < TELL_SECONDS else 0
+
+
+def _tell_landed(
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges, most: int
+) -> tuple[str | None, bool]:
+    """Tell Dagster, of some at most, and the raw table of landed ranges that a crash left untold.
 
     Return why the table could not be told, and whether nothing was left to tell.
     """
     held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
-    told = report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
+    told = report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), most)
     failure = None
     if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
@@ -224,7 +233,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
         if not is_told:
             decoded = found.decoded.of(coverage)
             unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
-            for offsets in unseen[:EVENTS_PER_TICK]:
+            for offsets in unseen[: _count_events(known)]:
                 report_decoded(topic, decoded[offsets], edges, instance)
             is_told = not unseen and not held
             if is_told:

@@ -5,8 +5,9 @@ It is of one moment; a run may begin right after it. Invariant: nothing here is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -53,12 +54,16 @@ def _does(run: DagsterRun, duty: Duty) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of."""
+    """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
+
+    `began` is when it was read, in seconds of this process.
+    """
 
     tries: Mapping[Duty, Tries]
     active: ActiveRuns
     assets: Mapping[dg.AssetKey, AssetRecord]
     checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
+    began: float = field(default_factory=time.monotonic)
 
     def last(self, key: dg.AssetKey) -> dg.EventLogEntry | None:
         """Return the last materialisation of an asset."""

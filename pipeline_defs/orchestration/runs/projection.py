@@ -126,9 +126,9 @@ def report_unseen(
     event: Callable[[OffsetRange], dg.AssetMaterialization],
     limit: int,
 ) -> int:
-    """Report landed ranges that Dagster does not show as such, at most so many; return how many."""
-    unseen = find_unseen(instance, topic, coverage, held)[:limit]
-    for offsets in unseen:
+    """Report landed ranges that Dagster does not show as such, at most so many; return how many there were."""
+    unseen = find_unseen(instance, topic, coverage, held)
+    for offsets in unseen[:limit]:
         instance.report_runless_asset_event(event(offsets))
     return len(unseen)
 

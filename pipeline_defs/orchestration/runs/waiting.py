@@ -65,7 +65,9 @@ def block_text(block: Block, slots: int, words: Words) -> str:
             "nothing done": f" and has {words.done} nothing yet" if words.done else "",
             "start": "",
             "daemon": ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)",
-            "slots": f": {len(block.others)} of {slots} run slots are taken by {others}",
+            "slots": f": {len(block.others)} of {slots} run slots are taken by {others}"
+            if slots
+            else ": dagster.yaml lets no run start, `max_concurrent_runs` is 0",
             "queue": f": its turn comes after {others}" if others else "",
         }[block.why]
     )
