@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -89,9 +90,10 @@ def test_a_pattern_whose_cluster_is_silent_keeps_ticks_waiting_once() -> None:
     """[R-98] Nor does a look for new topics wait for it again."""
     clusters: Any = Clusters()
     clusters.lake = SimpleNamespace(planned_topics=list)
-    files: Any = SimpleNamespace(patterns=[SimpleNamespace(template=SILENT, pattern="s.*")], names=[])
+    pattern = SimpleNamespace(template=SILENT, pattern="s.*", folder=Path("silent"))
+    files: Any = SimpleNamespace(patterns=[pattern], names=[])
     for _ in range(3):
         (failure,) = plan_new_topics(files, clusters)
-        assert "nobody there" in failure
+        assert "nobody there" in failure and failure.startswith("topics s.* of silent/defs.yaml: ")
     assert (clusters.waited, clusters.asked) == (1, 1)
     clusters.end_question(None)
