@@ -17,7 +17,7 @@ from typing import TextIO, cast
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
-from ..core.errors import HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused
+from ..core.errors import HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused, first_line
 from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS, Output, drop_output
@@ -104,7 +104,7 @@ def telling_of_history() -> Iterator[None]:
         database = sys.modules.get("sqlalchemy.exc")  # else nothing was asked of it
         if database is None or not isinstance(error, database.SQLAlchemyError):
             raise
-        cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]  # without the statement
+        cause = first_line(getattr(error, "orig", None) or error)  # without the statement
         raise HistoryUnavailable(
             f"Dagster's history does not answer: {cause}; what is landed stays landed; ask again. Where it is locked, another "
             "process holds it: `offsetlake status` names a daemon that hangs"

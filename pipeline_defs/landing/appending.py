@@ -145,7 +145,7 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
     files, standing = RangeFiles(table), ranges_by_file(coverage, table)
     for offsets in doubts.ranges:
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
-        if manifest is not None and file is not None and _is_whole(manifest, lake):
+        if manifest is not None and file is not None:
             by_path[file.path].append(manifest)
     for path, manifests in by_path.items():
         file = table.files[path]
@@ -153,7 +153,7 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
             found = find_otherwise(file, manifests, standing.get(path, ()), log.folder, lake)
             wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
         except DamagedFile:
-            wrong |= {each.offsets for each in manifests if not is_compacted(file)}  # which nobody can cut
+            wrong |= {each.offsets for each in manifests if not is_compacted(file) and _is_whole(each, lake)}  # nobody cuts it
     return wrong
 
 

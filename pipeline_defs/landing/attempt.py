@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ..adapters.lake.lake import Lake
-from ..core.errors import OffsetlakeError, as_ours
+from ..adapters.tables.delta_log import raw_table_log
+from ..core.errors import BrokenTable, OffsetlakeError, as_ours
 from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
+from ..core.tables.delta import Snapshot
+from ..core.tables.raw_table import RangeFiles
 from .staging_places import LocalStaging, Staging
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ class Run:
     tools: Tools
     staging: Staging
     errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends the topic, and no other one
+    _table: list[RangeFiles] = field(default_factory=list, init=False)
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -75,6 +79,17 @@ class Run:
             yield
         except Exception as error:  # noqa: BLE001 (told by its type: another topic's ranges are not to pay for it)
             self.errors.append(as_ours(error, f"topic {self.topic}"))
+
+    @property
+    def table_files(self) -> RangeFiles:
+        """The files of the raw table as they were when first asked for; none where there is none that can be read."""
+        if not self._table:
+            table = Snapshot()
+            with suppress(BrokenTable):  # landing does not rest on it
+                if self.tools.has_raw_table:
+                    table = raw_table_log(self.topic, self.tools.lake.store).read()
+            self._table.append(RangeFiles(table))
+        return self._table[0]
 
     @property
     def shares_jobs_with(self) -> Hashable:

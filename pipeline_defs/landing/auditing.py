@@ -182,7 +182,7 @@ def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str
         file = table.files[path]
         if not is_compacted(file) and is_as_landed(file, ranges[0]):
             continue
-        with suppress(DamagedFile, FileNotFoundError):  # which is named by itself
+        with suppress(DamagedFile):  # which is named by itself
             for offsets, alone in find_otherwise(file, ranges, standing.get(path, ()), log.folder, lake).items():
                 kept = f"only the table has {counted(alone, 'row')} of it: restore its manifest from a backup, or "
                 by_replace = f"`{replace_command(topic, offsets.key)}` leaves them out"

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from ..adapters.lake.parquet import PartFile
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.errors import BrokenTable, OffsetlakeError, as_ours
+from ..core.errors import OffsetlakeError, as_ours
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.losses import Reading
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from ..core.tables.raw_table import RangeFiles, is_compacted
+from ..core.tables.raw_table import is_compacted
 from .attempt import Run
 from .doubles import adopt, delete_proven, publish_from
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
@@ -70,11 +70,10 @@ def _find_copies(run: Run, manifest: Manifest) -> Iterator[str]:
     """
     yield from run.coverage.doubles_of(manifest.offsets)
     store, copy = run.tools.lake.store, f"staging/{run.attempt.id}/{manifest.offsets.key}.of-table.parquet"
-    log = raw_table_log(manifest.topic, store)
-    with suppress(BrokenTable, FileNotFoundError):  # landing does not rest on it
-        file = RangeFiles(log.read()).find_at(manifest) if run.tools.has_raw_table else None
-        if file is not None and not is_compacted(file):
-            store.publish(f"{log.folder}/{file.path}", copy)
+    file = run.table_files.find_at(manifest)
+    if file is not None and not is_compacted(file):
+        with suppress(FileNotFoundError):
+            store.publish(f"{raw_table_log(manifest.topic, store).folder}/{file.path}", copy)
             yield copy
 
 

@@ -74,7 +74,7 @@ def compare(
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
         return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
-    alone = count_only_in_table(standing, part.path if part else None, lake) if is_gone and run.tools.has_raw_table else 0
+    alone = count_only_in_table(standing, run.table_files, part.path if part else None, lake) if is_gone else 0
     if (is_gone and not alone) or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
         return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)

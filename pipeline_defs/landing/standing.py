@@ -16,7 +16,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.errors import BrokenTable, DamagedFile, TableFileGone
+from ..core.errors import DamagedFile, TableFileGone
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..core.tables.delta import File as TableFile
@@ -108,23 +108,24 @@ def find_otherwise(
             own = lake.own_path(manifest) if manifest.file is not None else None
             if manifest.file is not None and own is None:
                 continue
-            with lake.store.local_copy(own) if own else nullcontext() as landed:
-                if landed is not None and parquet.digest(landed) != manifest.digest:
-                    continue  # it is the one to be mended
-                alone = parquet.count_alone(rows, landed)
+            try:
+                with lake.store.local_copy(own) if own else nullcontext() as landed:
+                    if landed is not None and parquet.digest(landed) != manifest.digest:
+                        continue  # it is the one to be mended
+                    alone = parquet.count_alone(rows, landed)
+            except FileNotFoundError:
+                continue
             if alone is not None or not is_as_landed(file, manifest):
                 found[offsets] = alone or 0
     return found
 
 
-def count_only_in_table(manifest: Manifest, staged: File | None, lake: Lake) -> int:
+def count_only_in_table(manifest: Manifest, table: RangeFiles, staged: File | None, lake: Lake) -> int:
     """Count the rows of a range that its raw table has in that revision and that what was read of Kafka now has not."""
-    log = raw_table_log(manifest.topic, lake.store)
-    with suppress(DamagedFile, BrokenTable):
-        file = RangeFiles(log.read()).find_at(manifest)
-        if file is not None:
-            with table_file(file, log.folder, lake) as copy:
-                return sum(parquet.count_alone(rows, staged) or 0 for _, rows in parquet.read_ranges(copy, [manifest.offsets]))
+    file = table.find_at(manifest)
+    if file is not None:
+        with suppress(DamagedFile), table_file(file, raw_table_log(manifest.topic, lake.store).folder, lake) as copy:
+            return sum(parquet.count_alone(rows, staged) or 0 for _, rows in parquet.read_ranges(copy, [manifest.offsets]))
     return 0
 
 

@@ -12,7 +12,7 @@ from dagster._check import CheckError
 from sqlalchemy.exc import SQLAlchemyError
 from yaml import MarkedYAMLError, YAMLError
 
-from ...core.errors import BadSetting, HistoryUnavailable
+from ...core.errors import BadSetting, HistoryUnavailable, first_line
 from ...settings import DEFAULT_HOME, find_project
 from .project import make_home
 
@@ -51,7 +51,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 def why_silent(error: Exception, home: Path) -> str:
     """Return why a history does not answer: what its driver says, without the statement, and whether its disk is full."""
-    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    cause = first_line(getattr(error, "orig", None) or error)
     is_full = shutil.disk_usage(home).free < _ROOM_BYTES
     return f"{cause}: the disk of {home} is full, make room there" if is_full else cause
 
