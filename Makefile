@@ -11,6 +11,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 LOGS := $(OFFSETLAKE_HOME)/setup
 # how far pip is, while it is: its log's last line, in one line that fits
 TELL_SECONDS ?= 5
+PYTEST = .venv/bin/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder
 SAY_PIP = tail -n 1 "$(LOGS)/pip.log" | awk '{print "setup: pip: " substr($$0, 1, 100)}' >&2
 # a stamp's name says what it was made from; the directory counts, for a moved .venv is broken
 DEPS_STAMP := .venv/.deps-$(shell { pwd; cat requirements.lock; } 2>/dev/null | cksum | tr -d ' ')
@@ -20,7 +21,7 @@ PROJECT_STAMP := .venv/.project-$(shell { pwd; cat pyproject.toml; } 2>/dev/null
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long pictures bench check clean
+.PHONY: help setup demo test test-scenarios test-long pictures bench check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,9 +60,12 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary; DAYS=31: January's only)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
-test: setup ## Run the whole suite, real broker, Spark and browser included (about 12 minutes on two cores)
+test: setup ## Run the tests, real broker and Spark included (8 minutes on two cores)
+	@exec $(PYTEST) -m "not long and not scenario"
+
+test-scenarios: setup ## Run what drives the whole product: the demo, Dagster in a browser, clusters, a power cut, the docs
 	@.venv/bin/python -m tests.support.browser
-	@exec .venv/bin/python -m pytest tests -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
+	@exec $(PYTEST) -m "scenario and not long"
 
 test-long: setup ## Run the tests that take longer
 	@.venv/bin/python -m tests.support.browser

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Camera as Take
 
+pytestmark = pytest.mark.scenario
+
 RECORDS_PER_RANGE = 400
 LOST = 300
 

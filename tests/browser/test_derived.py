@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Camera as Take
 
+pytestmark = pytest.mark.scenario
+
 AT_ONCE = """
 telemetry: {enabled: false}
 nux: {enabled: false}

@@ -15,6 +15,8 @@ from pipeline_defs.orchestration.map.page import page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.scenario
+
 NOON_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 RUN = "a472a78a-ef49-4a2e-b2e2-5a080994fac6"

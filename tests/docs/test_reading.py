@@ -28,6 +28,8 @@ from tests.support.own_spark import spark_defaults
 from tests.support.shell import Shell
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 READING = (PROJECT / "docs" / "reading.md").read_text()
 BARE = """import duckdb, sys
 assert "pipeline_defs" not in sys.modules

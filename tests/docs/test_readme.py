@@ -18,6 +18,8 @@ from tests.conftest import JARS
 from tests.support.markdown import is_shown, read_blocks, read_table
 from tests.support.shell import Shell
 
+pytestmark = pytest.mark.scenario
+
 README = (PROJECT / "README.md").read_text()
 TREE = ("Makefile", "assets", "dagster.yaml", "pipeline_defs", "pyproject.toml", "workspace.yaml")
 

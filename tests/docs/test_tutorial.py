@@ -21,6 +21,8 @@ from tests.support.environment import plain_environment
 from tests.support.markdown import is_shown, read_blocks, read_commands
 from tests.support.shell import Shell
 
+pytestmark = pytest.mark.scenario
+
 WRITTEN = {".dockerignore", ".env", ".gitignore", ".offsetlake", "dagster.yaml", "my_lake", "pyproject.toml", "workspace.yaml"}
 STARTING = "starting Dagster, which takes some 20 seconds\n"
 LANDED = re.compile(r"[\d:]{8} landed [\d,]+ ranges?, ([\d,]+) rows: orders [\d,]+")

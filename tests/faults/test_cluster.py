@@ -33,6 +33,8 @@ from tests.support.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.scenario
+
 RECORDS, RECORD_BYTES = 8_000, 5_000
 POLL_SECONDS = 2.0  # where a test shortens what a read waits for
 

@@ -50,6 +50,8 @@ from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import PATIENCE_SECONDS, World, own_spark
 
+pytestmark = pytest.mark.scenario
+
 SMALL: Mapping[str, str] = {
     "spark.master": "local[1]",
     "spark.driver.host": "127.0.0.1",

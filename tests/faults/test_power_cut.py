@@ -32,6 +32,8 @@ from pipeline_defs.topics import LAND_PENDING
 from tests.support.power import UNDER_WAY, Power
 from tests.support.world import World, own_spark
 
+pytestmark = pytest.mark.scenario
+
 COMPLETE_SECONDS = 180.0  # after the last record, on a machine whose cores are free
 PATIENCE_SECONDS = 300.0  # on one that has not
 POLICY = Policy(records_per_range=400, max_age_seconds=3)

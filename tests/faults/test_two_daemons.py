@@ -27,6 +27,8 @@ from tests.support.postgres import Postgres, running_postgres
 from tests.support.power import Power
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 POLICY = Policy(records_per_range=50, max_age_seconds=0)
 WAITS, ENDS = "another daemon works on this Postgres database", "another daemon works on this Postgres database now"
 UNFINISHED = [each for each in DagsterRunStatus if each.value in {"NOT_STARTED", "QUEUED", "STARTING", "STARTED"}]

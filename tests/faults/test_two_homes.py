@@ -19,6 +19,8 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from tests.support.power import Power
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 LOOKS = 2  # of sensors that find something to plan, while a person plans beside both
 
 

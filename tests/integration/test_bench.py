@@ -24,6 +24,8 @@ from pipeline_defs.lab.bench.table_costs.orders import VALUES
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 SMALL = Load(100, 20, 10, 2)
 
 

@@ -73,6 +73,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.scenario
 def test_a_broker_that_was_stopped_by_anybody_or_killed_has_its_data_and_its_address(
     directory: Path, jars: tuple[Path, ...], bystander: subprocess.Popen[bytes]
 ) -> None:

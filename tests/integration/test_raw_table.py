@@ -175,6 +175,7 @@ print("rows", spark.read.format("delta").load(forced).count())
 """
 
 
+@pytest.mark.scenario
 def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -> None:
     """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along.
 

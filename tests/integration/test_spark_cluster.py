@@ -39,6 +39,8 @@ from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 spark_version = version("pyspark")
 
 

@@ -24,6 +24,8 @@ from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS, World
 
+pytestmark = pytest.mark.scenario
+
 DAEMON = """
 from dagster._daemon import controller
 from dagster._daemon.cli import cli

@@ -33,6 +33,8 @@ from tests.support.environment import plain_environment
 from tests.support.fake_registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
+pytestmark = pytest.mark.scenario
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

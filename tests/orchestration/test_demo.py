@@ -25,6 +25,8 @@ from tests.support.dagster_up import Terminal, terminal
 from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
 
+pytestmark = pytest.mark.scenario
+
 demo_command = importlib.import_module("pipeline_defs.lab.cli.demo")
 
 

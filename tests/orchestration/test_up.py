@@ -28,6 +28,8 @@ from tests.support.dagster_up import asset_keys, is_answering, run_ids, terminal
 from tests.support.environment import plain_environment
 from tests.support.world import World
 
+pytestmark = pytest.mark.scenario
+
 Refuse = Callable[..., subprocess.CompletedProcess[str]]
 
 

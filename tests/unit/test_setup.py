@@ -83,7 +83,7 @@ def only_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_make_alone_lists_every_target_in_one_line_each(tree: Path, tools: Path) -> None:
     done = run_make(tree, clean_environ(tools))
     listed = [line.split()[1] for line in done.stdout.splitlines()]
-    assert listed == ["help", "setup", "demo", "test", "test-long", "pictures", "bench", "check", "clean"]
+    assert listed == ["help", "setup", "demo", "test", "test-scenarios", "test-long", "pictures", "bench", "check", "clean"]
     assert all(len(line.split(maxsplit=2)) == 3 for line in done.stdout.splitlines())
 
 
