@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-scenarios test-long pictures bench check clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs Python 3.11+, Java 17+, the network)
 	@.venv/bin/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { \
@@ -60,7 +60,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary; DAYS=31: January's only)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
-test: setup ## Run the tests, real broker and Spark included (8 minutes on two cores)
+test: setup ## Run the tests, real broker and Spark included (9 minutes on two cores)
 	@exec $(PYTEST) -m "not long and not scenario"
 
 test-scenarios: setup ## Run what drives the whole product: the demo, Dagster in a browser, clusters, a power cut, the docs

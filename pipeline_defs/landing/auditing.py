@@ -124,7 +124,8 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
     where = f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file"
     try:
         found = digests.of(manifest)
-        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}"
+        advice = f"`{command('land', manifest.topic, '--key', manifest.offsets.key)}` mends it, or says what to do"
+        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}: {advice}"
     except (TableFileGone, DamagedFile) as error:
         reason = str(error)
     return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit

@@ -61,16 +61,26 @@ def _read_or_reason(
     if offsets.end > marks.end:
         return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
     reading = read_from(offsets, marks.earliest)
-    is_accepted = run.tools.on_loss == "record" or offsets in run.coverage.accepted
-    if reading.lost and (not is_accepted or run.coverage.is_landed(offsets)):
-        (lost,) = reading.lost
+    if not reading.lost:
+        return reading, ""
+    (lost,) = reading.lost
+    gone = (
+        f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
+        f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator)"
+    )
+    if run.coverage.is_landed(offsets):
+        return None, f"{gone} since they were landed; nothing was written"
+    if run.tools.on_loss == "record" or offsets in run.coverage.accepted:
+        return reading, ""
+    if offsets in run.coverage.manifests:
         return None, (
-            f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
-            f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
-            f"landed; nothing was written; `{command('accept-loss', run.topic, offsets.key)}` lands what is left and "
-            "records the loss, `on_loss: record` in defs.yaml does so by itself"
+            f"{gone} since they were landed, and the landed file is not what its manifest says; nothing was written; restore "
+            "that file from a backup of the lake"
         )
-    return reading, ""
+    return None, (
+        f"{gone} before they were landed; nothing was written; `{command('accept-loss', run.topic, offsets.key)}` lands "
+        "what is left and records the loss, `on_loss: record` in defs.yaml does so by itself"
+    )
 
 
 def may_be_untellable(run: Run, reading: Reading) -> bool:

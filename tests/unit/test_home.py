@@ -163,7 +163,11 @@ def test_a_history_that_cannot_be_opened_is_told(damage: str, reason: str, proje
     ("text", "reason"),
     [
         ("storage: [\n", r"it is not what Dagster expects in line 2"),
-        ("storage:\n  postgres: {postgres_url: [hush-4711]}\n", "it is not what Dagster expects;"),
+        (
+            "storage:\n  postgres: {postgres_url: [hush]}\n",
+            "it is not what Dagster expects of its key storage.postgres.postgres_url;",
+        ),
+        ("run_monitoring:\n  start_timeout: 5\n", "it is not what Dagster expects of its key run_monitoring.start_timeout;"),
         ("event_log_storage: {module: no_such_module, class: X}\n", ".*import module no_such_module"),
     ],
 )

@@ -20,7 +20,7 @@ from pipeline_defs.topics import Topic
 ORDERS, PAYMENTS = (Topic(name, Policy()) for name in ("orders", "payments"))
 
 
-def test_a_topic_whose_file_is_added_is_told_of_and_what_two_patterns_match_once(
+def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     up = importlib.import_module("pipeline_defs.cli.home.up")
@@ -33,11 +33,17 @@ def test_a_topic_whose_file_is_added_is_told_of_and_what_two_patterns_match_once
     assert topics == [ORDERS], "the control: no file has changed"
     (tmp_path / "payments").mkdir()
     (tmp_path / "payments" / "defs.yaml").write_text("type: offsetlake.KafkaTopic\n")
-    contested.append(Broken("shop.c", tmp_path, BadSetting("topic shop.c matches the patterns of two files")))
+    contested.append(Broken("shop.c", tmp_path / "payments", BadSetting("topic shop.c matches the patterns of two files")))
     for _ in range(2):
         files.look()
     assert topics == [ORDERS, PAYMENTS]
-    assert capfd.readouterr().err.count("topic shop.c matches the patterns of two files") == 1
+    told = capfd.readouterr()
+    assert told.err.count("topic shop.c matches the patterns of two files") == 1
+    assert "is right again" not in told.out
+    contested.clear()
+    for _ in range(2):
+        files.look()
+    assert capfd.readouterr().out.count("is right again") == 1
 
 
 @pytest.mark.parametrize("free", [0, 2**30])

@@ -138,6 +138,9 @@ class _Files:
                 self.topics += found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
             broken = [*found.broken, *find_contested(found, self.edges)]
             print_broken(each for each in broken if _of(each) not in self.told)
+            mended = {folder for folder, _ in self.told} - {each.folder for each in broken}
+            for folder in sorted(each for each in mended if (each / "defs.yaml").exists()):
+                OUT.print(f"{_now()} {folder / 'defs.yaml'} is right again", soft_wrap=True)
             self.told = {_of(each) for each in broken}
 
     def _read_stamps(self) -> dict[Path, int]:

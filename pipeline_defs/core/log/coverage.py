@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from ..command_lines import replace_command
+from ..command_lines import command, replace_command
 from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange
 from .delivery import Acceptance, Claim, Delivery
@@ -247,14 +247,11 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
         where = offsets.text(topic)
         manifest = coverage.manifests.get(offsets)
         if manifest is None and offsets in coverage.published:
-            violations.append(
-                f"gap {where}: a file is published but its manifest is gone: restore that from a backup; while Kafka has its "
-                "records, it is landed again"
-            )
+            violations.append(f"gap {where}: a file is published but its manifest is gone: {how_to_restore(coverage, offsets)}")
         elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
             continue
         elif manifest is not None and manifest.file is not None and _is_gone(offsets, coverage):
-            violations.append(f"gap {where}: a manifest is there but its file is not published")
+            violations.append(f"gap {where}: a manifest is there but its file is not published: {_how_to_land(topic, offsets)}")
         elif manifest is not None and manifest.file is None and offsets in coverage.published:
             violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
         elif (
@@ -273,8 +270,19 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
             and not is_newest_first
             and offsets not in held
         ):
-            violations.append(f"gap {where}: planned and not landed, while later offsets are")
+            advice = _how_to_land(topic, offsets)
+            violations.append(f"gap {where}: planned and not landed, while later offsets are: {advice}")
     return violations
+
+
+def how_to_restore(coverage: Coverage, offsets: OffsetRange) -> str:
+    """Return what to do about a range whose manifest is gone, and whose rows are there."""
+    is_read_again = coverage.states().get(offsets) is State.PENDING  # not what `at_most_once` has begun, or Kafka deleted
+    return "restore that from a backup" + ("; while Kafka has its records, it is landed again" if is_read_again else "")
+
+
+def _how_to_land(topic: str, offsets: OffsetRange) -> str:
+    return f"`{command('land', topic, '--key', offsets.key)}` lands it, or says why it cannot"
 
 
 def _double_violations(coverage: Coverage) -> Iterator[str]:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..errors import BadKey, BrokenTable
-from ..log.coverage import Coverage, State
+from ..log.coverage import Coverage, State, how_to_restore
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange, parse_key
 from ..raw_columns import RAW_COLUMNS, RawType
@@ -301,10 +301,8 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
             if file.path not in changing and rows != file.rows:
                 found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
         elif manifest is None:
-            found.append(
-                f"range {offsets.text(topic)}: in the table, and it has no manifest: restore that from a backup; while Kafka "
-                "has its records, it is landed again"
-            )
+            advice = how_to_restore(coverage, offsets)
+            found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest: {advice}")
         elif revision_in(file, offsets) == manifest.revision and not is_as_landed(file, manifest):
             found.append(
                 f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"

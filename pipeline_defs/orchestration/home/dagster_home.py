@@ -61,4 +61,11 @@ def _why_unusable(error: Exception) -> str:
     if isinstance(error, ImportError | CheckError):
         return str(error).splitlines()[0]
     mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-    return "it is not what Dagster expects" + (f" in line {mark.line + 1}" if mark else "")
+    key = _key_of(error) if isinstance(error, dg.DagsterInvalidConfigError) else ""
+    return "it is not what Dagster expects" + (f" in line {mark.line + 1}" if mark else f" of its key {key}" if key else "")
+
+
+def _key_of(error: dg.DagsterInvalidConfigError) -> str:
+    """Return the first key that Dagster does not take, with those that it is below, as `retention.sensor`; empty for none."""
+    parts = [part for each in error.errors[:1] for part in (*each.stack.entries, each.error_data)]
+    return ".".join(part.field_name for part in parts if hasattr(part, "field_name"))  # a place in a list has none
