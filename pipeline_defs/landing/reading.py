@@ -72,7 +72,7 @@ def _read_or_reason(
         return None, f"{gone} since they were landed; nothing was written"
     if run.tools.on_loss == "record" or offsets in run.coverage.accepted:
         return reading, ""
-    if offsets in run.coverage.manifests:
+    if offsets in run.coverage.manifests and offsets in run.coverage.published:
         return None, (
             f"{gone} since they were landed, and the landed file is not what its manifest says; nothing was written; restore "
             "that file from a backup of the lake"

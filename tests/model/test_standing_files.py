@@ -417,6 +417,17 @@ def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
     assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
 
 
+def test_of_a_file_that_was_cut_nobody_is_told_to_accept_a_loss(world: SmallWorld) -> None:
+    """[R-15] Kafka has deleted its records since: a backup of the lake has them."""
+    world.land()
+    path = published_path(first_of(world))
+    overwrite(world, path, world.files()[path][:-1])
+    world.kafka.expire(0, 50)
+    (failed, *_) = world.land()
+    assert failed.outcome is Outcome.FAILED and "restore that file from a backup" in failed.violations[0]
+    assert "accept-loss" not in failed.violations[0]
+
+
 def land_and_lose_a_manifest(world: SmallWorld) -> OffsetRange:
     """Have the manifest of the first landed range deleted; return the range."""
     world.land()
