@@ -30,7 +30,7 @@ from ..core.tables.raw_table import violations as table_violations
 from ..settings import code_version
 from .attempt import Attempt, Tools
 from .landing import land
-from .standing import Digests, find_otherwise, why_changed
+from .standing import Digests, find_otherwise, why_changed, why_not_as_landed
 
 DIGEST_THREADS = 4
 
@@ -135,7 +135,8 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
     """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
     A run appends what it has landed before it ends: what one was at (`held`) just before may be missing.
-    Files that are no landed file's second name are held against their digests: compacted ones, and copies.
+    Files that are no landed file's second name are held against their digests: copies, and compacted ones, whose ranges are
+    counted.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
@@ -146,16 +147,15 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
         table = log.read(table)
         of_ranges = [each for each in table_violations(coverage, table, held) if each in of_ranges]
     sizes = lake.store.list(log.folder)
-    own = {
-        path: lake.own_path(each[0])
-        for path, each in ranges_by_file(coverage, table).items()
-        if not is_compacted(table.files[path])
-    }
+    ranges = ranges_by_file(coverage, table)
+    own = {path: lake.own_path(each[0]) for path, each in ranges.items() if not is_compacted(table.files[path])}
 
     def look(file: File) -> str | None:
-        path, second = f"{log.folder}/{file.path}", own.get(file.path)
+        path, second, manifests = f"{log.folder}/{file.path}", own.get(file.path), ranges.get(file.path, ())
         if sizes.get(path) == file.bytes and second is not None and _is_one_file(path, second, lake):
             return None
+        if is_compacted(file) and sum(each.rows for each in manifests) == file.rows:  # else that is told by itself
+            return why_not_as_landed(file, manifests, log.folder, lake)
         return why_changed(file, log.folder, lake)
 
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:

@@ -428,8 +428,8 @@ def test_a_rotten_landed_file_is_no_measure_of_a_compacted_one(tmp_path: Path) -
     assert ["only the table has 1 row of it" in each for each in said].count(True) == 1
 
 
-def test_what_a_compacted_file_has_otherwise_is_not_dropped_where_the_sums_come_out(tmp_path: Path) -> None:
-    """[R-72] One row more of a range that was landed anew, one less of one whose manifest was restored."""
+def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_sums_come_out(tmp_path: Path) -> None:
+    """[R-62] [R-72] One row more of a range that was landed anew, one less of one whose manifest was restored."""
     world = prepared(tmp_path, "")
     first, second = manifests(world)
     backup = {
@@ -448,10 +448,14 @@ def test_what_a_compacted_file_has_otherwise_is_not_dropped_where_the_sums_come_
         path.write_bytes(content)
     rows = sum(each.rows for each in raw_table_log(TOPIC, world.lake.store).read().files.values())
     assert rows == sum(each.rows for each in manifests(world)) == 5, "the fault: the sums come out"
-    assert [each.reason for each in world.drop()] == [
-        f"the table has 3 rows of range {first.offsets.text(TOPIC)}, its manifest 2"
-    ] * 2
+    reason = f"the table has 3 rows of range {first.offsets.text(TOPIC)}, its manifest 2"
+    assert [each.reason for each in world.drop()] == [reason] * 2
     assert world.standing() == world.shown()
+    named, advice = check_table(TOPIC, world.lake).violations
+    assert reason in named and "away, and the next run makes the table anew" in advice
+    world.lake.store.delete_folder(f"tables/raw/{TOPIC}")
+    append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
+    assert check_table(TOPIC, world.lake).violations == () and world.in_table() == world.shown()
 
 
 def test_a_replace_that_dies_is_appended_by_the_next_tick_where_a_manifest_was_deleted_before(tmp_path: Path) -> None:
