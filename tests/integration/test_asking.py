@@ -94,6 +94,14 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00"), "does not say in which time zone"),
     (("--from-time", "last Tuesday", "--to-time", "2025-11-17T12:00Z"), "is no time, expected ISO 8601"),
     (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00", "--time-zone", "Mars/X"), "Mars/X is no time zone"),
+    (
+        ("--from-time", "2025-10-26T02:30", "--to-time", "2025-10-26T04:00", "--time-zone", "Europe/Zurich"),
+        "expected 2025-10-26T02:30:00+02:00 or 2025-10-26T02:30:00+01:00",
+    ),
+    (
+        ("--from-time", "2025-03-30T01:00", "--to-time", "2025-03-30T02:30", "--time-zone", "Europe/Zurich"),
+        "2025-03-30T02:30 is no one moment in Europe/Zurich",
+    ),
     (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
     (("--from-time", "1965-01-01T00:00Z", "--to-time", "1950-01-01T00:00Z"), "1965-01-01T00:00:00+00:00 is not before"),
     (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),

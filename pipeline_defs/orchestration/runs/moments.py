@@ -35,6 +35,10 @@ def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
             moment = moment.replace(tzinfo=ZoneInfo(zone))
         except (ZoneInfoNotFoundError, ValueError):
             raise ValueError(f"{text}: {zone_name} {zone} is no time zone, expected such as Europe/Zurich") from None
+        later = moment.replace(fold=1)
+        if later.utcoffset() != moment.utcoffset():
+            both = f"{moment.isoformat()} or {later.isoformat()}"
+            raise ValueError(f"{text} is no one moment in {zone}, whose clocks are changed then: expected {both}")
     return round(moment.timestamp() * 1000)
 
 
