@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.delivery import Acceptance, Claim
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planlog import PlanLog
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
 from pipeline_defs.core.tables.raw_table import (
@@ -25,7 +26,7 @@ from pipeline_defs.core.tables.raw_table import (
     revision_in,
     violations,
 )
-from tests.support.strategies import EPOCH_MS, TOPIC, landings, lists_of, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, landed, landings, lists_of, log_of, logs
 
 ACTIONS = ["land", "replace", "lose the file", "claim", "accept", "append", "append"]
 
@@ -53,7 +54,6 @@ class History:
         by_files = find_due_by_files(self.coverage, self.table)
         by_head = find_due(self.coverage, without_files(self.table))
         if by_head is not None:
-            event("by the app transactions")
             assert by_head == by_files
         return by_files
 
@@ -140,6 +140,26 @@ def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
         is_in = table.find(offsets) is not None or (manifest is not None and manifest.file is None)
         is_left_out = offsets in coverage.log.skipped and state is not State.LANDED  # that may be landed all the same
         assert is_in or is_left_out or state is State.LOST or offsets in coverage.accepted
+
+
+def test_an_append_beyond_a_gap_reads_no_file_of_the_log_and_one_that_fills_it_does() -> None:
+    """[R-81] The gap may stay for ever: `at_most_once` never reads again what it has claimed."""
+    history = History(log_of(Script(Policy(10, max_age_seconds=0), True, [("grow", (0, 40))]).play()))
+    first, second, third, fourth = history.log.ranges
+
+    def land(offsets: OffsetRange) -> Due | None:
+        history.manifests[offsets] = landed(offsets)
+        found = find_due(history.coverage, without_files(history.table))
+        history.append()
+        return found
+
+    land(first)
+    for offsets in (third, fourth):
+        due = land(offsets)
+        assert due is not None and [each.offsets for each in due.adds] == [offsets]
+    assert find_due(history.coverage, without_files(history.table)) is not None, "where nothing is due, too"
+    assert land(second) is None, "the control"
+    assert in_table(history) == dict.fromkeys((first, second, third, fourth), 0)
 
 
 @given(histories())

@@ -98,18 +98,16 @@ class Due:
 def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     """Return what a table owes, from its app transactions alone; none where these do not say it, and its files must be read.
 
-    They say it where nothing beyond a gap is in the table: then it has what is landed below its frontier, and not what is
-    landed beyond. That the sum comes out says that nothing else is landed, and nothing replaced.
+    The table has nothing of what begins behind its end. That the sum comes out says that it has all that is landed before, as
+    it stands now: what fills a gap, and what is replaced, would add to it.
     """
-    reached = head.transactions
-    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
-    if is_silent or any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
+    reached, manifests = head.transactions, coverage.manifests
+    if head.version != EMPTY and not reached:  # the last commit is not ours, or torn
         return None
-    manifests = coverage.manifests
     new = [
         manifests[offsets]
         for offsets in sorted(manifests)
-        if coverage.is_landed(offsets) and offsets.start >= reached.get(_place(offsets), 0)
+        if coverage.is_landed(offsets) and offsets.start >= reached.get(f"{_place(offsets)}/end", 0)
     ]
     settled = reached.get(SETTLED, 0) + _weight(new)
     if settled != coverage.weight():
