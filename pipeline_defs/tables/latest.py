@@ -99,13 +99,13 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
     if standing is not None and not why:
         applied = standing.applied(decoded.table.metadata.id)
         assert applied is not None
-        if applied == decoded.table.version:
-            return DueUpdate(standing, decoded)
-        epoch_of, before = decodings.lake.recent(topic).log.epoch_of, decodings.read_version(topic, applied)
-        if before is not None:
+        before = decoded if applied == decoded.table.version else decodings.read_version(topic, applied)
+        if before is not None and standing.is_of(before.table):
+            if before is decoded:
+                return DueUpdate(standing, decoded)
             with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
-                return _compare(standing, before, decoded, epoch_of)
-        why = f"the decoded table has no version {applied} any more"
+                return _compare(standing, before, decoded, decodings.lake.recent(topic).log.epoch_of)
+        why = f"the decoded table has no such version {applied} any more"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
     return DueUpdate(standing, decoded, placed, Change(tuple(placed), ()), why)
 
@@ -194,7 +194,7 @@ class _Update:
         brought = [each.decoded for each in map(due.decoded.get, due.change.fresh) if each is not None]
         now_ms = self.tools.now_ms()
         waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
-        applied = Applied(metadata.id, due.decoded.table.version, self.config.order, waits)
+        applied = Applied(due.decoded.table, self.config.order, waits)
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
         if not why and standing is not None and not holds(schema, standing.schema):
             why = "its columns do not hold what is decoded now"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -360,7 +362,8 @@ def assert_ends_well(world: LatestWorld) -> None:
         made_of_versions = [each.made_of[name] for each in all_versions if each.made_of]
         assert made_of_versions == sorted(made_of_versions), "no version goes back"
     newest = all_versions[-1]
-    assert newest.made_of == {name: decoded.table.version, "order": BY_POSITION.order}
+    commit = zlib.crc32(decoded.table.commit_id.encode())
+    assert newest.made_of == {name: decoded.table.version, "order": BY_POSITION.order, "decoded-commit": commit}
     assert newest.rows == from_landed(world, decoded)
     keys = [row[4] for row in newest.rows]
     assert len(keys) == len({*keys})
@@ -421,6 +424,29 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
         does, check = partial(act, world, name, lost=lost, leaves_files=leaves_files), partial(assert_ends_well, world)
         struck += strike(does, fault, number, check, f"{start}, {world_number}: {name}, {lost.__name__}")
     assert struck > len(drawn) // 5, "the control: some are struck"
+
+
+@pytest.mark.parametrize("versions_since", [0, 1, 2])
+def test_a_table_of_versions_that_a_backup_has_taken_back_is_made_anew(
+    begin: Callable[[str, int], LatestWorld], versions_since: int, tmp_path: Path
+) -> None:
+    """[R-87] What is decoded after the folder was restored gets the numbers of the versions that went in."""
+    world = begin("level", 0)
+    folder, backup = world.folder / f"tables/decoded/{TOPIC}", tmp_path / "backup"
+    shutil.copytree(folder, backup)
+    decode_due(OLD, world.lake)
+    world.update()
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    for name in ("move", "widen")[:versions_since]:
+        world.lake = world.open(Writer())
+        decode_by(DECODERS[name], world.lake, [*world.coverage.log.ranges][:2], redo=True)
+    world.lake = world.open(Writer())
+    decoded = Decodings(world.lake).read_ranges(TOPIC)
+    assert versions(world)[-1].rows != from_decoded(world, decoded, by_rank=False), "the fault"
+    world.update()
+    assert not find_due(TOPIC, BY_POSITION, Decodings(world.lake)).has_work
+    assert versions(world)[-1].rows == from_decoded(world, decoded, by_rank=False)
 
 
 def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(

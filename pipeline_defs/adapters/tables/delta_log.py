@@ -70,11 +70,19 @@ class DeltaLog:
         snapshot = known if known is not None and self._has(known, newest) else Snapshot()
         if base > snapshot.version:
             snapshot = self._read_base(base)
-        return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
+        newer = (self._read(version) for version in range(snapshot.version + 1, newest + 1))
+        return self._with_commit(replay(newer, snapshot))
 
     def read_version(self, version: int) -> Snapshot | None:
         """Return the snapshot of a version, none where commits that it needs are cleaned up."""
-        return self._replay(version, version + 1)
+        found = self._replay(version, version + 1)
+        return None if found is None else self._with_commit(found)
+
+    def _with_commit(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with the id of its last commit, which a checkpoint does not say, where that is still there."""
+        path = self._path(snapshot.version, _JSON)
+        data = None if snapshot.commit_id or snapshot.version == EMPTY else self._store.get(path)
+        return snapshot if data is None else replace(snapshot, commit_id=from_json(data, self._store.url(path), self._mend).id)
 
     def _has(self, known: Snapshot, newest: int) -> bool:
         """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""

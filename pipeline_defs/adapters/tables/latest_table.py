@@ -9,6 +9,7 @@ do after each commit, and a last one that a power cut has torn is recognised.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
 from ...core.log.latency import Wait, pack, unpack
-from ...core.tables.delta import CONFIGURATION
+from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
 from ..system.panics import is_panic
 from .delta_log import delta_url
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 TREE = "tables/latest"
 _ORDER = "order"  # app transaction: by which order the winners were found
-_TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
+_COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
+_TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
@@ -44,13 +46,12 @@ MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the tab
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a version of the table is made of: a version of the decoded table with that id, and an order.
+    """What a version of the table is made of: a version of the decoded table, and an order.
 
     `waits` are of the records that it is the first version to have.
     """
 
-    table_id: str
-    version: int
+    decoded: Snapshot
     order: int
     waits: Sequence[Wait] = ()
 
@@ -72,6 +73,14 @@ class LatestSnapshot:
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none where it is another table."""
         return self._transaction(f"decoded/{table_id}")
+
+    def is_of(self, decoded: Snapshot) -> bool:
+        """Return whether a snapshot of the decoded table has the commit that went in, as far as that is known.
+
+        Restored from a backup the table has other versions of the same numbers.
+        """
+        known = self._transaction(_COMMIT)
+        return not (known and decoded.commit_id) or known == _number(decoded)
 
     @property
     def order(self) -> int | None:
@@ -274,9 +283,16 @@ class LatestTable:
             if not is_panic(error):
                 raise
             raise self._refused(f"delta-rs fails: {first_line(error)}") from error
-        for path in self.lake.store.list(self.folder):
-            if path not in standing.listed:
-                self.lake.store.make_durable(path)
+        return self._keep(standing)
+
+    def _keep(self, standing: LatestSnapshot) -> bool:
+        """Wait until what was written since is on the disk; false where somebody has moved the folder away."""
+        try:
+            for path in self.lake.store.list(self.folder):
+                if path not in standing.listed:
+                    self.lake.store.make_durable(path)
+        except FileNotFoundError:
+            return False
         return True
 
     def _refused(self, reason: str) -> OffsetlakeError:
@@ -310,10 +326,17 @@ def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
     )
 
 
+def _number(decoded: Snapshot) -> int:
+    """Return a number for the commit of a version, which is all that an app transaction has room for; 0 where none is known."""
+    return zlib.crc32(decoded.commit_id.encode())
+
+
 def _properties(applied: Applied) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
-    said = {f"decoded/{applied.table_id}": applied.version, _ORDER: applied.order}
+    decoded = applied.decoded
+    assert decoded.metadata is not None
+    said = {f"decoded/{decoded.metadata.id}": decoded.version, _COMMIT: _number(decoded), _ORDER: applied.order}
     return CommitProperties(
         app_transactions=[Transaction(name, version) for name, version in said.items()],
         custom_metadata={_MARK: str(_TRANSACTIONS), _WAITS: json.dumps(pack(applied.waits))},

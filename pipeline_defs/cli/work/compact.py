@@ -178,11 +178,11 @@ def sweep(older_than: float, apply: bool) -> None:
         raise click.BadParameter(f"expected a number of hours, found {older_than}", param_hint="--older-than")
     edges = open_edges()
     with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
-        now_ms, seconds = edges.now_ms(), older_than * 3600
-        if apply:
-            orphans = sweep_orphans(edges.lake, now_ms, seconds, shown.count)
+        seconds = older_than * 3600
+        if apply:  # by the clock that dates what was written last
+            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.count)
         else:
-            orphans = find_orphans(edges.lake, now_ms, seconds)
+            orphans = find_orphans(edges.lake, edges.now_ms(), seconds)
     rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
     verb = "swept" if apply else "would sweep"
     print_table(

@@ -131,7 +131,7 @@ def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> boo
     key = dg.AssetCheckKey(topic.latest_key, RECOMPUTED)
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     is_right = last is not None and last.status is AssetCheckExecutionRecordStatus.SUCCEEDED
-    return last is None or not is_right or now_ms - last.create_timestamp * 1000 >= COMPARED_EVERY_MS
+    return last is None or not is_right or abs(now_ms - last.create_timestamp * 1000) >= COMPARED_EVERY_MS
 
 
 def share_of(run_id: str) -> int:

@@ -173,7 +173,7 @@ def build_sweep() -> dg.Definitions:
 
     @dg.op(name="sweep", description=description)
     def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        orphans = sweep_orphans(edges.lake, edges.now_ms())
+        orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
         for orphan in orphans:
             context.log.info("step=swept attempt=%s bytes=%s", orphan.name, orphan.bytes)
         deleted, errors = vacuum(edges.lake, edges.now_ms())

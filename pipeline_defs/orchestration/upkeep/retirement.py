@@ -67,4 +67,5 @@ def has_backfill(topic: Topic, instance: dg.DagsterInstance) -> bool:
     """Return whether a backfill of the topic is under way: which keys it has yet to ask for, only its daemon knows."""
     active = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
     found = instance.get_backfills(filters=BulkActionsFilter(statuses=active))
-    return any(topic.asset_key in (backfill.asset_selection or ()) for backfill in found)
+    ours = {duty.asset_key for duty in topic.duties}
+    return any(not ours.isdisjoint(backfill.asset_selection or ()) for backfill in found)
