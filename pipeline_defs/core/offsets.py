@@ -7,6 +7,7 @@ same text. Nothing here knows whether a range was planned or landed.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -105,6 +106,15 @@ def check_topic(topic: str) -> str:
     if not is_topic(topic):
         raise ValueError(f"topic name {topic!r} is not one Kafka allows: 1 to 249 of letters, digits, '.', '_', '-'")
     return topic
+
+
+def find_clash(offsets: OffsetRange, others: Sequence[OffsetRange]) -> OffsetRange | None:
+    """Return another range that has some of the same offsets; `others` are sorted, and none of them shares any."""
+    at = bisect_left(others, offsets)
+    for other in others[max(0, at - 1) : at + 1]:
+        if other != offsets and other.place == offsets.place and other.start < offsets.end and offsets.start < other.end:
+            return other
+    return None
 
 
 def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -64,6 +64,8 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
             yield decode_failed(offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded")
         elif decoding is None and not manifest.rows:
             yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, of_nothing(manifest))
+        elif decoding is None and (other := known.find_clash(offsets)) is not None:
+            yield decode_failed(offsets, _clash_text(topic, offsets, other, tools.lake))
         elif decoding is None or attempt.redo or not decoding.is_of(manifest):
             waiting.append(manifest)
         else:
@@ -76,6 +78,14 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     finally:
         staging.close()
     tools.lake.store.delete_folder(f"staging/{attempt.id}")
+
+
+def _clash_text(topic: str, offsets: OffsetRange, other: OffsetRange, lake: Lake) -> str:
+    return (
+        f"range {offsets.text(topic)}: the decoded table has {other.text(topic)} in its place, which no plan step has, as "
+        f"where a backup has an older plan log; nothing was decoded; move {lake.store.url(f'{TREE}/{topic}')} away, and all "
+        "ranges are decoded again"
+    )
 
 
 def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoding import completeness_of
+from pipeline_defs.core.tables.decoding import Decided, completeness_of
+from pipeline_defs.landing.appending import try_append
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC
@@ -109,3 +111,45 @@ def test_one_who_decodes_is_struck_anywhere(begin: Callable[..., SmallWorld], fa
         check = partial(assert_ends_well, world, {*in_table(world)})
         struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}: {name}")
     assert struck > len(drawn) // 20, "the control: some are struck"
+
+
+def files_beside_tables(world: SmallWorld) -> set[str]:
+    return {path for tree in ("plan", "manifests", "data", "begun") for path in world.lake.store.list(f"{tree}/{TOPIC}")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("records", [1, 4])
+def test_tables_that_are_newer_than_the_plan_log_double_nothing_and_say_what_to_do(
+    tmp_path: Path, kind: str, records: int
+) -> None:
+    """[R-67] [R-81] As in a backup that was copied while runs were at work: what was planned anew has other boundaries."""
+    world = SmallWorld(tmp_path / "lake", kind, records=6, grid=2)
+    world.has_raw_table = True
+    world.land()
+    decode_due(OLD, world.lake)
+    kept = files_beside_tables(world)
+    world.grow(records - records // 2)
+    world.grow(records // 2)
+    world.land()
+    decode_due(OLD, world.lake)
+    for path in files_beside_tables(world) - kept:
+        world.lake.store.delete_folder(path)
+    world.lake = world.open(Writer())
+    world.policy = replace(world.policy, records_per_range=3)
+    world.grow(8)
+    ranges = list(world.coverage.log.ranges)
+    world.land()
+    refused = decode_by(OLD, world.lake, ranges)
+    why = try_append(TOPIC, world.lake, lambda: EPOCH_MS)
+    assert why is not None and "in its place, which no plan step has" in why
+    said = [each.violations for each in refused if each.outcome is Decided.FAILED]
+    assert said and all("away, and all ranges are decoded again" in each for (each,) in said)
+    for table in (in_table(world), world.in_table()):
+        assert max(table.values()) == 1
+        assert {*range(ranges[-1].start, ranges[-1].end)} <= table.keys(), "what it has in no other range is added"
+    for folder in (f"tables/raw/{TOPIC}", f"tables/decoded/{TOPIC}"):
+        world.lake.store.delete_folder(folder)
+    world.lake = world.open(Writer())
+    decode_due(OLD, world.lake)
+    assert try_append(TOPIC, world.lake, lambda: EPOCH_MS) is None
+    assert in_table(world) == world.in_table() == world.landed()

@@ -136,16 +136,20 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     without_run = [*ranges[:4], ranges[5]]
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run
     world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "BACKFILL", "test", []))
-    backfill = launch_backfill(world.topic, BackfillRequest(ranges[7:], redo=True), world.edges, world.instance)
-    for status, expected in (
-        (BulkActionStatus.REQUESTED, []),
-        (BulkActionStatus.CANCELING, []),
-        (BulkActionStatus.CANCELED, without_run),
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "n INT")))
+    for duty, status, expected in (
+        (world.topic.landing, BulkActionStatus.REQUESTED, []),
+        (world.topic.landing, BulkActionStatus.CANCELING, []),
+        (world.topic.decoding, BulkActionStatus.REQUESTED, []),
+        (world.topic.landing, BulkActionStatus.CANCELED, without_run),
     ):
+        request = BackfillRequest(ranges[7:], redo=True, duty=duty)
+        backfill = launch_backfill(world.topic, request, world.edges, world.instance)
         found = world.instance.get_backfill(backfill)
         assert found is not None
         world.instance.update_backfill(found.with_status(status))
-        assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected, status
+        assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected, (duty, status)
+        world.instance.update_backfill(found.with_status(BulkActionStatus.CANCELED))
     other = dataclasses.replace(world.topic, name="another")
     launch_backfill(other, BackfillRequest(ranges[:1], redo=True), world.edges, world.instance)
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"

@@ -162,6 +162,24 @@ def test_an_append_beyond_a_gap_reads_no_file_of_the_log_and_one_that_fills_it_d
     assert in_table(history) == dict.fromkeys((first, second, third, fourth), 0)
 
 
+def test_what_a_table_has_in_other_ranges_or_was_dropped_keeps_nothing_else_out() -> None:
+    """[R-81] As where a backup has an older plan log, or an older table; each is named."""
+    history = History(log_of(Script(Policy(10, max_age_seconds=0), True, [("grow", (0, 40))]).play()))
+    first, second, third, fourth = history.log.ranges
+    history.manifests[first], other = landed(first), landed(replace(second, end=second.end - 3))
+    history.append()
+    file = file_of(other, name_of(other))
+    history.table = apply(Commit([file], {}, {"g0/p0/end": 17, "settled": 2}), history.table)
+    history.manifests |= {each: landed(each) for each in (second, third, fourth)}
+    history.manifests[fourth] = history.manifests[fourth].dropped(EPOCH_MS)
+    assert find_due(history.coverage, without_files(history.table)) is None
+    history.append()
+    assert in_table(history).keys() == {first, other.offsets, third}
+    assert history.due().is_none(history.table)
+    named = [each.split(":")[0] for each in violations(history.coverage, history.table)]
+    assert named == [f"range {each.text(TOPIC)}" for each in (fourth, second, other.offsets)]
+
+
 @given(histories())
 def test_the_log_read_back_is_the_table(history: History) -> None:
     """[R-81] Delta's JSON says all that is known of a table, and any prefix of it is a table that once was."""

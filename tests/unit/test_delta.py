@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.adapters.store.store import Answer, Store
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
@@ -66,12 +67,33 @@ def test_a_torn_commit_is_one_clear_error(data: bytes) -> None:
 
 def test_a_commit_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    for each in (A, B):
-        assert log.commit(Commit([each]), log.read(), 0)
-    (first, _) = sorted((tmp_path / "tables/t/_delta_log").iterdir())
-    first.unlink()
+    for each in (Commit([A]), Commit([B]), Commit(transactions={"x": 1})):
+        assert log.commit(each, log.read(), 0)
+    first, second, _ = sorted((tmp_path / "tables/t/_delta_log").iterdir())
+    second.unlink()
     with pytest.raises(BrokenTable, match=r"is not there, and a later version is"):
         log.read()
+    first.unlink()
+    for read in (log.read, log.read_head):
+        with pytest.raises(BrokenTable, match=r"begins with version 2, expected 0"):
+            read()
+
+
+def test_a_version_that_follows_none_since_the_folder_was_moved_away_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] Between the last look at what it follows and its own name: nobody could read a log that begins with it."""
+    log, store = log_in(tmp_path), type(open_store(str(tmp_path)))
+    assert log.commit(Commit([A]), log.read(), 0)
+    onto, real = log.read(), store.put_new
+
+    def put_new(self: Store, path: str, data: bytes, staged: str) -> Answer:
+        (tmp_path / "tables/t").rename(tmp_path / "away")
+        return real(self, path, data, staged)
+
+    monkeypatch.setattr(store, "put_new", put_new)
+    assert not log.commit(Commit([B]), onto, 0)
+    assert list((tmp_path / "tables").rglob("*.json")) == [] and log.read_head() == Snapshot()
 
 
 def test_a_path_reads_back_as_it_is() -> None:

@@ -129,7 +129,11 @@ class DeltaLog:
         elif schema is not None and before is not None and schema != before.schema:
             said = replace(said, metadata=replace(before, schema=schema))
         data = to_json(said, commit_id, now_ms)
-        answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
+        path = self._path(onto.version + 1, _JSON)
+        answer = self._store.put_new(path, data, f"staging/table-{commit_id}")
+        if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto):
+            self._store.delete_folder(path)  # the folder was moved away since: nobody could read this one without the others
+            return False
         return answer is Answer.COMMITTED
 
     def _is_last(self, onto: Snapshot) -> bool:
@@ -241,7 +245,13 @@ class DeltaLog:
         versions = self._list(f"{folder}/{said:020d}" if said != EMPTY else None)
         if _newest(versions, (_CHECKPOINT,)) < said:  # it names one that is not there: nothing it says is taken for true
             versions = self._list(None)
-        return _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
+        base, newest = _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
+        if base == EMPTY and newest != EMPTY and (0, _JSON) not in versions:
+            raise BrokenTable(
+                f"the log {self._store.url(folder)} begins with version {min(versions)[0]}, expected 0: the ones before were "
+                f"moved away or deleted; nothing was written; {self._mend}"
+            )
+        return base, newest
 
     def _list(self, after: str | None) -> list[tuple[int, str]]:
         listed = self._store.list(f"{self.folder}/_delta_log", after)

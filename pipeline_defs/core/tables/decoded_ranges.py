@@ -12,7 +12,7 @@ from itertools import chain
 
 from ..log.coverage import Coverage
 from ..log.frontier import CONTENTS, content_of
-from ..offsets import OffsetRange
+from ..offsets import OffsetRange, find_clash
 from .decoded_sums import DecodedSums, sum_up
 from .decoded_table import TREE, Contents, Packed, is_of_dead_letters, is_packed, read_contents, read_packed
 from .decoding import Decoding, Lookup, find_due, of_nothing
@@ -162,6 +162,17 @@ class DecodedRanges:
         return self if coverage.log.base is not None else self.known
 
     # ---- what changes
+
+    def find_clash(self, offsets: OffsetRange) -> OffsetRange | None:
+        """Return a range of the table that has some offsets of this one, and is another."""
+        lanes = ((path, each.lanes.get(offsets.place)) for path, each in self.packed.items())
+        touched = (path for path, lane in lanes if lane and lane.start < offsets.end and offsets.start < lane.end)
+        ranges = chain([self._sorted], (sorted(self.contents_of(path).ranges) for path in touched))
+        return next((found for each in ranges if (found := find_clash(offsets, each)) is not None), None)
+
+    @cached_property
+    def _sorted(self) -> list[OffsetRange]:
+        return sorted(self.recent)
 
     def find_left(self, ranges: Iterable[OffsetRange]) -> dict[str, Contents]:
         """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""

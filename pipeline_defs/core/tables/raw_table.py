@@ -69,6 +69,16 @@ class RangeFiles:
         file = self.find(manifest.offsets)
         return file if file is not None and revision_in(file, manifest.offsets) == manifest.revision else None
 
+    def find_clash(self, offsets: OffsetRange) -> File | None:
+        """Return a file with some offsets of a range in which that is not whole, or is one of other ranges."""
+        files = self._places.get(offsets.place, [])
+        at = bisect_right(files, offsets.start, key=lambda each: each[0])
+        for start, end, file in files[max(0, at - 1) : at + 1]:
+            has_it = start <= offsets.start and offsets.end <= end and (is_compacted(file) or offsets_of(file) == offsets)
+            if start < offsets.end and offsets.start < end and not has_it:
+                return file
+        return None
+
     def overlaps(self) -> Iterator[tuple[File, File]]:
         """Yield files that have some of the same offsets, which no two may have."""
         for files in self._places.values():
@@ -104,11 +114,12 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     reached, manifests = head.transactions, coverage.manifests
     if head.version != EMPTY and not reached:  # the last commit is not ours, or torn
         return None
-    new = [
-        manifests[offsets]
-        for offsets in sorted(manifests)
-        if coverage.is_landed(offsets) and offsets.start >= reached.get(f"{_place(offsets)}/end", 0)
-    ]
+    new = list[Manifest]()
+    for offsets in filter(coverage.is_landed, sorted(manifests)):
+        end = reached.get(f"{_place(offsets)}/end", 0)
+        if offsets.start < end < offsets.end:  # the table has part of it, in another range
+            return None
+        new += [manifests[offsets]] if offsets.start >= end else []
     settled = reached.get(SETTLED, 0) + _weight(new)
     if settled != coverage.weight():
         return None
@@ -121,14 +132,15 @@ def find_due_by_files(
     """Return what a table owes, from its files; the file of a range that is `rotten` gives way to one of another name.
 
     A range that is landed no more, since somebody has deleted its file, stays in the table; and so do all ranges of the files
-    with paths `uncut`, as they are there.
+    with paths `uncut`, as they are there. What was dropped nobody can add, nor offsets that the table has in other ranges.
     """
     files = RangeFiles(table)
     new, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
     settled = 0
     for offsets, manifest in sorted(coverage.manifests.items()):
         file = files.find(offsets)
-        is_due = coverage.is_landed(offsets) and (
+        can_be = coverage.is_landed(offsets) and not manifest.is_dropped and files.find_clash(offsets) is None
+        is_due = can_be and (
             file is None or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
         )
         if is_due:
@@ -143,6 +155,27 @@ def find_due_by_files(
         elif file is not None:
             settled += min(revision_in(file, offsets), manifest.revision) + 1  # a later one has lost its manifest
     return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
+
+
+def find_lacking(coverage: Coverage, table: Snapshot) -> list[str]:
+    """Say of which dropped ranges a table does not have the rows, which only it had."""
+    files, dropped = RangeFiles(table), (each for each in coverage.manifests.values() if each.is_dropped and each.rows)
+    return [
+        f"range {each.offsets.text(each.topic)}: its file was dropped, and it is not in the table"
+        for each in dropped
+        if files.find_at(each) is None
+    ]
+
+
+def find_clashes(coverage: Coverage, table: Snapshot) -> list[str]:
+    """Say of which landed ranges a table has offsets in other ranges: it is of a plan log that was lost since."""
+    topic, files = coverage.log.topic, RangeFiles(table)
+    clashes = ((offsets, files.find_clash(offsets)) for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets))
+    return [
+        f"range {offsets.text(topic)}: the table has {offsets_of(file).text(topic)} in its place, which no plan step has"
+        for offsets, file in clashes
+        if file is not None
+    ]
 
 
 def is_as_landed(file: File, manifest: Manifest) -> bool:
@@ -283,6 +316,7 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
     adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held)
     found = [f"range {offsets.text(topic)}: landed, and not in the table" for offsets in adds]
+    found += [*find_lacking(coverage, table), *find_clashes(coverage, table)]
     found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
     found += [
         f"range {offsets.text(topic)}: the table has revision {revision_in(file, offsets)} of it, its manifest {each.revision}"
@@ -299,7 +333,8 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
             if file.path not in changing and rows != file.rows:
                 found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
         elif manifest is None:
-            advice = how_to_restore(coverage, offsets)
+            is_planned = offsets in coverage.log.ranges
+            advice = how_to_restore(coverage, offsets) if is_planned else f"no plan step has it either: {MEND}"
             found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest: {advice}")
         elif revision_in(file, offsets) == manifest.revision and not is_as_landed(file, manifest):
             found.append(
