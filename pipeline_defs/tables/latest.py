@@ -105,7 +105,7 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
                 return DueUpdate(standing, decoded)
             with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
                 return _compare(standing, before, decoded, decodings.lake.recent(topic).log.epoch_of)
-        why = f"the decoded table has no such version {applied} any more"
+        why = f"the decoded table has no version {applied} any more, or another one"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
     return DueUpdate(standing, decoded, placed, Change(tuple(placed), ()), why)
 

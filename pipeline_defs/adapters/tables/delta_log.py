@@ -248,7 +248,7 @@ class DeltaLog:
         base, newest = _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
         if base == EMPTY and newest != EMPTY and (0, _JSON) not in versions:
             raise BrokenTable(
-                f"the log {self._store.url(folder)} begins with version {min(versions)[0]}, expected 0: the ones before were "
+                f"the log {self._store.url(folder)}/ begins with version {min(versions)[0]}, expected 0: the ones before were "
                 f"moved away or deleted; nothing was written; {self._mend}"
             )
         return base, newest
