@@ -97,7 +97,7 @@ def _first(texts: tuple[str, ...], now: Standing) -> str:
 def _by_hand(now: Standing) -> str:
     if now.pending:
         return f"land {counted(now.pending, 'range')}: `{command('land', now.topic, '--pending')}`"
-    return f"plan {now.lag:,} offsets: `{command('plan', now.topic, '--apply')}`"
+    return f"plan {now.lag:,} offsets: `{command('plan', now.topic, '--through-end --apply')}`"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

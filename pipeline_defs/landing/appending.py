@@ -28,7 +28,7 @@ from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange, subtract_intervals
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.compaction import RawGroup
-from ..core.tables.delta import EMPTY, Commit, File, Snapshot
+from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import (
     Due,
     RangeFiles,
@@ -269,7 +269,7 @@ def _refuse_lost(coverage: Coverage, table: Snapshot, url: str) -> None:
     if clashes := find_clashes(coverage, table):
         raise BrokenTable(
             f"the table {url} has ranges that no plan step has, as where a backup has an older plan log: {clashes[0]}; all "
-            f"else is in it; {how_to_mend(coverage, url)}",
+            f"else is in it; {MEND}",
             clashes,
         )
     if lacking := find_lacking(coverage, table):

@@ -125,7 +125,7 @@ def table_text(document: dict[str, Any], now_ms: int) -> str:
         newest = f", the newest {document['newest_day']}" if document["days"] else ""
         untold = f"; {document['untold_days']:,} wait to be told" if document["untold_days"] else ""
         return f"days: Dagster was told of {document['days']:,}{newest}{untold}"
-    parts = [f"version {document['version']}"]
+    parts = [f"version {document['version']}" if document["version"] >= 0 else "not there yet"]
     if document.get("rows") is not None:
         parts.append(f"{counted(document['rows'], 'row')} of {counted(document['ranges'], 'range')}")
     if document.get("dead_letters"):

@@ -38,7 +38,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     assert 600 <= now["lag_seconds"] < 660
     sizes = world.edges.kafka(world.topic).read_sizes(world.name, [0, 1])
     assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
-    assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --apply`")
+    assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --through-end --apply`")
     have_dagster_run(world)
     assert world.status()["next_action"] == (f"{NOTHING}: 180 records wait for a full range, the oldest for 10 min, cut at 0 s")
     world.plan()

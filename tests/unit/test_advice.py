@@ -45,7 +45,7 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
     ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
-    ({"to_tick": "start Dagster"}, "plan 70 offsets: `offsetlake plan orders --apply`, or start Dagster"),
+    ({"to_tick": "start Dagster"}, "plan 70 offsets: `offsetlake plan orders --through-end --apply`, or start Dagster"),
     ({"lag": 0}, f"{NOTHING}: everything is landed"),
     ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
 ]

@@ -98,6 +98,8 @@ BOTH = "--pending is every range of orders that is not landed, --key KEY is one 
         (["produce", "orders", "--file", "records.jsonl", "--replicas", "2"], "say --partitions as well"),
         (["produce", "orders", "--file", "records.jsonl", "--raw", "--key-field", "k"], "leave --key"),
         (["produce", "orders", "--file", "records.jsonl", "--acks", "0", "--idempotence"], "contradict each other"),
+        (["produce", "orders", "--file", "records.jsonl", "--transactional-id", ""], "--transactional-id is empty"),
+        (["map", "orders", "--out", ""], "--out is empty"),
     ],
 )
 def test_what_contradicts_itself_or_says_too_little_is_refused(words: list[str], said: str) -> None:

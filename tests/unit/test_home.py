@@ -15,7 +15,7 @@ from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, Refused
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.home.dagster_home import open_instance
-from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
+from pipeline_defs.orchestration.home.project import find_other_config, plan_project, write_env, write_project
 from pipeline_defs.settings import check_home, read_settings
 
 
@@ -159,6 +159,13 @@ def test_a_history_that_cannot_be_opened_is_told(damage: str, reason: str, proje
         open_instance(home)
 
 
+def test_up_says_which_of_two_configurations_counts(project: Path) -> None:
+    home = project / ".offsetlake" / "dagster"
+    assert find_other_config(home, project) == "", "the control"
+    (project / "dagster.yaml").write_text("concurrency: {}\n")
+    assert find_other_config(home, project).startswith(f"{home / 'dagster.yaml'} counts, and {project / 'dagster.yaml'}")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -168,6 +175,7 @@ def test_a_history_that_cannot_be_opened_is_told(damage: str, reason: str, proje
             "it is not what Dagster expects of its key storage.postgres.postgres_url;",
         ),
         ("run_monitoring:\n  start_timeout: 5\n", "it is not what Dagster expects of its key run_monitoring.start_timeout;"),
+        ("concurrency: 5\n", "it is not what Dagster expects;"),
         ("event_log_storage: {module: no_such_module, class: X}\n", ".*import module no_such_module"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_line_that_is_no_record_is_one_error_with_number_and_what_was_sent(wha
     file.write_bytes(gzip.compress(data) if packed else data)
     with pytest.raises(Refused, match=rf"{file.name}:4 is not a record to produce") as caught:
         producer.produce("nowhere", "t", producer.read_jsonl(file, "id", "at"))
-    assert "2 records before it were sent, 2 of them are acknowledged; nothing behind it was sent" in str(caught.value)
+    assert "2 records before it sent, 2 of them acknowledged; nothing behind it was sent" in str(caught.value)
     assert SENT == [(b"1", GOOD)] * 2
     assert "HUSH" not in str(caught.value) and len(str(caught.value)) < 500
     assert not re.search(r"codec|set_int_max|recursion", str(caught.value)), "no advice on Python"
@@ -139,7 +139,7 @@ def test_a_record_that_no_request_takes_is_named_by_its_number(monkeypatch: pyte
             return super().send(**record)
 
     monkeypatch.setattr(producer, "KafkaProducer", Small)
-    with pytest.raises(Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 records before it were sent") as caught:
+    with pytest.raises(Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 record before it sent") as caught:
         producer.produce("nowhere", "t", [producer.Record(None, b"x"), producer.Record(None, b"HUSH" + b"x" * 7)])
     assert "HUSH" not in str(caught.value)
 
@@ -152,7 +152,7 @@ def test_a_truncated_gzip_is_one_error_that_says_how_far_it_came(kept: float, tm
     file.write_bytes(data[: round(kept * len(data))] or b"no gzip")
     with pytest.raises(Refused, match=r"records\.jsonl\.gz cannot be read behind line \d+: ") as caught:
         producer.produce("nowhere", "t", producer.read_jsonl(file, "id"))
-    assert f"{len(SENT)} records before it were sent" in str(caught.value)
+    assert f"{len(SENT):,} records before it sent" in str(caught.value)
     assert [value for _, value in SENT] == lines[: len(SENT)]
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
+from ...core.advice import counted
 from ...core.errors import BadSetting, BrokerUnavailable, Refused
 from .access import OPEN, Access
 from .kafka_knock import knock
@@ -198,10 +199,9 @@ class _Tally:
         """Return in words what became of the records that were handed over so far."""
         if guarantees.transactional_id is not None:
             lost = self.sent - self.acknowledged
-            return f"{self.acknowledged} records before it are committed, {lost} of its transaction were aborted"
-        if guarantees.acks == "0":
-            return f"{self.sent} records before it were sent"
-        return f"{self.sent} records before it were sent, {self.acknowledged} of them are acknowledged"
+            return f"{counted(self.acknowledged, 'record')} before it committed, {lost} of its transaction aborted"
+        sent = f"{counted(self.sent, 'record')} before it sent"
+        return sent if guarantees.acks == "0" else f"{sent}, {self.acknowledged:,} of them acknowledged"
 
     def _acknowledge(self, _: object) -> None:
         self.acknowledged += 1

@@ -23,7 +23,7 @@ from ...operate.landed import LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
-from ...orchestration.home.project import write_env
+from ...orchestration.home.project import find_other_config, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
 from ...orchestration.topic_set import Broken, TopicFiles
 from ...resources import Edges
@@ -67,6 +67,8 @@ def up(port: int | None) -> None:
                     "`dg check defs` shows the place"
                 )
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
+            if other_config := find_other_config(edges.settings.dagster_home, project):
+                OUT.print(other_config, soft_wrap=True)
             names = ", ".join([*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)])
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
@@ -139,8 +141,8 @@ class _Files:
             broken = [*found.broken, *find_contested(found, self.edges)]
             print_broken(each for each in broken if _of(each) not in self.told)
             mended = {folder for folder, _ in self.told} - {each.folder for each in broken}
-            for folder in sorted(each for each in mended if (each / "defs.yaml").exists()):
-                OUT.print(f"{_now()} {folder / 'defs.yaml'} is right again", soft_wrap=True)
+            for path in sorted(folder / "defs.yaml" for folder in mended):
+                OUT.print(f"{_now()} {path} is {'right again' if path.exists() else 'gone'}", soft_wrap=True)
             self.told = {_of(each) for each in broken}
 
     def _read_stamps(self) -> dict[Path, int]:

@@ -28,6 +28,8 @@ def coverage_map(topic: str, out: Path | None) -> None:
       offsetlake map flights
       offsetlake map flights --out flights.html
     """
+    if out is not None and not out.name:
+        raise Refused("--out is empty, expected the name of a file; nothing was written; say --out map.html")
     if out is not None and not out.absolute().parent.is_dir():
         raise Refused(
             f"cannot write the map to {out}: there is no folder {out.absolute().parent}; nothing was written; name another "

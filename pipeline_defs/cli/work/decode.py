@@ -99,7 +99,9 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
         if total > len(rows):
             OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
         if total:
-            OUT.print(f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}", soft_wrap=True)
+            by_type = command("decode", topic, "--outdated")
+            told = f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}; where a type changes: {by_type}"
+            OUT.print(told, soft_wrap=True)
     if total:
         raise SystemExit(1)
 

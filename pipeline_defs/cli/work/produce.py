@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...adapters.kafka import producer
+from ...adapters.kafka.kafka import Kafka
 from ...core.advice import counted
 from ...core.errors import BadSetting, UnknownTopic
 from ...core.near import meant
@@ -17,6 +18,8 @@ from ...topic_files import load_topics
 from ..progress import progress
 from ..show import open_edges, topic_argument
 from ..terminal import ERRORS, OUT
+
+MOST_PARTITIONS = 200_000  # what a whole cluster may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,25 @@ class _Options:
 
     def read(self, path: Path) -> Iterator[producer.Record]:
         if self.raw:
-            return producer.read_raw(path, (self.key_separator if self.key_separator is not None else "\t").encode())
+            separator = "\t" if self.key_separator in {None, r"\t"} else self.key_separator
+            return producer.read_raw(path, (separator or "").encode())
         return producer.read_jsonl(path, self.key_field, self.timestamp_field)
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.raw and (self.key_field or self.timestamp_field):
+            raise BadSetting(
+                "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and "
+                "--timestamp-field out"
+            )
+        if self.key_separator is not None and not self.raw:
+            raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
+        if self.transactional_id == "":
+            raise BadSetting(
+                "--transactional-id is empty, expected a name; nothing was produced; name one, or leave the option out"
+            )
+        if self.replicas is not None and self.partitions is None:
+            raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
 
     def guarantees(self) -> producer.Guarantees:
         return producer.Guarantees(self.acks, self.idempotence, self.transactional_id, self.records_per_transaction)
@@ -50,8 +70,10 @@ class _Options:
 @click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
 @click.option("--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys.")
 @click.option("--timestamp-field", help="Field with the record's timestamp, in ms since 1970.")
-@click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
-@click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition that is created. [default: 1]")
+@click.option(
+    "--partitions", type=click.IntRange(1, MOST_PARTITIONS), help="Create the topic with so many Kafka partitions first."
+)
+@click.option("--replicas", type=click.IntRange(1, 2**15 - 1), help="Copies of each partition that is created. [default: 1]")
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
@@ -83,14 +105,7 @@ def produce(topic: str, path: Path, **given: Any) -> None:
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
     options = _Options(**given)
-    if options.raw and (options.key_field or options.timestamp_field):
-        raise BadSetting(
-            "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and --timestamp-field out"
-        )
-    if options.key_separator is not None and not options.raw:
-        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
-    if options.replicas is not None and options.partitions is None:
-        raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
+    options.check()
     records, guarantees = options.read(path), options.guarantees()
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
@@ -106,16 +121,7 @@ def produce(topic: str, path: Path, **given: Any) -> None:
                 soft_wrap=True,
             )
         kafka = edges.kafka(configured)
-        try:
-            kafka.read_topic_id(topic)
-        except UnknownTopic:
-            if options.partitions is None:
-                there = [name for name in kafka.list_topics() if not name.startswith("__")]
-                raise UnknownTopic(
-                    f"topic {topic} does not exist at {servers}{meant(topic, there)}; nothing was produced; to create it with "
-                    "N Kafka partitions first, add --partitions N"
-                ) from None
-            kafka.create_topic(topic, options.partitions, replicas=options.replicas or 1)
+        _make_topic(topic, kafka, options)
         count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
     if options.acks == "0":
         OUT.print(
@@ -125,3 +131,19 @@ def produce(topic: str, path: Path, **given: Any) -> None:
         OUT.print(f"{counted(count, 'record')} committed to {topic} by {options.transactional_id}")
     else:
         OUT.print(f"{counted(count, 'record')} acknowledged by {topic}")
+
+
+def _make_topic(topic: str, kafka: Kafka, options: _Options) -> None:
+    """Make a topic that is not there as the options say; refuse where they do not."""
+    try:
+        kafka.read_topic_id(topic)
+        if options.partitions is not None:
+            ERRORS.print(f"topic {topic} is there already: --partitions and --replicas change nothing of it", soft_wrap=True)
+    except UnknownTopic:
+        if options.partitions is None:
+            there = [name for name in kafka.list_topics() if not name.startswith("__")]
+            raise UnknownTopic(
+                f"topic {topic} does not exist at {kafka.bootstrap_servers}{meant(topic, there)}; nothing was produced; to "
+                "create it with N Kafka partitions first, add --partitions N"
+            ) from None
+        kafka.create_topic(topic, options.partitions, replicas=options.replicas or 1)

@@ -42,7 +42,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
             "not touched; see that its database runs and can be read; what is damaged beyond repair may be moved away, all of "
             f"{home}: `offsetlake rebuild TOPIC` gives a new history what the lake knows"
         ) from error
-    except (YAMLError, dg.DagsterError, CheckError, ImportError) as error:
+    except (YAMLError, dg.DagsterError, CheckError, ImportError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise BadSetting(
             f"{home / 'dagster.yaml'} cannot be used: {_why_unusable(error)}; nothing was started; correct it: "
             f"`DAGSTER_HOME={shlex.quote(str(home))} dagster instance info` says more"

@@ -134,6 +134,14 @@ def make_home(home: Path, project: Path) -> None:
         ) from error
 
 
+def find_other_config(home: Path, project: Path) -> str:
+    """Say which dagster.yaml counts where a project's own is another than that of Dagster's home; empty where they are one."""
+    ours, counts = project / DAGSTER_YAML, home / DAGSTER_YAML
+    if not ours.is_file() or ours.read_text() == counts.read_text():
+        return ""
+    return f"{counts} counts, and {ours} is another one: copy what you have changed, and start again"
+
+
 def write_env(project: Path, home: Path) -> bool:
     """Have a plain `dagster dev` in the project's folder use a home; return whether `.env` had to be written.
 
