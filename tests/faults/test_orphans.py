@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,6 +59,9 @@ def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pyt
     world.edges.now_ms = lambda: moment
     assert "would sweep 1 orphan of" in run()
     assert orphan.exists()
+    assert "swept 0 orphans of" in run("--apply"), "by the clock of the lake it was written just now"
+    for path in (orphan, orphan.parent):
+        os.utime(path, (time.time() - 4 * 3600,) * 2)
     run("--older-than", "24", "--apply")
     assert orphan.exists()
     assert "swept 1 orphan of" in run("--apply")
