@@ -131,8 +131,8 @@ class DeltaLog:
         data = to_json(said, commit_id, now_ms)
         path = self._path(onto.version + 1, _JSON)
         answer = self._store.put_new(path, data, f"staging/table-{commit_id}")
-        if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto):
-            self._store.delete_folder(path)  # the folder was moved away since: nobody could read this one without the others
+        if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto) and self._is_moved(onto):
+            self._store.delete_folder(path)  # nobody could read this one without the others
             return False
         return answer is Answer.COMMITTED
 
@@ -141,6 +141,11 @@ class DeltaLog:
         path = self._path(onto.version, _JSON)
         data = self._store.get(path)
         return data is not None and from_json(data, self._store.url(path), self._mend).id == onto.commit_id
+
+    def _is_moved(self, onto: Snapshot) -> bool:
+        """Return whether the folder was moved away: neither do commits say a snapshot any more, nor a checkpoint since."""
+        has_checkpoint = _newest(self._list(None), (_CHECKPOINT,)) > onto.version
+        return not has_checkpoint and self._replay(onto.version, onto.version + 1) is None
 
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file; once that is on the disk and right, delete old commits.
