@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..adapters.spark.spark_server import LOG
+from ..core.advice import some_of
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
@@ -83,7 +84,7 @@ def find_topic(name: str) -> Topic:
         reasons = "; ".join(each.error.message for each in found.broken)
         raise UnknownTopic(f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot: {reasons}")
     raise UnknownTopic(
-        f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
+        f"topic {name} has no defs.yaml in {find_project()}; known are {some_of(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
     )
 

@@ -5,7 +5,7 @@ Invariant: whatever the situation, there is exactly one sentence, and it is abou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .command_lines import command
@@ -103,6 +103,12 @@ def _by_hand(now: Standing) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return how many of something there are: `1 row`, `2,000 rows`, `2 losses`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def some_of(names: Sequence[str], most: int = 10) -> str:
+    """Return names in a line, of many the first ones: `a, b`, `a, b and 298 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def _is(count: int) -> str:

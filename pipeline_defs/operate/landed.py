@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ..core.advice import counted
+from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
 from ..topics import Topic
 
@@ -72,7 +72,7 @@ class LandedSince:
 
 
 def landed_text(landed: Mapping[str, LandedCount]) -> str:
-    """Return one line: ranges and rows in all, and the rows of each topic."""
+    """Return one line: ranges and rows in all, and the rows of each topic, of many topics those of some."""
     ranges, rows = sum(each.ranges for each in landed.values()), sum(each.rows for each in landed.values())
-    topics = ", ".join(f"{name} {each.rows:,}" for name, each in sorted(landed.items()))
-    return f"landed {counted(ranges, 'range')}, {counted(rows, 'row')}: {topics}"
+    topics = [f"{name} {each.rows:,}" for name, each in sorted(landed.items())]
+    return f"landed {counted(ranges, 'range')}, {counted(rows, 'row')}: {some_of(topics)}"

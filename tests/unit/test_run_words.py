@@ -92,6 +92,8 @@ def test_each_landed_range_is_told_once() -> None:
 def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
     assert landed_text({"b": LandedCount(1, 5), "a": LandedCount(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
     assert landed_text({"b": LandedCount(1, 5)}) == "landed 1 range, 5 rows: b 5"
+    many = {f"t{number:02d}": LandedCount(1, 1) for number in range(12)}
+    assert landed_text(many).endswith(": t00 1, t01 1, t02 1, t03 1, t04 1, t05 1, t06 1, t07 1, t08 1, t09 1 and 2 more")
 
 
 def test_a_key_that_dagster_has_not_any_more_is_told_in_our_words() -> None:

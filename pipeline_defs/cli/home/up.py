@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
+from ...core.advice import some_of
 from ...core.errors import EmptySelection, LakeUnavailable
 from ...operate.failed_runs import FailedSince
 from ...operate.landed import LandedSince, landed_text
@@ -69,7 +70,7 @@ def up(port: int | None) -> None:
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
             if other_config := find_other_config(edges.settings.dagster_home, project):
                 OUT.print(other_config, soft_wrap=True)
-            names = ", ".join([*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)])
+            names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from ...core.advice import some_of
 from ...core.command_lines import command
 from ...core.errors import TopicsFailed, UnknownTopic
 from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -106,7 +107,7 @@ def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
     unknown = [name for name in named if name not in known]
     if unknown:
         raise UnknownTopic(
-            f"no topic of this code location is {', '.join(unknown)}; nothing was done; known are {', '.join(known)}"
+            f"no topic of this code location is {', '.join(unknown)}; nothing was done; known are {some_of([*known])}"
         )
     return [known[name] for name in named] or random.sample(topics, len(topics))
 
