@@ -21,8 +21,9 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import manifest_path
 from ..adapters.tables.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
+from ..core.advice import counted
 from ..core.command_lines import command
-from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, TableFileGone, as_ours
+from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, OffsetlakeError, TableFileGone, as_ours
 from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange, subtract_intervals
@@ -76,23 +77,26 @@ def append_landed(
     """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
 
     Any number of processes may append at once: who is second to write a version looks again at what is left. Raise
-    `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced, cannot be cut, and
-    `TableFileGone` where the table does not have what was dropped; `BrokenTable` where it has other ranges than the plan log.
+    `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced, cannot be cut. Raise
+    `TableFileGone` where the table does not have what was dropped, and `BrokenTable` where it has other ranges than the plan
+    log; then nothing is appended.
     """
     log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
     while True:
         table = log.read_head()
         coverage = lake.recent(topic)  # read after the table: what that names was landed before
         due = None if doubts.ranges or uncut else find_due(coverage, table)
-        if is_whole := due is None:
+        if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
+            if lost := _why_lost(coverage, table, lake.store.url(log.folder)):
+                if log.read_head().version != table.version:  # others have gone on between the two
+                    continue
+                raise lost
             due = find_due_by_files(coverage, table, _find_wrong(doubts, coverage, table, lake, log), uncut)
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             if uncut:
                 raise _not_cut(uncut, coverage, lake.store.url(log.folder))
-            if is_whole:
-                _refuse_lost(coverage, table, lake.store.url(log.folder))
             return table.version
         try:
             files = _make_files(due, table, lake, log, now_ms(), uncut)
@@ -264,19 +268,20 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
     )
 
 
-def _refuse_lost(coverage: Coverage, table: Snapshot, url: str) -> None:
-    """Raise where a table cannot have all that is landed, since a backup of it, or of the plan log, was an older one."""
+def _why_lost(coverage: Coverage, table: Snapshot, url: str) -> OffsetlakeError | None:
+    """Return why a table cannot have all that is landed: a backup of it, or of the plan log, was an older one."""
     if clashes := find_clashes(coverage, table):
-        raise BrokenTable(
-            f"the table {url} has ranges that no plan step has, as where a backup has an older plan log: {clashes[0]}; all "
-            f"else is in it; {MEND}",
+        return BrokenTable(
+            f"the table {url} has ranges that no plan step has, as where a backup has an older plan log: {clashes[0]}; nothing "
+            f"was added to it; {MEND}",
             clashes,
         )
     if lacking := find_lacking(coverage, table):
-        raise TableFileGone(
-            f"the table {url} does not have {len(lacking)} ranges whose files were dropped: {lacking[0]}; all else is in it; "
-            "restore its folder from a backup that has them"
+        return TableFileGone(
+            f"the table {url} does not have {counted(len(lacking), 'range')} whose files were dropped: {lacking[0]}; nothing "
+            "was added to it; restore its folder from a backup that has them"
         )
+    return None
 
 
 def _gone(manifest: Manifest, lake: Lake, table: Snapshot, log: DeltaLog) -> Exception:

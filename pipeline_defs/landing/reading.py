@@ -61,26 +61,29 @@ def _read_or_reason(
     if offsets.end > marks.end:
         return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
     reading = read_from(offsets, marks.earliest)
-    if not reading.lost:
-        return reading, ""
-    (lost,) = reading.lost
+    reason = _why_too_little(run, offsets, marks.earliest) if reading.lost else ""
+    return (None, reason) if reason else (reading, "")
+
+
+def _why_too_little(run: Run, offsets: OffsetRange, earliest: int) -> str:
+    """Return why a range of which Kafka has deleted some is not read; empty where what is left is to be landed."""
+    start, end = offsets.start, min(earliest, offsets.end)
     gone = (
-        f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
-        f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator)"
+        f"range {offsets.text(run.topic)} starts before the earliest offset {earliest}: {end - start} offsets "
+        f"[{start}, {end}) are gone, deleted by the broker (retention, or an operator)"
     )
+    has_manifest, backup = offsets in run.coverage.manifests, "restore that from a backup of the lake"
+    accept = f"`{command('accept-loss', run.topic, offsets.key)}` lands what is left and records the loss"
     if run.coverage.is_landed(offsets):
-        return None, f"{gone} since they were landed; nothing was written"
+        return f"{gone} since they were landed; nothing was written"
     if run.tools.on_loss == "record" or offsets in run.coverage.accepted:
-        return reading, ""
-    if offsets in run.coverage.manifests and offsets in run.coverage.published:
-        return None, (
-            f"{gone} since they were landed, and the landed file is not what its manifest says; nothing was written; restore "
-            "that file from a backup of the lake"
-        )
-    return None, (
-        f"{gone} before they were landed; nothing was written; `{command('accept-loss', run.topic, offsets.key)}` lands "
-        "what is left and records the loss, `on_loss: record` in defs.yaml does so by itself"
-    )
+        return ""
+    if offsets in run.coverage.published:
+        amiss = "the landed file is not what its manifest says" if has_manifest else "its manifest is gone"
+        return f"{gone} since they were landed, and {amiss}; nothing was written; {backup}"
+    if has_manifest:
+        return f"{gone} since they were read, and the range's file is not there; nothing was written; {backup}, else {accept}"
+    return f"{gone} before they were landed; nothing was written; {accept}, `on_loss: record` in defs.yaml does so by itself"
 
 
 def may_be_untellable(run: Run, reading: Reading) -> bool:

@@ -13,7 +13,7 @@ from ..adapters.tables.delta_log import DeltaLog, raw_table_log
 from ..adapters.tables.latest_table import TREE as LATEST
 from ..adapters.tables.latest_table import LatestTable
 from ..core.command_lines import command
-from ..core.errors import DamagedFile, OffsetlakeError
+from ..core.errors import DamagedFile, OffsetlakeError, TableFileGone
 from ..core.steps import StepWatcher, no_step
 from ..core.tables import decoded_table, raw_table
 from ..core.tables.decoded_table import TREE as DECODED
@@ -24,10 +24,16 @@ VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for s
 def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
     """Find the files of a raw table that no version of the last week names, and no later one will; return their paths.
 
-    Raise `DamagedFile` where a file is not there that the table names: then none is nobody's.
+    Raise `DamagedFile` where a file is not there that the table names, and `TableFileGone` where it names none with the rows of
+    a dropped range: then none is nobody's.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), lake.coverage(topic)
+    if lacking := raw_table.find_lacking(coverage, table):
+        raise TableFileGone(
+            f"the table {lake.store.url(log.folder)} does not have what was dropped: {lacking[0]}; a file in its folder may be "
+            "all that is left of it, so nothing of the table was deleted; restore its log from a backup that has it"
+        )
     names = _names(log, lake)
     mend = raw_table.how_to_mend(coverage, lake.store.url(log.folder))
     _refuse_gone(log, table.files, names, lake, f"{mend}; `{command('audit', topic)}` names all that is amiss")

@@ -424,7 +424,7 @@ def test_of_a_file_that_was_cut_nobody_is_told_to_accept_a_loss(world: SmallWorl
     overwrite(world, path, world.files()[path][:-1])
     world.kafka.expire(0, 50)
     (failed, *_) = world.land()
-    assert failed.outcome is Outcome.FAILED and "restore that file from a backup" in failed.violations[0]
+    assert failed.outcome is Outcome.FAILED and "restore that from a backup" in failed.violations[0]
     assert "accept-loss" not in failed.violations[0]
 
 

@@ -19,8 +19,10 @@ from pipeline_defs.core.tables.raw_table import (
     Due,
     RangeFiles,
     file_of,
+    find_clashes,
     find_due,
     find_due_by_files,
+    find_lacking,
     name_of,
     offsets_of,
     revision_in,
@@ -142,42 +144,26 @@ def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
         assert is_in or is_left_out or state is State.LOST or offsets in coverage.accepted
 
 
-def test_an_append_beyond_a_gap_reads_no_file_of_the_log_and_one_that_fills_it_does() -> None:
-    """[R-81] The gap may stay for ever: `at_most_once` never reads again what it has claimed."""
+def test_what_a_table_has_in_other_ranges_or_lacks_and_was_dropped_is_named() -> None:
+    """[R-81] As where a backup has an older plan log, or an older table: its app transactions alone do not say it."""
     history = History(log_of(Script(Policy(10, max_age_seconds=0), True, [("grow", (0, 40))]).play()))
-    first, second, third, fourth = history.log.ranges
-
-    def land(offsets: OffsetRange) -> Due | None:
-        history.manifests[offsets] = landed(offsets)
-        found = find_due(history.coverage, without_files(history.table))
-        history.append()
-        return found
-
-    land(first)
-    for offsets in (third, fourth):
-        due = land(offsets)
-        assert due is not None and [each.offsets for each in due.adds] == [offsets]
-    assert find_due(history.coverage, without_files(history.table)) is not None, "where nothing is due, too"
-    assert land(second) is None, "the control"
-    assert in_table(history) == dict.fromkeys((first, second, third, fourth), 0)
-
-
-def test_what_a_table_has_in_other_ranges_or_was_dropped_keeps_nothing_else_out() -> None:
-    """[R-81] As where a backup has an older plan log, or an older table; each is named."""
-    history = History(log_of(Script(Policy(10, max_age_seconds=0), True, [("grow", (0, 40))]).play()))
-    first, second, third, fourth = history.log.ranges
+    first, second, third, _ = history.log.ranges
     history.manifests[first], other = landed(first), landed(replace(second, end=second.end - 3))
     history.append()
-    file = file_of(other, name_of(other))
-    history.table = apply(Commit([file], {}, {"g0/p0/end": 17, "settled": 2}), history.table)
-    history.manifests |= {each: landed(each) for each in (second, third, fourth)}
-    history.manifests[fourth] = history.manifests[fourth].dropped(EPOCH_MS)
-    assert find_due(history.coverage, without_files(history.table)) is None
-    history.append()
-    assert in_table(history).keys() == {first, other.offsets, third}
-    assert history.due().is_none(history.table)
-    named = [each.split(":")[0] for each in violations(history.coverage, history.table)]
-    assert named == [f"range {each.text(TOPIC)}" for each in (fourth, second, other.offsets)]
+    for each in (second, third):
+        history.manifests[each] = landed(each)
+    file, ends = file_of(other, name_of(other)), {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2}
+    newer, older = apply(Commit([file], {}, ends), history.table), history.table
+    assert find_due(history.coverage, without_files(newer)) is None
+    assert find_clashes(history.coverage, newer) == [
+        f"range {second.text(TOPIC)}: the table has {other.offsets.text(TOPIC)} in its place, which no plan step has"
+    ]
+    assert find_clashes(history.coverage, older) == [] and find_due(history.coverage, without_files(older)) is not None
+    history.manifests[third] = history.manifests[third].dropped(EPOCH_MS)
+    assert find_due(history.coverage, without_files(older)) is None
+    assert [each.split(":")[0] for each in find_lacking(history.coverage, older)] == [f"range {third.text(TOPIC)}"]
+    named = [each.split(":")[0] for each in violations(history.coverage, newer)]
+    assert named == [f"range {each.text(TOPIC)}" for each in (second, third, second, other.offsets)]
 
 
 @given(histories())

@@ -62,7 +62,7 @@ class RangeFiles:
         """Return the file that has a range."""
         files = self._places.get((offsets.generation, offsets.partition), [])
         at = bisect_right(files, offsets.start, key=lambda each: each[0]) - 1
-        return files[at][2] if at >= 0 and offsets.end <= files[at][1] else None
+        return files[at][2] if at >= 0 and _has(offsets, *files[at]) else None
 
     def find_at(self, manifest: Manifest) -> File | None:
         """Return the file that has a range in the very revision of a manifest."""
@@ -74,8 +74,7 @@ class RangeFiles:
         files = self._places.get(offsets.place, [])
         at = bisect_right(files, offsets.start, key=lambda each: each[0])
         for start, end, file in files[max(0, at - 1) : at + 1]:
-            has_it = start <= offsets.start and offsets.end <= end and (is_compacted(file) or offsets_of(file) == offsets)
-            if start < offsets.end and offsets.start < end and not has_it:
+            if start < offsets.end and offsets.start < end and not _has(offsets, start, end, file):
                 return file
         return None
 
@@ -85,6 +84,13 @@ class RangeFiles:
             for (_, end, one), (start, _, other) in pairwise(files):
                 if start < end:
                     yield one, other
+
+
+def _has(offsets: OffsetRange, start: int, end: int, file: File) -> bool:
+    """Return whether a file with the rows between two offsets has a range: its own one, or, compacted, each in between."""
+    return (
+        start <= offsets.start and offsets.end <= end and (is_compacted(file) or (start, end) == (offsets.start, offsets.end))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +114,23 @@ class Due:
 def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     """Return what a table owes, from its app transactions alone; none where these do not say it, and its files must be read.
 
-    The table has nothing of what begins behind its end. That the sum comes out says that it has all that is landed before, as
-    it stands now: what fills a gap, and what is replaced, would add to it.
+    They say it where nothing beyond a gap is in the table: then it has what is landed below its frontier, and not what is
+    landed beyond. That the sum comes out says that nothing else is landed, and nothing replaced. Nor do they say it where the
+    table cannot have something as it is landed.
     """
     reached, manifests = head.transactions, coverage.manifests
-    if head.version != EMPTY and not reached:  # the last commit is not ours, or torn
+    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
+    if is_silent or any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
         return None
     new = list[Manifest]()
     for offsets in filter(coverage.is_landed, sorted(manifests)):
-        end = reached.get(f"{_place(offsets)}/end", 0)
-        if offsets.start < end < offsets.end:  # the table has part of it, in another range
+        frontier = reached.get(_place(offsets), 0)
+        if offsets.start >= frontier:
+            new.append(manifests[offsets])
+        elif offsets.end > frontier:  # the table has part of it, in another range
             return None
-        new += [manifests[offsets]] if offsets.start >= end else []
+    if any(manifest.is_dropped for manifest in new):
+        return None
     settled = reached.get(SETTLED, 0) + _weight(new)
     if settled != coverage.weight():
         return None
@@ -132,15 +143,14 @@ def find_due_by_files(
     """Return what a table owes, from its files; the file of a range that is `rotten` gives way to one of another name.
 
     A range that is landed no more, since somebody has deleted its file, stays in the table; and so do all ranges of the files
-    with paths `uncut`, as they are there. What was dropped nobody can add, nor offsets that the table has in other ranges.
+    with paths `uncut`, as they are there.
     """
     files = RangeFiles(table)
     new, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
     settled = 0
     for offsets, manifest in sorted(coverage.manifests.items()):
         file = files.find(offsets)
-        can_be = coverage.is_landed(offsets) and not manifest.is_dropped and files.find_clash(offsets) is None
-        is_due = can_be and (
+        is_due = coverage.is_landed(offsets) and (
             file is None or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
         )
         if is_due:
@@ -314,7 +324,7 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
     A range that is `held` by a run is about to be appended.
     """
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
-    adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held)
+    adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held and not manifest.is_dropped)
     found = [f"range {offsets.text(topic)}: landed, and not in the table" for offsets in adds]
     found += [*find_lacking(coverage, table), *find_clashes(coverage, table)]
     found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
