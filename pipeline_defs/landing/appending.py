@@ -270,13 +270,14 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
 
 def _why_lost(coverage: Coverage, table: Snapshot, url: str) -> OffsetlakeError | None:
     """Return why a table cannot have all that is landed: a backup of it, or of the plan log, was an older one."""
-    if clashes := find_clashes(coverage, table):
+    files = RangeFiles(table)
+    if clashes := find_clashes(coverage, files):
         return BrokenTable(
             f"the table {url} has ranges that no plan step has, as where a backup has an older plan log: {clashes[0]}; nothing "
             f"was added to it; {MEND}",
             clashes,
         )
-    if lacking := find_lacking(coverage, table):
+    if lacking := find_lacking(coverage, files):
         return TableFileGone(
             f"the table {url} does not have {counted(len(lacking), 'range')} whose files were dropped: {lacking[0]}; nothing "
             "was added to it; restore its folder from a backup that has them"

@@ -16,6 +16,7 @@ from ..core.command_lines import command
 from ..core.errors import EngineUnavailable, LakeUnavailable, OffsetlakeError, ScanFailed, Unavailable
 from ..core.landing.verdicts import Verdict, failed
 from ..core.log.delivery import Claim, Delivery
+from ..core.log.holes import Interval
 from ..core.log.losses import Reading, read_from
 from ..core.log.plan_step import Watermarks
 from ..core.offsets import OffsetRange
@@ -61,16 +62,15 @@ def _read_or_reason(
     if offsets.end > marks.end:
         return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
     reading = read_from(offsets, marks.earliest)
-    reason = _why_too_little(run, offsets, marks.earliest) if reading.lost else ""
+    reason = "".join(_why_too_little(run, offsets, marks.earliest, lost) for lost in reading.lost)
     return (None, reason) if reason else (reading, "")
 
 
-def _why_too_little(run: Run, offsets: OffsetRange, earliest: int) -> str:
+def _why_too_little(run: Run, offsets: OffsetRange, earliest: int, lost: Interval) -> str:
     """Return why a range of which Kafka has deleted some is not read; empty where what is left is to be landed."""
-    start, end = offsets.start, min(earliest, offsets.end)
     gone = (
-        f"range {offsets.text(run.topic)} starts before the earliest offset {earliest}: {end - start} offsets "
-        f"[{start}, {end}) are gone, deleted by the broker (retention, or an operator)"
+        f"range {offsets.text(run.topic)} starts before the earliest offset {earliest}: {lost.end - lost.start} offsets "
+        f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator)"
     )
     has_manifest, backup = offsets in run.coverage.manifests, "restore that from a backup of the lake"
     accept = f"`{command('accept-loss', run.topic, offsets.key)}` lands what is left and records the loss"

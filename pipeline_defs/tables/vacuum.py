@@ -29,7 +29,7 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), lake.coverage(topic)
-    if lacking := raw_table.find_lacking(coverage, table):
+    if lacking := raw_table.find_lacking(coverage, raw_table.RangeFiles(table)):
         raise TableFileGone(
             f"the table {lake.store.url(log.folder)} does not have what was dropped: {lacking[0]}; a file in its folder may be "
             "all that is left of it, so nothing of the table was deleted; restore its log from a backup that has it"

@@ -155,13 +155,15 @@ def test_what_a_table_has_in_other_ranges_or_lacks_and_was_dropped_is_named() ->
     file, ends = file_of(other, name_of(other)), {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2}
     newer, older = apply(Commit([file], {}, ends), history.table), history.table
     assert find_due(history.coverage, without_files(newer)) is None
-    assert find_clashes(history.coverage, newer) == [
+    assert find_clashes(history.coverage, RangeFiles(newer)) == [
         f"range {second.text(TOPIC)}: the table has {other.offsets.text(TOPIC)} in its place, which no plan step has"
     ]
-    assert find_clashes(history.coverage, older) == [] and find_due(history.coverage, without_files(older)) is not None
+    assert (
+        find_clashes(history.coverage, RangeFiles(older)) == [] and find_due(history.coverage, without_files(older)) is not None
+    )
     history.manifests[third] = history.manifests[third].dropped(EPOCH_MS)
     assert find_due(history.coverage, without_files(older)) is None
-    assert [each.split(":")[0] for each in find_lacking(history.coverage, older)] == [f"range {third.text(TOPIC)}"]
+    assert [each.split(":")[0] for each in find_lacking(history.coverage, RangeFiles(older))] == [f"range {third.text(TOPIC)}"]
     named = [each.split(":")[0] for each in violations(history.coverage, newer)]
     assert named == [f"range {each.text(TOPIC)}" for each in (second, third, second, other.offsets)]
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ...core.advice import some_of
 from ...core.errors import BrokenPlanLog
 from ...core.log.coverage import Coverage, check_planned
 from ...core.log.delivery import Acceptance, Claim
@@ -108,10 +109,9 @@ class Lake(DataFiles):
         found = self.store.versions(f"plan/{topic}")
         strange = [path for path in found if not STEP.fullmatch(path.removeprefix(prefix))]
         if strange:
-            named = ", ".join(self.store.url(path) for path in strange[:SHOWN])
-            more = f" and {len(strange) - SHOWN:,} more" if len(strange) > SHOWN else ""
+            named = some_of([self.store.url(path) for path in strange], SHOWN)
             raise BrokenPlanLog(
-                f"what is no step lies in the plan log of topic {topic}: {named}{more}, expected {OFFSET_DIGITS} digits and "
+                f"what is no step lies in the plan log of topic {topic}: {named}, expected {OFFSET_DIGITS} digits and "
                 ".json; nothing is planned or landed from it; where it is nobody's, move it away; where a step was "
                 "renamed, give it its name back"
             )

@@ -80,9 +80,9 @@ class DeltaLog:
 
     def _with_commit(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the id of its last commit, which a checkpoint does not say, where that is still there."""
-        path = self._path(snapshot.version, _JSON)
-        data = None if snapshot.commit_id or snapshot.version == EMPTY else self._store.get(path)
-        return snapshot if data is None else replace(snapshot, commit_id=from_json(data, self._store.url(path), self._mend).id)
+        if snapshot.commit_id or snapshot.version == EMPTY:
+            return snapshot
+        return replace(snapshot, commit_id=self._read_id(snapshot.version) or "")
 
     def _has(self, known: Snapshot, newest: int) -> bool:
         """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
@@ -138,9 +138,7 @@ class DeltaLog:
 
     def _is_last(self, onto: Snapshot) -> bool:
         """Return whether the log still has the very commit of a snapshot: the folder may have been moved away meanwhile."""
-        path = self._path(onto.version, _JSON)
-        data = self._store.get(path)
-        return data is not None and from_json(data, self._store.url(path), self._mend).id == onto.commit_id
+        return self._read_id(onto.version) == onto.commit_id
 
     def _is_moved(self, onto: Snapshot) -> bool:
         """Return whether the folder was moved away: neither do commits say a snapshot any more, nor a checkpoint since."""
@@ -229,6 +227,12 @@ class DeltaLog:
                 f"{self._store.url(path)} is not there, and a later version is; nothing was written; {self._mend}"
             )
         return from_json(data, self._store.url(path), self._mend)
+
+    def _read_id(self, version: int) -> str | None:
+        """Read the id of the commit of a version; none where it is not there."""
+        path = self._path(version, _JSON)
+        data = self._store.get(path)
+        return None if data is None else from_json(data, self._store.url(path), self._mend).id
 
     def _read_base(self, newest: int) -> Snapshot:
         """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""

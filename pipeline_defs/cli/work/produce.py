@@ -39,8 +39,9 @@ class _Options:
 
     def read(self, path: Path) -> Iterator[producer.Record]:
         if self.raw:
-            separator = "\t" if self.key_separator in {None, r"\t"} else self.key_separator
-            return producer.read_raw(path, (separator or "").encode())
+            given = self.key_separator
+            separator = "\t" if given is None or given == r"\t" else given
+            return producer.read_raw(path, separator.encode())
         return producer.read_jsonl(path, self.key_field, self.timestamp_field)
 
     def check(self) -> None:

@@ -167,9 +167,9 @@ def find_due_by_files(
     return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
 
 
-def find_lacking(coverage: Coverage, table: Snapshot) -> list[str]:
+def find_lacking(coverage: Coverage, files: RangeFiles) -> list[str]:
     """Say of which dropped ranges a table does not have the rows, which only it had."""
-    files, dropped = RangeFiles(table), (each for each in coverage.manifests.values() if each.is_dropped and each.rows)
+    dropped = (each for each in coverage.manifests.values() if each.is_dropped and each.rows)
     return [
         f"range {each.offsets.text(each.topic)}: its file was dropped, and it is not in the table"
         for each in dropped
@@ -177,9 +177,9 @@ def find_lacking(coverage: Coverage, table: Snapshot) -> list[str]:
     ]
 
 
-def find_clashes(coverage: Coverage, table: Snapshot) -> list[str]:
+def find_clashes(coverage: Coverage, files: RangeFiles) -> list[str]:
     """Say of which landed ranges a table has offsets in other ranges: it is of a plan log that was lost since."""
-    topic, files = coverage.log.topic, RangeFiles(table)
+    topic = coverage.log.topic
     clashes = ((offsets, files.find_clash(offsets)) for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets))
     return [
         f"range {offsets.text(topic)}: the table has {offsets_of(file).text(topic)} in its place, which no plan step has"
@@ -326,7 +326,7 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
     adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held and not manifest.is_dropped)
     found = [f"range {offsets.text(topic)}: landed, and not in the table" for offsets in adds]
-    found += [*find_lacking(coverage, table), *find_clashes(coverage, table)]
+    found += [*find_lacking(coverage, files), *find_clashes(coverage, files)]
     found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
     found += [
         f"range {offsets.text(topic)}: the table has revision {revision_in(file, offsets)} of it, its manifest {each.revision}"
