@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import jsonschema
+import pytest
 
 from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.core.decode.decoders import Format, Side
@@ -157,14 +158,34 @@ def _has(row: Any, document: Any) -> bool:
     return bool(row == document)
 
 
-def test_a_string_is_utf8_or_a_dead_letter(engine: Engine) -> None:
+def _datum(body: bytes) -> bytes:
+    """Return a string of Avro: its length, in zigzag, and its bytes."""
+    assert len(body) < 64, "longer ones have more bytes of length"
+    return bytes([2 * len(body)]) + body
+
+
+STRINGS: dict[str, tuple[Side, Callable[[bytes], bytes], str]] = {
+    "string": (Side(Format.STRING), bytes, "not_utf8"),
+    "avro": (Side(Format.AVRO, '"string"'), _datum, "avro_malformed"),
+    "json": (Side(Format.JSON, "STRING"), lambda body: b'"' + body + b'"', "not_utf8"),
+}
+
+
+@pytest.mark.parametrize("name", [*STRINGS])
+def test_a_string_is_utf8_or_a_dead_letter(engine: Engine, name: str) -> None:
+    side, write, bad = STRINGS[name]
+    printed = bytes(byte for byte in range(0x20, 0x100) if byte not in b'"\\')  # JSON has no others as they are
     for seed, dice in draws(1):
-        bodies = [dice.choice([dice.randbytes(dice.randrange(6)), "ü\U0001f600\0".encode(), b""]) for _ in range(RECORDS)]
-        for body, (value, why, _) in zip(bodies, decode(engine, bodies, Side(Format.STRING)), strict=True):
+        every = printed if name == "json" else bytes(range(0x100))
+        kinds = [bytes(dice.choices(every, k=dice.randrange(6))) for _ in range(RECORDS)]
+        known = ["ü\U0001f600".encode(), "\ufffd".encode(), b"", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"]
+        bodies = [dice.choice((body, *known, *([] if name == "json" else [b"\0", b"\0\xff"]))) for body in kinds]
+        found = decode(engine, [write(body) for body in bodies], side)
+        for body, (value, why, _) in zip(bodies, found, strict=True):
             try:
                 assert (value, why) == (body.decode(), None), seed
             except UnicodeDecodeError:
-                assert (value, why) == (None, "not_utf8"), (seed, body)
+                assert (value, why) == (None, bad), (seed, body)
 
 
 def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(engine: Engine) -> None:

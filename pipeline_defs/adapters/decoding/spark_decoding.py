@@ -6,7 +6,7 @@ One landed file is one task is one file, in the order of its rows. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,7 +53,7 @@ def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
-READ = "_"  # the column of what is read of keys and values
+READ, RIGHT = "_read", "_right"  # the columns of what is read of keys and values, and of whether it is right
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 
@@ -109,13 +109,16 @@ class Decision:
         return {f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()}
 
     def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, SideOutcome]]:
-        """Decode rows: these with one column more, and what became of each side in terms of it."""
+        """Decode rows: these with two columns more, and what became of each side in terms of them."""
         # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
         # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
         once = f.monotonically_increasing_id().alias("once")
         read = f.struct(*(decoded.read.alias(side) for side, decoded in self.sides.items()), once)
         outcomes = {side: decoded.judge(f.col(READ)[side]) for side, decoded in self.sides.items()}
-        return rows.withColumn(READ, read), outcomes
+        # a column of its own: within a filter, what is asked for twice is worked out twice
+        right = f.struct(*(outcome.is_right.alias(side) for side, outcome in outcomes.items()), once)
+        judged = {side: replace(outcome, is_right=f.col(RIGHT)[side]) for side, outcome in outcomes.items()}
+        return rows.withColumn(READ, read).withColumn(RIGHT, right), judged
 
 
 class SparkDecoder:
