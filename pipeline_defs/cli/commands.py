@@ -5,6 +5,7 @@ Errors are printed as one message with what to do; exit code 2 means refused, 1 
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 import warnings
@@ -17,7 +18,7 @@ from typing import TextIO, cast
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
-from ..core.errors import HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused, first_line
+from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused, first_line
 from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS, Output, drop_output
@@ -81,6 +82,7 @@ class Commands(Mapping[str, click.Command]):
 
 
 _FUNCTIONS = {"map": "coverage_map"}
+NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
 INTERRUPTED_TEXT = "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
 
@@ -108,6 +110,20 @@ def telling_of_history() -> Iterator[None]:
         raise HistoryUnavailable(
             f"Dagster's history does not answer: {cause}; what is landed stays landed; ask again. Where it is locked, another "
             "process holds it: `offsetlake status` names a daemon that hangs"
+        ) from error
+
+
+@contextmanager
+def telling_of_files() -> Iterator[None]:
+    """Raise `FileUnusable` where the system does not let us use a file that it names."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.errno not in NOT_OURS:
+            raise
+        raise FileUnusable(
+            f"{error.filename} cannot be used: {(error.strerror or '').lower()}; the command ended there, what it did before "
+            "stands; have this user own it, on a disk with room, or set OFFSETLAKE_HOME to another folder"
         ) from error
 
 
@@ -156,7 +172,7 @@ def run() -> None:
     for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # of what we build with Dagster: not the user's
         warnings.simplefilter("ignore", each)
     try:
-        with interruptible(), telling_of_history(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
+        with interruptible(), telling_of_files(), telling_of_history(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
             load_env_file()
             cli(standalone_mode=True)
     except OffsetlakeError as error:

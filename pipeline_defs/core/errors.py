@@ -183,6 +183,12 @@ class OutputUnwritable(Unavailable):
     retriable = False
 
 
+class FileUnusable(Unavailable):
+    """A file or folder of this machine that the system does not let us use: another user's, or on a full disk."""
+
+    retriable = False
+
+
 class DaemonUnavailable(Unavailable):
     """No Dagster daemon is there to execute what was asked for."""
 

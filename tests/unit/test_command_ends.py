@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -83,10 +84,22 @@ def test_a_stdout_that_is_closed_is_one_message(tmp_path: Path) -> None:
 def test_another_error_of_the_system_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space left"):
-        ending(monkeypatch, "explain", "refused")
-    assert "output_unwritable" not in capfd.readouterr().err
+    for error in (OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(errno.ENOENT, "No such file", "x")):
+        monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=error))
+        with pytest.raises(type(error), match="No s"):
+            ending(monkeypatch, "explain", "refused")
+    assert "unwritable" not in (told := capfd.readouterr().err) and "unusable" not in told
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_file_that_cannot_be_used_is_one_message(
+    number: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of a home that somebody has begun with sudo; the control is each other error, which is told as it is."""
+    refuses = OSError(number, os.strerror(number), "home/broker/.lock")
+    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=refuses))
+    assert ending(monkeypatch, "explain", "refused") == 1
+    assert f"file_unusable: home/broker/.lock cannot be used: {os.strerror(number).lower()}" in capfd.readouterr().err
 
 
 def test_a_history_that_is_locked_is_one_message_without_its_statement(
