@@ -1,6 +1,7 @@
 """The columns of a landed row, in their order. Every schema of landed rows is made of these; none is edited by hand.
 
-What a column is taken from is told in `adapters/spark/spark.py` (`select_raw`), in the same order.
+What a column is taken from is told in `adapters/spark/spark.py` (`select_raw`), in the same order; and, of a range whose times
+Spark cannot say, in `landing/reading.py` (`_raw_row`).
 """
 
 from __future__ import annotations
