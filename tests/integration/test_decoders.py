@@ -698,3 +698,41 @@ def test_what_confluents_serializers_write_is_read(engine: Engine, registry: Run
             of = f"{topic}-{name}"
             written = serializer(datum, SerializationContext(of, MessageField.VALUE))
             assert decode(engine, [written], Side(name, registry=registry.url, **more), of).values == [read], name
+
+
+def test_a_time_of_avro_that_no_calendar_has_is_set_aside(engine: Engine) -> None:
+    """Readers of the files say another one for it, or nothing: pyarrow, DuckDB, Polars; at any depth."""
+    kinds = {"date": "int", "timestamp-micros": "long", "timestamp-millis": "long", "local-timestamp-micros": "long"}
+    a_day = {
+        "date": 1,
+        "timestamp-micros": 86_400_000_000,
+        "timestamp-millis": 86_400_000,
+        "local-timestamp-micros": 86_400_000_000,
+    }
+    for name, kind in kinds.items():
+        one = {"type": kind, "logicalType": name}
+        fields = (
+            field("one", one),
+            field("many", {"type": "array", "items": ["null", one]}),
+            field("by", {"type": "map", "values": one}),
+        )
+        schema, plain = (
+            record("Times", *fields),
+            record(
+                "Times",
+                field("one", kind),
+                field("many", {"type": "array", "items": ["null", kind]}),
+                field("by", {"type": "map", "values": kind}),
+            ),
+        )
+        first, last = -719_162 * a_day[name], 2_932_896 * a_day[name]  # of the year 1, and 9999-12-31
+
+        def body(one: int = 0, listed: int = 0, mapped: int = 0, plain: Any = plain) -> bytes:
+            return avro(plain, {"one": one, "many": [None, listed], "by": {"k": mapped}})
+
+        good = [body(), body(first, first, first), body(last, last, last), avro(plain, {"one": 0, "many": [], "by": {}})]
+        bad = [body(at) for at in (first - 1, last + a_day[name])]
+        bad += [body(listed=at) for at in (first - 1, last + a_day[name])] + [body(mapped=last + a_day[name])]
+        found = decode(engine, [*good, None, *bad], Side(Format.AVRO, schema=json.dumps(schema)))
+        assert found.classes == [None] * 5 + ["avro_malformed"] * 5, name
+        assert {*found.errors[5:]} == {"a date or time in it is not of the years 1 to 9999"}

@@ -133,6 +133,46 @@ def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(en
     assert errors["300"] == "b: expected a number from -128 to 127"
 
 
+MONEY = "few DECIMAL(10, 2), many DECIMAL(38, 3), l ARRAY<DECIMAL(10, 2)>, m MAP<STRING, DECIMAL(4, 1)>"
+NUMBERS: list[tuple[str, str, Any]] = [
+    *(("few", text, 1.5) for text in ("1.5", '"1.5"', '"+1.50"', "15e-1", '"15E-1"', "1.499")),
+    *(("few", text, 0.0) for text in ("1e-999999999", "0.000000000000000000000000000000000000000001", "-0")),
+    *(("few", "1.005", 1.01), ("few", "99999999.99", 99999999.99), ("many", "12345678901234.567", 12345678901234.567)),
+    *(
+        ("many", "1e-05", 0.0),
+        ("many", "1.5E3", 1500.0),
+        ("l", '[1, "2.5", null]', [1.0, 2.5, None]),
+        ("m", '{"k": 1}', {"k": 1.0}),
+    ),
+]
+NO_NUMBERS = [
+    *(("few", f'"{text}"') for text in ("0,99", "1.234,56", "5,", "12,34", "\u0661", " 5", "", "NaN", "1e-999999999", "x")),
+    *(("few", text) for text in ("true", "[1]", '{"a": 1}', "1e400", "100000000", "1" * 900)),
+    *(("many", "1.234567890123456789E-7"), ("l", '["1,5"]'), ("m", '{"k": "1,5"}'), ("m", '{"k": 1000}')),
+]
+
+
+def test_a_decimal_is_the_number_that_stands_there_or_an_error(engine: Engine) -> None:
+    """Spark would take `1,5` for 15, and hours to round 1e-999999999: a record that stops its topic for ever."""
+    records = [f'{{"{name}": {text}}}'.encode() for name, text, *_ in (*NUMBERS, *NO_NUMBERS)]
+    found = outcomes(engine, records, Side(Format.JSON, MONEY))
+    assert [value for value, *_ in found[: len(NUMBERS)]] == [{name: value} for name, _, value in NUMBERS], "the control"
+    for (name, text), (value, why, error) in zip(NO_NUMBERS, found[len(NUMBERS) :], strict=True):
+        assert (value, why) == (None, "json_mismatch"), (name, text)
+        assert (error or "").startswith(f"{name}") and "expected a number such as 12.5" in (error or ""), (text, error)
+
+
+def test_of_a_field_twice_the_last_counts_where_each_is_of_its_type(engine: Engine) -> None:
+    texts = [b'{"n": 1, "n": 2}', b'{"n": "x", "n": 2}', b'{"n": 2, "n": "x"}']
+    found = outcomes(engine, texts, Side(Format.JSON, "n BIGINT"))
+    twice = "a field stands there twice, once not of its type"
+    assert found == [
+        ({"n": 2}, None, None),
+        (None, "json_mismatch", twice),
+        (None, "json_mismatch", "n: expected BIGINT, found string"),
+    ]
+
+
 def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
     """A schema may be one type: null is then no value."""
     texts = [b'"2020-01-02"', b" 5 ", b"null", b'"12:00"', b"5]}", b'5,"x":6', b'5},"x":{"v":6']

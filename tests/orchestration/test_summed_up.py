@@ -76,6 +76,9 @@ def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     assert COMPARE in asked_jobs(old)
     assert compare(old).success
     assert asked_jobs(old) == [], "once is enough for an hour"
+    old.edges.opened_ms += 3_600_000
+    assert asked_jobs(old) == [], "the clock was set back since the process began: that ends no comparison"
+    old.edges.opened_ms -= 3_600_000
     old.lose_dagster()
     ask(old)
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"

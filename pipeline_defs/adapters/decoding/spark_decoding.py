@@ -32,6 +32,7 @@ DECODE_CONF: Mapping[str, str] = {
     **SCAN_CONF,
     "spark.sql.files.maxPartitionBytes": WHOLE_FILES,
     "spark.sql.files.openCostInBytes": WHOLE_FILES,
+    "spark.sql.variant.allowDuplicateKeys": "true",  # a text with a field twice is JSON all the same
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
 _DDL = {

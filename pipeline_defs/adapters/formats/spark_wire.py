@@ -66,7 +66,8 @@ class Wire:
         """Return class and text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
         failures = {**failures, **{each: (UNUSABLE, reason) for each, reason in self.broken.items()}}
         strange = f.format_string(f"registry {self.registry.url} has no schema %s", f.conv(f.hex(_number(raw)), 16, 10))
-        found = f.concat(f.length(raw).cast("string"), f.lit(" bytes, "), f.hex(f.substring(raw, 1, HEAD)))
+        begun = f.when(f.length(raw) > 0, f.concat(f.lit(", "), f.hex(f.substring(raw, 1, HEAD)))).otherwise("")
+        found = f.concat(f.length(raw).cast("string"), f.lit(" bytes"), begun)
         short = f.concat(f.lit("expected a 0 byte and four bytes of schema id in front, found "), found)
         framed = is_framed(raw)
         classes = {each: f.lit(failure[0]) for each, failure in failures.items()}

@@ -28,6 +28,7 @@ NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # t
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
+NOTHING = ("null", ["null"], {"type": "null"})
 JAVA_STRING = "avro.java.string"
 
 
@@ -45,8 +46,8 @@ def parse_avro(text: str) -> Any:
 class AvroSchema:
     """A schema that needs no other; `column` is what Spark makes of it, as far as that is sure.
 
-    `refused` says why Spark or DuckDB has no columns for it: a record that contains itself, however deep; fields of one record
-    that differ in case only. It may be a writer's all the same.
+    `refused` says why Spark or another reader has no columns for it: a record that contains itself, however deep; fields of one
+    record that differ in case only; what is null only. It may be a writer's all the same.
     """
 
     text: str
@@ -69,13 +70,13 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
     """
     schema = parse_avro(text)
-    given = {name: found for each in references for name, found in _find_named(parse_avro(each), "")}
-    reader = _Reader(given, {name for name, _ in _find_named(schema, "")})
-    found = reader.read(schema, "", "the whole", ())
+    given = {name: found for each in references for name, found in find_named(parse_avro(each), "")}
+    reader = _Reader(given, {name for name, _ in find_named(schema, "")})
+    found = reader.read_column(schema, "", "the whole", ())
     if reader.wrong:
         raise ValueError("; ".join(dict.fromkeys(reader.wrong)))
     clashes = [f"fields differ in case only: {', '.join(reader.clashes)}"] if reader.clashes else []
-    return AvroSchema(json.dumps(found.schema), found.column, (*reader.loops, *clashes))
+    return AvroSchema(json.dumps(found.schema), found.column, (*reader.unreadable, *clashes))
 
 
 def enclose(text: str) -> str:
@@ -107,11 +108,11 @@ def full_name(schema: Mapping[str, Any], namespace: str) -> str:
     return name if "." in name or not within else f"{within}.{name}"
 
 
-def _find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
+def find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
     """Find each named type of a schema, with its full name; what it says of its namespace is then in the name."""
     if isinstance(schema, list):
         for branch in schema:
-            yield from _find_named(branch, namespace)
+            yield from find_named(branch, namespace)
     elif isinstance(schema, dict):
         if str(schema.get("type")) in NAMED:
             name = full_name(schema, namespace)
@@ -120,7 +121,7 @@ def _find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
         fields = schema.get("fields")
         inside = [each.get("type") for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
         for inner in (*inside, *(schema.get(word) for word in ("items", "values", "type"))):
-            yield from _find_named(inner, namespace)
+            yield from find_named(inner, namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,18 @@ class _Reader:
 
     def __init__(self, given: Mapping[str, Any], own: set[str]) -> None:
         self.wrong: list[str] = []
-        self.loops: list[str] = []
+        self.unreadable: list[str] = []
         self.clashes: list[str] = []
         self._given = given
         self._own = own
         self._defined: dict[str, _Part] = {}
+
+    def read_column(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        """Read a part that has a column of its own, as what is in a union has not."""
+        part = self.read(schema, namespace, path, within)
+        if part.schema in NOTHING:  # Polars reads nothing of a file with such a column
+            self.unreadable.append(f"{path} is null only: leave it out, or give it another type")
+        return part
 
     def read(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         """Read one part; `path` is where it stands, `within` are the records around it."""
@@ -173,7 +181,7 @@ class _Reader:
         readings = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
         for each in readings:
             if each in within:
-                self.loops.append(f"record {each} contains itself at {path}, which Spark has no type for")
+                self.unreadable.append(f"record {each} contains itself at {path}, which Spark has no type for")
                 return _Part(each)
             if each in self._defined:
                 return replace(self._defined[each], schema=each)
@@ -201,7 +209,7 @@ class _Reader:
         if word not in schema:
             self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
             return _Part(schema)
-        inner = self.read(schema[word], namespace, f"{path}{suffix}", within)
+        inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
         return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
@@ -239,7 +247,7 @@ class _Reader:
                 self.wrong.append(f"{schema['type']} {name} has a field without a `name` or a `type`")
                 continue
             below = f"{path}.{field['name']}"
-            part = self.read(field["type"], name.rpartition(".")[0], below, (*within, name))
+            part = self.read_column(field["type"], name.rpartition(".")[0], below, (*within, name))
             fields.append({**field, "type": part.schema})
             parts[field["name"]] = part
         folded = [field["name"].lower() for field in fields]

@@ -116,7 +116,7 @@ def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
         raise DaemonUnavailable(
             f"no Dagster daemon executes backfills of the instance at {instance.root_directory}: it {last}, expected every "
             f"{HEARTBEAT_SECONDS:.0f} s; nothing was launched; start it (`offsetlake up`, or `dagster-daemon run`) with this "
-            "DAGSTER_HOME, or land in this process: `offsetlake land TOPIC --pending`"
+            "DAGSTER_HOME, or land in this process: `offsetlake land` takes the same topic and keys"
         )
 
 

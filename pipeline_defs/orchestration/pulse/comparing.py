@@ -51,7 +51,8 @@ def is_comparison_due(topics: Sequence[Topic], tags: Mapping[str, str], instance
     record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE, tags={**tags}), limit=1)), None)
     if record is None:
         return True
-    asked_ms = record.create_timestamp.timestamp() * 1000
+    asked_ms, now_ms = record.create_timestamp.timestamp() * 1000, edges.now_ms()
     every_ms = AGAIN_MS if record.dagster_run.status in FAILED else COMPARE_EVERY_MS
-    is_recent = asked_ms >= edges.opened_ms and abs(edges.now_ms() - asked_ms) < every_ms
+    is_set_back = edges.opened_ms > now_ms  # the clock, since this process began: it does not say who came first
+    is_recent = (asked_ms >= edges.opened_ms or is_set_back) and abs(now_ms - asked_ms) < every_ms
     return not is_recent and record.dagster_run.status not in ACTIVE

@@ -7,24 +7,31 @@ on, or is of another schema. Invariant: no bytes make a Spark job fail.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
 from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
 from ....core.decode.decoders import Side
 from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
+from ....core.tables.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ...kafka.schema_registry import Registered, connect
 from ..decoded import Decoded, SideOutcome, failed, no_id
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 
 KIND = "AVRO"
-NOT_ONE_DATUM = "the bytes are not one datum of {}: they end within it, go on behind it, or are of another one"
+NOT_ONE_DATUM = (
+    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have too large a decimal"
+)
 NOT_UTF8 = "a string in it is not UTF-8"
+NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
+TIMES = (DateType, TimestampType, TimestampNTZType)
 OPTIONS: Mapping[str, str] = {
     "mode": "PERMISSIVE",
     "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
@@ -84,32 +91,52 @@ def _decoded(
         value = read["datum"][VALUE]
         # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
         # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
-        is_text = f.is_valid_utf8(f.concat_ws(" ", *_texts(value, kind)))
-        wrong = f.when(is_whole, failed("avro_malformed", f.lit(NOT_UTF8))).otherwise(failed(*failure))
-        return SideOutcome(value, read["is_null"] | (is_whole & is_text), wrong, read["schema_id"])
+        is_text = f.is_valid_utf8(f.concat_ws(" ", *(text for text, _ in _leaves(value, kind, (StringType,)))))
+        is_known = reduce(and_, (_is_of_a_calendar(*leaf) for leaf in _leaves(value, kind, TIMES)), f.lit(True))  # noqa: FBT003
+        wrong = (
+            f.when(~is_whole, failed(*failure))
+            .when(~is_text, failed("avro_malformed", f.lit(NOT_UTF8)))
+            .otherwise(failed("avro_malformed", f.lit(NOT_OF_A_CALENDAR)))
+        )
+        return SideOutcome(value, read["is_null"] | (is_whole & is_text & is_known), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
 
 
-def _texts(value: Column, kind: DataType) -> Iterator[Column]:
-    """Yield the strings of a value: as text, or as arrays of text."""
+def _leaves(value: Column, kind: DataType, wanted: tuple[type[DataType], ...]) -> Iterator[tuple[Column, DataType]]:
+    """Yield the parts of a value that are of some types, or arrays of them, each with its type."""
     match kind:
-        case StringType() | ArrayType(elementType=StringType()):
-            yield value
+        case ArrayType(elementType=element) if isinstance(element, wanted):
+            yield value, kind
         case StructType():
             for each in kind:
-                yield from _texts(value[each.name], each.dataType)
+                yield from _leaves(value[each.name], each.dataType, wanted)
         case MapType():
-            yield from _texts(f.map_keys(value), ArrayType(kind.keyType))
-            yield from _texts(f.map_values(value), ArrayType(kind.valueType))
+            yield from _leaves(f.map_keys(value), ArrayType(kind.keyType), wanted)
+            yield from _leaves(f.map_values(value), ArrayType(kind.valueType), wanted)
         case ArrayType(elementType=StructType() as item):
             for each in item:
-                yield from _texts(value[each.name], ArrayType(each.dataType))
+                yield from _leaves(value[each.name], ArrayType(each.dataType), wanted)
         case ArrayType(elementType=ArrayType() as inner):
-            yield from _texts(f.flatten(f.array_compact(value)), inner)
+            yield from _leaves(f.flatten(f.array_compact(value)), inner, wanted)
         case ArrayType(elementType=MapType() as inner):
-            yield from _texts(f.transform(value, f.map_keys), ArrayType(ArrayType(inner.keyType)))
-            yield from _texts(f.transform(value, f.map_values), ArrayType(ArrayType(inner.valueType)))
+            yield from _leaves(f.transform(value, f.map_keys), ArrayType(ArrayType(inner.keyType)), wanted)
+            yield from _leaves(f.transform(value, f.map_values), ArrayType(ArrayType(inner.valueType)), wanted)
+        case _ if isinstance(kind, wanted):
+            yield value, kind
+
+
+def _is_of_a_calendar(time: Column, kind: DataType) -> Column:
+    """Return whether a date or time, or each in an array, is one that all readers of the files can say; true of null."""
+    earliest, latest = (f.array_min(time), f.array_max(time)) if isinstance(kind, ArrayType) else (time, time)
+    leaf = kind.elementType if isinstance(kind, ArrayType) else kind
+    if isinstance(leaf, DateType):
+        first, last = (f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))
+        is_within = (earliest >= first) & (latest <= last)
+    else:
+        first, end = (f.timestamp_seconds(f.lit(day * SECONDS_A_DAY)).cast(leaf) for day in (FIRST, LAST + 1))
+        is_within = (earliest >= first) & (latest < end)
+    return f.coalesce(is_within, f.lit(True))  # noqa: FBT003
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:

@@ -13,6 +13,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType
 
 from ....core.decode.avro import VALUE, AvroSchema, enclose, parse_avro, read_avro
+from ....core.decode.avro_units import find_other_unit
 from ....core.errors import unusable_schema
 from ...spark.engine import first_cause
 
@@ -110,6 +111,8 @@ def find_mismatch(writer: str, reader: str) -> Mismatch | None:
         found = check().get_compatibility(*pair)
     except (*NOT_A_SCHEMA, AvroException) as error:
         raise unusable_schema("it", _explain(error)) from error
+    if (unit := find_other_unit(writer, reader)) is not None:
+        return Mismatch(unit, is_other_type=True)
     if found.compatibility is SchemaCompatibilityType.compatible:
         return None
     kinds = ", ".join(sorted({each.name for each in found.incompatibilities}))

@@ -28,6 +28,7 @@ TAKES = {
 }
 NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 UNEXPLAINED = "it is not of the schema's types"
+TWICE = "a field stands there twice, once not of its type"
 
 
 def batch_checker(schemas: Mapping[int, tuple[str, tuple[tuple[str, str], ...]]]) -> Callable[..., pd.Series]:
@@ -55,10 +56,14 @@ def batch_explainer(schema: DataType) -> Callable[..., pd.Series]:
 def explain_mismatch(body: bytes, schema: DataType) -> str:
     """Say which field of a document is not of its type, as `id: expected BIGINT, found string`."""
     try:
-        document = json.loads(body.decode())
+        text, pairs = body.decode(), list[list[tuple[str, Any]]]()
+        document = json.loads(text)
         if document is None:
             return f"expected {_name(schema)}, found null"
-        return next(_find(document, schema, "", is_nullable=True), UNEXPLAINED)
+        if found := next(_find(document, schema, "", is_nullable=True), ""):
+            return found
+        json.loads(text, object_pairs_hook=pairs.append)
+        return TWICE if any(len({name for name, _ in each}) < len(each) for each in pairs) else UNEXPLAINED
     except (ValueError, RecursionError):  # Spark reads it, and Python does not: a number of 5,000 digits
         return UNEXPLAINED
 

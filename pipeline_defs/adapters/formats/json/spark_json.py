@@ -67,8 +67,8 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     # Spark reads the first value of a text and passes over what comes after it. So each text is read as the first of two
     # members of a map, whose every member is counted. A text that closes the map itself, or opens another one, would have to
     # know these names
-    box, end = secrets.token_hex(8), secrets.token_hex(8)
-    boxed = f.concat(f.lit(f'{{"{box}":{{"v":'), text, f.lit(f',"{end}":null}}}}'))
+    box, begin, end = (secrets.token_hex(8) for _ in range(3))
+    boxed = f.concat(f.lit(f'{{"{box}":{{"{begin}":'), text, f.lit(f',"{end}":null}}}}'))
     wrapped = StructType([StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())])
     # one call of Java says that a text is UTF-8 and has no escapes, as most have none; Spark takes as long for either: it reads
     # the text, looks for a backslash, and writes what stands before it, which is other bytes where some were not UTF-8

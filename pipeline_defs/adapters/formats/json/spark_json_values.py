@@ -1,8 +1,9 @@
 """JSON values in Spark that are of the right JSON type and that their column still cannot say: found, never changed.
 
-Dates and times without a zone are read as what they are in the JSON, text or number, and made here, since Spark's own reader
-takes other text for them. Times with one, which most records have, it reads by a strict format, and here their years are
-looked at: making them here would take as long as all the rest. Nothing here parses JSON.
+Dates, times without a zone and decimals are read as what they are in the JSON, text or number, and made here, since Spark's own
+reader takes other text for them, `1,5` for 15, and needs hours to round 1e-999999999. Times with a zone, as most have, it
+reads by a strict format, and here their years are looked at: making them here would take as long as all the rest. Nothing here
+parses JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from collections.abc import Iterator
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, MapType, ShortType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, ShortType, StructField, StructType, VariantType
+
+from ....core.decode.ddl import MOST_DIGITS
 
 # the years 1 to 9999, which every reader of the files can say
 DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
 TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
+DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\z"
+# VARIANT has a number with an exponent, or of more than 38 digits, as a DOUBLE, which keeps 15 digits of each
+DOUBLE_DIGITS = 15
+OF_DOUBLE_DIGITS = rf"^-?[0-9.]{{1,{DOUBLE_DIGITS + 1}}}(E-?[0-9]+)?\z"
 TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][X]]"  # X is +01, and +0130 too
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of those years
 INFINITE = {"double", "float"}
@@ -37,8 +44,11 @@ def read_type(schema: DataType) -> DataType:
             return ArrayType(read_type(schema.elementType), schema.containsNull)
         case MapType():
             return MapType(schema.keyType, read_type(schema.valueType), schema.valueContainsNull)
-    name = schema.simpleString()
-    return VariantType() if name in TEXTS else ShortType() if name == "tinyint" else schema
+    return VariantType() if _is_variant(schema) else ShortType() if schema.simpleString() == "tinyint" else schema
+
+
+def _is_variant(schema: DataType) -> bool:
+    return isinstance(schema, DecimalType) or schema.simpleString() in TEXTS
 
 
 def settle(value: Column, schema: DataType) -> Column:
@@ -57,6 +67,10 @@ def settle(value: Column, schema: DataType) -> Column:
     if name == "tinyint":
         return f.when(value.between(-128, 127), value.cast("tinyint"))
     text = f.try_variant_get(value, "$", "string")  # a number, too, has one; none that is a day
+    if isinstance(schema, DecimalType):
+        settled = f.when(text.rlike(DECIMAL), text.try_cast(schema))
+        is_exact = (f.schema_of_variant(value) != "DOUBLE") | text.rlike(OF_DOUBLE_DIGITS)
+        return settled if schema.precision <= DOUBLE_DIGITS else f.when(is_exact, settled)
     return f.when(text.rlike(TEXTS[name]), text.try_cast(name))
 
 
@@ -68,7 +82,7 @@ def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "")
     | a field that is `NOT NULL`, in arrays and maps too | null, or not there |
     | `DOUBLE`, `FLOAT` | a number beyond it, which Spark takes for infinite |
     | `TIMESTAMP` | out of the years 1 to 9999 |
-    | `DATE`, `TIMESTAMP_NTZ`, `TINYINT` | what `settle` has no value for |
+    | `DATE`, `TIMESTAMP_NTZ`, `TINYINT`, `DECIMAL` | what `settle` has no value for |
     | `MAP` | a key twice |
     """
     return f.coalesce(*_wrong_parts(value, settled, schema, path), f.lit(None).cast("string"))
@@ -95,8 +109,15 @@ def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) ->
         yield f.when(~is_known, f"{where}: {EXPECTED[name]}")
     elif name in INFINITE:
         yield f.when(f.abs(value) == float("inf"), f"{where} is beyond {name.upper()}")
-    elif name in EXPECTED:
-        yield f.when(~is_null(value, schema) & settled.isNull(), f"{where}: {EXPECTED[name]}")
+    elif expected := _expected(schema):
+        yield f.when(~is_null(value, schema) & settled.isNull(), f"{where}: {expected}")
+
+
+def _expected(schema: DataType) -> str | None:
+    if not isinstance(schema, DecimalType):
+        return EXPECTED.get(schema.simpleString())
+    exact = f", in all {MOST_DIGITS}, or {DOUBLE_DIGITS} with an exponent" if schema.precision > DOUBLE_DIGITS else ""
+    return f"expected a number such as 12.5, with at most {schema.precision - schema.scale} digits before the point{exact}"
 
 
 def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Column]:
@@ -137,4 +158,4 @@ def _is_plain(schema: DataType) -> bool:
 
 def is_null(value: Column, schema: DataType) -> Column:
     """Return whether a value that was read as `read_type` says is null, or not there."""
-    return value.isNull() | f.is_variant_null(value) if schema.simpleString() in TEXTS else value.isNull()
+    return value.isNull() | f.is_variant_null(value) if _is_variant(schema) else value.isNull()
