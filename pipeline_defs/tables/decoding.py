@@ -17,6 +17,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
+from ..core.advice import some_of
 from ..core.command_lines import command
 from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, Refused, ScanFailed, TableFileGone
 from ..core.landing.selection import find_ranges
@@ -306,6 +307,16 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
 def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
     return (
         f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "
-        f"otherwise: {error}; nothing of it became visible; `{command('decode', work.topic, '--outdated')}` decodes those "
-        "again, as defs.yaml says now, and puts them in together"
+        f"otherwise: {error}; nothing of it became visible; {_how_to_decode_again(work, verified.ours)}"
     )
+
+
+def _how_to_decode_again(work: Work, ours: Decoding) -> str:
+    """Return the command that decodes the others as this range was: where a registry has another reader's schema, by ids."""
+    readers = {name: digest for name, digest in ours.schemas.items() if name.endswith(":reader")}
+    others = (each for each in work.known.known.values() if any(each.schemas.get(name, of) != of for name, of in readers.items()))
+    if ids := sorted({schema_id for each in others for schema_id in each.schema_ids}):
+        commands = some_of([f"`{command('decode', work.topic, '--schema', schema_id)}`" for schema_id in ids])
+        return f"the registry has another version since, and {commands} decodes those again by it"
+    again = command("decode", work.topic, "--outdated")
+    return f"`{again}` decodes those again, as defs.yaml says now, and puts them in together"

@@ -248,6 +248,29 @@ def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRe
     }
 
 
+def test_a_version_with_other_columns_says_which_ids_are_to_be_decoded_again(world: World, registry: RunningRegistry) -> None:
+    """The defs.yaml is as it was, so that nothing is outdated; what is told makes the topic go on."""
+    subject = f"{world.name}-value"
+    old, new = record("Order", field("n", "int")), record("Order", field("n", ["int", "string"]))
+    side = Side(Format.AVRO, registry=registry.url)
+    world.topic = replace(world.topic, decode=Decode(value=side))
+    world.create_topic(1)
+    first = registry.register(subject, json.dumps(old))
+    world.send([{"partition": 0, "value": avro(old, {"n": 1}, first)}])
+    world.plan_and_land()
+    (one,) = (offsets.key for offsets in world.coverage.log.ranges)
+    assert [each.outcome for each in world.decode([one])] == [Decided.DECODED]
+    second = registry.register(subject, json.dumps(new))
+    world.send([{"partition": 0, "value": avro(new, {"n": "x"}, second)}])
+    world.plan_and_land()
+    two = [offsets.key for offsets in world.coverage.log.ranges][-1]
+    (refused,) = world.decode([two])
+    assert f"`offsetlake decode {world.name} --schema value:{first}` decodes those again" in refused.violations[0]
+    assert [each.outcome for each in world.decode([one], redo=True)] == [Decided.REPLACED]
+    assert [each.outcome for each in world.decode([two])] == [Decided.DECODED]
+    assert world.query("decoded", '"offset", value.n.member_int, value.n.member_string') == [(0, 1, None), (1, None, "x")]
+
+
 class MovingRegistry(SparkDecoder):
     """Decodes as ever; after the good rows are staged, and before the dead letters are, a subject gets another version."""
 

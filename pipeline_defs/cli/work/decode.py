@@ -26,6 +26,7 @@ from ..show import find_topic, json_option, open_edges, print_json, print_table,
 from ..terminal import OUT
 
 SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
+IN_ONE_RUN = {"outdated", "schema"}  # ways to choose what may have other columns than the table
 LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
 
 
@@ -54,7 +55,9 @@ def decode(topic: str, **chosen: Any) -> None:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
     with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
-        runs = InProcessRuns(configured, edges, instance).decode(ranges, redo=choice.is_redo, in_one_run=choice.outdated)
+        runs = InProcessRuns(configured, edges, instance).decode(
+            ranges, redo=choice.is_redo, in_one_run=choice.way in IN_ONE_RUN
+        )
         print_runs(topic, runs, "decoded")
 
 
