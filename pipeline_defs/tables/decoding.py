@@ -314,7 +314,9 @@ def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
 def _how_to_decode_again(work: Work, ours: Decoding) -> str:
     """Return the command that decodes the others as this range was: where a registry has another reader's schema, by ids."""
     readers = {name: digest for name, digest in ours.schemas.items() if name.endswith(":reader")}
-    others = (each for each in work.known.known.values() if any(each.schemas.get(name, of) != of for name, of in readers.items()))
+    others = (
+        each for each in work.known.known.values() if any(each.schemas.get(name, of) != of for name, of in readers.items())
+    )
     if ids := sorted({schema_id for each in others for schema_id in each.schema_ids}):
         commands = some_of([f"`{command('decode', work.topic, '--schema', schema_id)}`" for schema_id in ids])
         return f"the registry has another version since, and {commands} decodes those again by it"
