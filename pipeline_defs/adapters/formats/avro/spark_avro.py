@@ -26,7 +26,10 @@ from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 
 KIND = "AVRO"
-NOT_ONE_DATUM = "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or say too much for a decimal or time"
+NOT_ONE_DATUM = (
+    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time that "
+    "its type cannot say"
+)
 NOT_UTF8 = "a string in it is not UTF-8"
 NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
 TIMES = (DateType, TimestampType, TimestampNTZType)
