@@ -27,8 +27,8 @@ from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unpar
 
 KIND = "AVRO"
 NOT_ONE_DATUM = (
-    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time that "
-    "its type cannot say"
+    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time "
+    "that its type cannot say"
 )
 NOT_UTF8 = "a string in it is not UTF-8"
 NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
