@@ -129,6 +129,7 @@ def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(en
     assert errors["1577934245000"] == expected
     assert errors["[{}]"] == "l[].id is null or missing"
     assert errors['{"k": {"id": 1}, "k": {"id": 2}}'] == "m has a key twice"
+    assert errors['"2020-1-2"'] == errors['"now"'] == "at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"
     assert errors["1e39"] == "f is beyond FLOAT"
     assert errors["300"] == "b: expected a number from -128 to 127"
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DecimalType, IntegerType, MapType, StringType, StructType
 
 from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
 from pipeline_defs.adapters.formats.json.json_checks import find_violation, open_checker
@@ -194,7 +194,7 @@ def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
 INNER = StructType().add("x", "integer").add("at", "timestamp")
 ORDER = StructType().add("id", "long", nullable=False).add("b", "byte").add("ok", "boolean").add("price", "double")
 ORDER.add("d", "date").add("note", "string").add("sum", DecimalType(10, 2)).add("in", INNER).add("many", ArrayType(INNER))
-ORDER.add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
+ORDER.add("raw", BinaryType()).add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,11 @@ ORDER.add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
         ({"id": 1, "in": {"x": {"4711": 4711}}}, "in.x: expected INT, found object"),
         ({"id": 1, "many": {"4711": 1}}, "many: expected ARRAY, found object"),
         ({"id": 1, "many": [None, {"at": True}]}, "many[].at: expected TIMESTAMP, found boolean"),
+        ({"id": 1, "in": {"at": "4711"}}, "in.at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"),
+        ({"id": 1, "in": {"at": "4711-02-30T00:00Z"}}, "in.at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"),
+        ({"id": 1, "in": {"at": "2013-01-31 12:00:00.123+0130"}}, UNEXPLAINED),
+        ({"id": 1, "raw": "4711!"}, "raw: expected BINARY, found a text that is no base64"),
+        ({"id": 1, "raw": "NDcx\nMQ=="}, UNEXPLAINED),
         ({"id": 1, "by": {"4711": "4711"}}, "by{}: expected INT, found string"),
         ({"id": 1, "by": {"4711": None}}, "by{} is null or missing"),
         ([4711], "expected STRUCT, found array"),
