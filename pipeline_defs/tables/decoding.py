@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby
 from pathlib import PurePath
 
@@ -236,8 +237,10 @@ def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified
         if postponed is not None:
             postponed += left.values()
             return
+        how = cache(partial(_how_to_decode_again, work))  # for all of one job it is the same, and takes a look at all ranges
         yield from (
-            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error))) for each in left.values()
+            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error, how(_readers_of(each.ours)))))
+            for each in left.values()
         )
     except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
         yield from (decode_failed(offsets, error.reason) for offsets in left)
@@ -304,19 +307,22 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
     return True
 
 
-def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
+def _differs(work: Work, verified: _Verified, error: ColumnsDiffer, again: str) -> str:
     return (
         f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "
-        f"otherwise: {error}; nothing of it became visible; {_how_to_decode_again(work, verified.ours)}"
+        f"otherwise: {error}; nothing of it became visible; {again}"
     )
 
 
-def _how_to_decode_again(work: Work, ours: Decoding) -> str:
-    """Return the command that decodes the others as this range was: where a registry has another reader's schema, by ids."""
-    readers = {name: digest for name, digest in ours.schemas.items() if name.endswith(":reader")}
-    others = (
-        each for each in work.known.known.values() if any(each.schemas.get(name, of) != of for name, of in readers.items())
-    )
+def _readers_of(decoding: Decoding) -> frozenset[tuple[str, str]]:
+    """Return the readers' schemas that a registry gave, by side, each by its digest."""
+    return frozenset((name, digest) for name, digest in decoding.schemas.items() if name.endswith(":reader"))
+
+
+def _how_to_decode_again(work: Work, readers: frozenset[tuple[str, str]]) -> str:
+    """Return the command that decodes the others by the schemas of now; of those that a registry gave, by the writers' ids."""
+    known = work.known.known.values() if readers else ()
+    others = (each for each in known if any(each.schemas.get(name, of) != of for name, of in readers))
     if ids := sorted({schema_id for each in others for schema_id in each.schema_ids}):
         commands = some_of([f"`{command('decode', work.topic, '--schema', schema_id)}`" for schema_id in ids])
         return f"the registry has another version since, and {commands} decodes those again by it"

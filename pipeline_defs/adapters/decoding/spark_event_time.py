@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
-from ...core.tables.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
+from ...core.tables.calendar import FIRST, LAST, SECONDS_A_DAY
 from ...core.tables.days import UNITS, EventTime, Kind
 from ...core.tables.decoded_table import EVENT_TIME
+from ..formats.spark_calendar import is_of_a_calendar
 
 
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
@@ -17,13 +18,10 @@ def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
     if not event_time.accepts(kind):
         raise event_time.refuse(found)
     column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
-    first, end = (f.timestamp_seconds(f.lit(day * SECONDS_A_DAY)) for day in (FIRST, LAST + 1))
     if kind == "integer" and event_time.unit:
         time = _from_integer(column, UNITS[event_time.unit])
-    elif kind == "date":  # far beyond the calendar a cast would fail the whole job
-        time = f.when(column.between(*(f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))), column)
-    else:
-        time = f.when((column >= first) & (column < end), column)
+    else:  # of a date far beyond the calendar a cast would fail the whole job
+        time = f.when(is_of_a_calendar(column, DateType() if kind == "date" else TimestampType()), column)
     return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 

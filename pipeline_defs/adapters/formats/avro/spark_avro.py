@@ -19,9 +19,9 @@ from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
 from ....core.decode.decoders import Side
 from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
-from ....core.tables.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ...kafka.schema_registry import Registered, connect
 from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..spark_calendar import is_of_a_calendar
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 
@@ -93,7 +93,7 @@ def _decoded(
         # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
         # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
         is_text = f.is_valid_utf8(f.concat_ws(" ", *(text for text, _ in _leaves(value, kind, (StringType,)))))
-        is_known = reduce(and_, (_is_of_a_calendar(*leaf) for leaf in _leaves(value, kind, TIMES)), f.lit(True))  # noqa: FBT003
+        is_known = reduce(and_, (is_of_a_calendar(*leaf) for leaf in _leaves(value, kind, TIMES)), f.lit(True))  # noqa: FBT003
         wrong = (
             f.when(~is_whole, failed(*failure))
             .when(~is_text, failed("avro_malformed", f.lit(NOT_UTF8)))
@@ -125,19 +125,6 @@ def _leaves(value: Column, kind: DataType, wanted: tuple[type[DataType], ...]) -
             yield from _leaves(f.transform(value, f.map_values), ArrayType(ArrayType(inner.valueType)), wanted)
         case _ if isinstance(kind, wanted):
             yield value, kind
-
-
-def _is_of_a_calendar(time: Column, kind: DataType) -> Column:
-    """Return whether a date or time, or each in an array, is one that all readers of the files can say; true of null."""
-    earliest, latest = (f.array_min(time), f.array_max(time)) if isinstance(kind, ArrayType) else (time, time)
-    leaf = kind.elementType if isinstance(kind, ArrayType) else kind
-    if isinstance(leaf, DateType):
-        first, last = (f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))
-        is_within = (earliest >= first) & (latest <= last)
-    else:
-        first, end = (f.timestamp_seconds(f.lit(day * SECONDS_A_DAY)).cast(leaf) for day in (FIRST, LAST + 1))
-        is_within = (earliest >= first) & (latest < end)
-    return f.coalesce(is_within, f.lit(True))  # noqa: FBT003
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:

@@ -31,7 +31,9 @@ TAKES = {
 }
 NO_TEXTS = {"TIMESTAMP": "a text unlike 2013-01-31T12:00:00Z", "BINARY": "a text that is no base64"}
 NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
-TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII)
+DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"  # of the years 1 to 9999, which every reader of the files can say
+TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
+MOMENT = re.compile(rf"{DAY}({TIME})?(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?")
 UNEXPLAINED = "it is not of the schema's types"
 TWICE = "a field stands there twice, once not of its type"
 
@@ -104,7 +106,7 @@ def _is_said(text: str, name: str) -> bool:
     """Return whether a text of the right JSON type is one of its column's, as far as that is sure."""
     try:
         if name == "TIMESTAMP":
-            return TIME.fullmatch(text) is not None and date.fromisoformat(text[:10]) is not None
+            return MOMENT.fullmatch(text) is not None and date.fromisoformat(text[:10]) is not None
         if name == "BINARY":
             base64.b64decode("".join(text.split()), validate=True)
     except ValueError:

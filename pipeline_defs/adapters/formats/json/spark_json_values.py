@@ -15,17 +15,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, ShortType, StructField, StructType, VariantType
 
 from ....core.decode.ddl import MOST_DIGITS
+from ..spark_calendar import is_of_a_calendar
+from .json_batches import DAY, TIME
 
-# the years 1 to 9999, which every reader of the files can say
-DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
-TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
 TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
 DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\z"
 # VARIANT has a number with an exponent, or of more than 38 digits, as a DOUBLE, which keeps 15 digits of each
 DOUBLE_DIGITS = 15
 OF_DOUBLE_DIGITS = rf"^-?[0-9.]{{1,{DOUBLE_DIGITS + 1}}}(E-?[0-9]+)?\z"
 TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][X]]"  # X is +01, and +0130 too
-FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of those years
 INFINITE = {"double", "float"}
 EXPECTED = {
     "date": "expected a date such as 2013-01-31",
@@ -105,8 +103,7 @@ def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) ->
             yield f.when(value.isNotNull() & is_twice, f"{where} has a key twice")
             yield from _wrong_elements(f.map_values(value), schema.valueType, f"{path}{{}}")
     if name == "timestamp":
-        is_known = f.unix_micros(value).between(FIRST_SECOND * 1_000_000, LAST_SECOND * 1_000_000 + 999_999)
-        yield f.when(~is_known, f"{where}: {EXPECTED[name]}")
+        yield f.when(~is_of_a_calendar(value, schema), f"{where}: {EXPECTED[name]}")
     elif name in INFINITE:
         yield f.when(f.abs(value) == float("inf"), f"{where} is beyond {name.upper()}")
     elif expected := _expected(schema):
