@@ -114,7 +114,8 @@ class Edges:
     def _named_by(self, topic: Topic | None) -> str:
         """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
         if topic is not None and topic.bootstrap_servers:
-            return f"bootstrap_servers in the defs.yaml of topic {topic.name}, or of the pattern that it matches"
+            # one client of a cluster speaks for all of its topics: none of them is named
+            return "bootstrap_servers in the defs.yaml of the topics of this cluster, or of the pattern that they match"
         if self.settings.bootstrap_servers:
             return self.servers_said_by
         return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"

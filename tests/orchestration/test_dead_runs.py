@@ -152,6 +152,17 @@ def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     assert launcher_lives or run.run_id not in list_locked(instance.root_directory), "nothing is left to clean"
 
 
+def test_the_lock_of_a_run_that_somebody_deleted_goes_once_its_process_is_gone(instance: dg.DagsterInstance) -> None:
+    """[R-26] A run whose process lives keeps it, whatever Dagster knows of it."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run):
+        instance.delete_run(run.run_id)
+        for _ in range(2):
+            assert end_dead_runs(instance, LATER_MS) == []
+            assert list_locked(instance.root_directory) == [run.run_id]
+    assert end_dead_runs(instance, LATER_MS) == [] and list_locked(instance.root_directory) == []
+
+
 @pytest.mark.parametrize("by_tick", [True, False])
 def test_who_asked_for_a_dead_run_asks_again_and_nobody_else(instance: dg.DagsterInstance, by_tick: bool) -> None:
     """[R-31] What a tick asked for the next tick asks for, and Dagster does not retry it too; a person's run it does."""

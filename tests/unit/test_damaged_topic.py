@@ -192,7 +192,7 @@ def test_status_says_once_what_tables_share(
 def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(edges: Edges, instance: dg.DagsterInstance) -> None:
     """defs.yaml wins, so what to correct is there; nobody is told to start another broker. The control has none of its own."""
     for own, words in (
-        ("127.0.0.1:1", "bootstrap_servers in the defs.yaml of topic orders"),
+        ("127.0.0.1:1", "bootstrap_servers in the defs.yaml of the topics of this cluster"),
         (None, "OFFSETLAKE_BOOTSTRAP_SERVERS"),
     ):
         topic = dataclasses.replace(GOOD, bootstrap_servers=own)

@@ -352,6 +352,20 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTo
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
 
+def test_dead_letters_say_what_is_not_decoded_yet(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else "0 dead letters" would be said of what nobody has tried; the control is a range that is decoded."""
+    monkeypatch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+    monkeypatch.setattr(decode_command, "open_edges", lambda: topic.edges)
+    for offsets in (FIRST, SECOND):
+        topic.land(offsets, [b'{"id": 1}'] * len(offsets))
+    topic.outcome(FIRST)
+    for keys, waiting in (([], 1), (["--key", FIRST.key], 0)):
+        ways = ([*keys, *more] for more in ([], ["--json"]))
+        said, document = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *way]).stdout for way in ways)
+        assert (f"1 range is landed and not decoded yet: offsetlake decode {TOPIC} --due" in said) == bool(waiting)
+        assert json.loads(document)["waiting_ranges"] == waiting
+
+
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
 @pytest.mark.parametrize("harm", [Path.unlink, damage])
 def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(

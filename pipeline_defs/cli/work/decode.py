@@ -16,6 +16,7 @@ from ...core.landing.selection import find_ranges
 from ...core.offsets import OffsetRange
 from ...orchestration.assets.decoded_checks import read_dead_letters
 from ...orchestration.backfill.choosing import Choice, find_decoded
+from ...orchestration.runs.undecoded import read_due
 from ...resources import Edges
 from ...tables.latest import find_due
 from ...topics import Topic
@@ -95,8 +96,10 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
     wanted = find_ranges(topic, keys, edges.lake.coverage(topic)) if keys else None
     with progress(f"reading dead letters of {topic}"):
         total, columns, rows = read_dead_letters(configured, wanted, limit, edges)
+        waiting = len([each for each in read_due(configured, edges) if wanted is None or each in wanted])
     if as_json:
-        print_json({"topic": topic, "dead_letters": total, "shown": [dict(zip(columns, r, strict=True)) for r in rows]})
+        shown = [dict(zip(columns, row, strict=True)) for row in rows]
+        print_json({"topic": topic, "dead_letters": total, "waiting_ranges": waiting, "shown": shown})
     else:
         print_table(f"{counted(total, 'dead letter')} of {topic}", columns, rows, LONGEST_IN_A_ROW)
         if total > len(rows):
@@ -105,6 +108,9 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
             by_type = command("decode", topic, "--outdated")
             told = f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}; where a type changes: {by_type}"
             OUT.print(told, soft_wrap=True)
+        if waiting:
+            are_landed = counted(waiting, "range is", "ranges are")
+            OUT.print(f"{are_landed} landed and not decoded yet: {command('decode', topic, '--due')}", soft_wrap=True)
     if total:
         raise SystemExit(1)
 

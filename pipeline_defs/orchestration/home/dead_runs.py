@@ -63,5 +63,5 @@ def _never_launched(record: RunRecord, instance: dg.DagsterInstance, now_ms: int
 def _remove_locks(instance: dg.DagsterInstance) -> None:
     for run_id in list_locked(instance.root_directory):
         run = instance.get_run_by_id(run_id)
-        if run is not None and run.is_finished:
+        if run is None or run.is_finished:  # of one that was deleted, too
             forget_run(instance.root_directory, run_id)
