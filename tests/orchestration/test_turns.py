@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster import DagsterRun
+from dagster._core.execution.api import create_execution_plan
 from dagster._core.instance.config import PoolGranularity
+from dagster._core.snap import snapshot_from_execution_plan
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets.checks import build_standing_checks
+from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
+from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import LAND_PENDING, PROGRESS
 from tests.integration.test_days import configure, event
 from tests.support.pulse import ask
@@ -45,6 +51,30 @@ def test_a_pool_that_a_wipe_left_without_slots_has_them_again(world: World) -> N
     assert slots() == dict.fromkeys(before, 0) and pool in storage.get_concurrency_keys(), "the fault"
     ask(world)
     assert slots() == before
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_backfill_of_many_runs_keeps_those_of_other_topics_from_no_slot(tmp_path: Path, *, is_ours: bool) -> None:
+    """[R-34] Nor landing from the last one. The control has no limit for each backfill."""
+    config = (PROJECT / "dagster.yaml").read_text()
+    for_each = "      - {key: dagster/backfill, value: {applyLimitPerUniqueValue: true}, limit: 1}\n"
+    assert for_each in config
+    (tmp_path / "dagster.yaml").write_text(config if is_ours else config.replace(for_each, ""))
+    with open_instance(tmp_path) as instance:
+
+        def queue(topic: str, **tags: str) -> DagsterRun:
+            land = dg.OpDefinition(lambda _: None, name="land", pool=topic)
+            job = dg.GraphDefinition(topic, node_defs=[land]).to_job()
+            plan = snapshot_from_execution_plan(create_execution_plan(job), job.get_job_snapshot_id())
+            return queue_run(instance, tags=tags, job_snapshot=job.get_job_snapshot(), execution_plan_snapshot=plan)
+
+        first, *_ = [queue("large", **{BACKFILL_TAG: "large"}) for _ in range(5)]
+        others = [queue(topic, **{BACKFILL_TAG: topic}) for topic in "bcd"]
+        landing = queue("all")
+        for _ in range(2):  # the first time it makes the pools
+            chosen = QueuedRunCoordinatorDaemon(1)._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)
+    expected = [first, *(others[:2] if is_ours else []), landing]
+    assert [run.run_id for run in chosen] == [run.run_id for run in expected]
 
 
 ASKED = {LOCATION_TAG: ""}
