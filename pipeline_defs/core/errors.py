@@ -239,19 +239,15 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
 
 
 class RangesFailed(Violation):
-    """Which ranges of a run are not landed, and why; the others of the run are landed."""
+    """What of a run is not landed, decoded or updated, and why; its other ranges and topics are."""
 
 
 class TopicsFailed(Violation):
     """Which topics of a code location could not be planned, and why; the others were."""
 
-    kind = "topics_failed"
-
 
 class PruningFailed(Violation):
     """Which old runs could not be deleted from Dagster; the others were."""
-
-    kind = "pruning_failed"
 
 
 class CompactionFailed(Violation):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -14,6 +16,7 @@ from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs import projection
 from pipeline_defs.orchestration.runs.known import read_known
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, find_untold
+from pipeline_defs.resources import Edges
 from pipeline_defs.topics import op_name
 from tests.support.world import World
 
@@ -151,6 +154,21 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     world.edges.settings = there
     world.launch()
     world.assert_all_landed_once()
+
+
+def test_a_fault_that_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-15] So that a red run whose log has none of ours has died; of the fault's own words, which may have a record in them,
+    the line has nothing.
+    """
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    monkeypatch.setattr(Edges, "check_lake", Mock(side_effect=RuntimeError("secret")))
+    result = run_job(world, partition_key="0-0-100")
+    errors = [entry.user_message for entry in world.instance.all_logs(result.run_id) if entry.level == logging.ERROR]
+    assert re.match(r"unforeseen: run \S+: RuntimeError was raised at \S+, line \d+", errors[0]) and "secret" not in errors[0]
 
 
 def lags(world: World) -> list[tuple[Any, Any]]:

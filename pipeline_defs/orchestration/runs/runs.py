@@ -13,7 +13,7 @@ import dagster as dg
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from ...core.command_lines import command
-from ...core.errors import BadKey, EmptySelection, OffsetlakeError
+from ...core.errors import BadKey, EmptySelection, as_ours
 from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt
 from ...resources import Edges
@@ -72,14 +72,15 @@ def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Itera
 def at_work(context: Context, edges: Edges, topic: str | None = None) -> Iterator[None]:
     """Hold the lock of a run where nothing else in this process has it, and check its lake.
 
-    What fails the run is logged in its own words first: in Dagster's UI the error itself stands below its stack trace.
+    What fails the run is logged in words of ours first: in Dagster's UI the error itself stands below its stack trace.
     """
     hold_run(context.instance.root_directory, context.run.run_id)
     try:
         edges.check_lake(topic)
         yield
-    except OffsetlakeError as error:
-        context.log.error("\n".join([f"{error.kind}: {error}", *error.__notes__]))  # noqa: TRY400 (Dagster has the trace)
+    except Exception as error:
+        ours = as_ours(error, f"run {context.run.run_id}")
+        context.log.error("\n".join([f"{ours.kind}: {ours}", *ours.__notes__]))  # noqa: TRY400 (Dagster has the trace)
         raise
 
 
