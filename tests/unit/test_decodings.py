@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,27 @@ def test_columns_that_are_gone_are_one_clear_error(topic: DecodedTopic) -> None:
     with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
         topic.put(NEXT, {10: ("k", {"m": 1})})
     assert set(Decodings(topic.lake).read(topic.name)) == {RANGE}
+
+
+def test_topics_of_the_same_columns_have_them_beside_each_table(topic: DecodedTopic) -> None:
+    """[R-68] Decoded by one process, which has kept them for one of the tables already."""
+    decodings = Decodings(topic.lake)
+    assert {decodings.keep(name, "columns") for name in ("orders", "trades")} == {decodings.keep("orders", "columns")}
+    assert [len([*(folder(topic).with_name(name) / "_schemas").iterdir()]) for name in ("orders", "trades")] == [1, 1]
+
+
+def test_columns_go_with_a_table_that_is_made_anew(topic: DecodedTopic) -> None:
+    """[R-68] By a process that has kept them in the folder that somebody moved away meanwhile."""
+    decodings = Decodings(topic.lake)
+    ours = topic.put(RANGE, numbered(RANGE, "abc"))
+    (kept,) = (folder(topic) / "_schemas").iterdir()
+    assert decodings.keep(topic.name, json.loads(kept.read_text())) == ours.columns
+    shutil.move(folder(topic), folder(topic).with_name("away"))
+    assert ours.decoded is not None
+    shutil.copytree(folder(topic).with_name("away"), folder(topic), ignore=shutil.ignore_patterns("_delta_log", "_schemas"))
+    assert not kept.exists(), "the fault"
+    assert decodings.commit([ours], decodings.read_ranges(topic.name), EPOCH_MS)
+    assert kept.exists() and decodings.find_lacking_texts(decodings.read_ranges(topic.name)) == []
 
 
 def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(topic: DecodedTopic) -> None:

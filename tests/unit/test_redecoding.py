@@ -318,6 +318,19 @@ def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: La
         assert {bytes(row[names.index("value")]) for row in rows} == {b'{"id": 1.5}'}
 
 
+@pytest.mark.parametrize(("by", "how"), [(INT, "--key"), (ArrowDecoder("id INT, more STRING"), "--outdated")])
+def test_columns_that_are_gone_are_named_and_made_again_by_what_is_said(
+    compacted: LandedTopic, by: ArrowDecoder, how: str
+) -> None:
+    """[R-91] Also where defs.yaml has changed since: then no file needs them any more."""
+    (kept,) = (compacted.root / TREE / TOPIC / "_schemas").iterdir()
+    kept.unlink()
+    (said,) = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    assert f"{kept}, which says what it was decoded to, is gone" in said and how in said
+    compacted.decode(*([SECOND] if how == "--key" else [FIRST, SECOND]), by=by, redo=True)
+    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+
+
 def test_a_torn_log_is_mended_by_what_its_error_says(compacted: LandedTopic) -> None:
     folder = compacted.root / TREE / TOPIC
     (folder / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")

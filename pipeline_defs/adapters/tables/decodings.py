@@ -52,7 +52,7 @@ class Decodings:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._seen: dict[str, DecodedRanges] = {}
-        self._texts: dict[str, str] = {}
+        self._texts: dict[tuple[str, str], str] = {}  # of a topic, by digest
 
     def read_topics(self) -> tuple[str, ...]:
         """Read the topics that anything was ever decoded of."""
@@ -138,6 +138,7 @@ class Decodings:
         commit = replace_ranges(ours, left, rests or {}, now_ms)
         columns = onto.columns_beside(left) | {each.columns for each in ours if each.columns}
         schema = schema_of(self._texts_of(onto.topic, columns))
+        self._write_lacking_texts(onto.topic, columns.union(*map(texts_of, ours)))
         return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
 
     def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
@@ -151,27 +152,54 @@ class Decodings:
     def keep(self, topic: str, text: str) -> str:
         """Keep a schema beside the table, once; return its digest, by which ranges name it."""
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if digest not in self._texts:
-            path = f"{TREE}/{topic}/_schemas/{digest}.json"
-            self.lake.store.put_new(path, json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}")
-            self._texts[digest] = text
+        if (topic, digest) not in self._texts:
+            self._write_text(topic, digest, text)
+            self._texts[topic, digest] = text
         return digest
 
+    def _write_text(self, topic: str, digest: str, text: str) -> None:
+        self.lake.store.put_new(text_path(topic, digest), json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}")
+
+    def _write_lacking_texts(self, topic: str, digests: Iterable[str]) -> None:
+        """Write what is known here and not there any more: the table's folder was moved away since, say."""
+        there = self.lake.store.list(f"{TREE}/{topic}/_schemas")
+        for digest in digests:
+            text = self._texts.get((topic, digest))
+            if text is not None and text_path(topic, digest) not in there:
+                self._write_text(topic, digest, text)
+
+    def find_lacking_texts(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
+        """Find the documents of schemas and columns that ranges name and that are not there, each with one of the ranges."""
+        there = self.lake.store.list(f"{TREE}/{decoded.topic}/_schemas")
+        named = {digest: each.offsets for each in decoded.known.values() for digest in texts_of(each)}
+        paths = ((offsets, text_path(decoded.topic, digest)) for digest, offsets in sorted(named.items()))
+        return [(offsets, path) for offsets, path in paths if path not in there]
+
     def _text(self, topic: str, digest: str) -> str:
-        if digest not in self._texts:
-            path = f"{TREE}/{topic}/_schemas/{digest}.json"
+        if (topic, digest) not in self._texts:
+            path = text_path(topic, digest)
             try:
-                self._texts[digest] = json.loads(self.lake.store.get(path) or b"")
+                self._texts[topic, digest] = json.loads(self.lake.store.get(path) or b"")
             except ValueError as error:
                 raise DamagedFile(
                     f"{self.lake.store.url(path)}, the columns of decoded files, is gone or was changed; nothing was written; "
-                    f"restore it from a backup, or move {self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are "
-                    "decoded again"
+                    f"`{command('audit', topic)}` says how it is made again; or restore it from a backup, or move "
+                    f"{self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are decoded again"
                 ) from error
-        return self._texts[digest]
+        return self._texts[topic, digest]
 
     def _log(self, topic: str) -> DeltaLog:
         return decoded_table_log(topic, self.lake)
+
+
+def text_path(topic: str, digest: str) -> str:
+    """Return where a schema, or columns, of a topic's decoded rows are kept."""
+    return f"{TREE}/{topic}/_schemas/{digest}.json"
+
+
+def texts_of(decoding: Decoding) -> set[str]:
+    """Return the digests of the schemas and columns that a range names."""
+    return {*decoding.schemas.values(), decoding.columns} - {""}
 
 
 def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:

@@ -57,7 +57,14 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
         f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again"
         for offsets, path in lacking
     ]
-    violations += [] if is_recent else _find_changed(decoded, {path for _, path in lacking}, edges)
+    if not is_recent:
+        violations += _find_changed(decoded, {path for _, path in lacking}, edges)
+        violations += [
+            f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)}, which says what it was decoded to, is gone; "
+            f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed since "
+            f"`{command('decode', topic.name, '--outdated')}`"
+            for offsets, path in edges.decodings.find_lacking_texts(decoded)
+        ]
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
         "decoded_ranges": sums.ranges,
