@@ -23,7 +23,7 @@ from ...operate.failed_runs import FailedSince
 from ...operate.landed import LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
-from ...orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
+from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import find_other_config, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
 from ...orchestration.topic_set import Broken, TopicFiles
@@ -74,7 +74,7 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, is_silent = set[DaemonProcess](), False
+            told, answered = set[DaemonProcess](), [True]
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -82,20 +82,27 @@ def up(port: int | None) -> None:
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
-                files.look()
-                try:
+                with _history(edges.settings.dagster_home, answered):
+                    files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                     _end_hung(server, read_silence(instance, "SENSOR", time.time()))
                     _tell_news(failed, since)
-                    if is_silent:
-                        OUT.print(f"{_now()} Dagster's history answers again")
-                    is_silent = False
-                except SQLAlchemyError as error:  # of a full disk, say: what is revived goes on once there is room
-                    if not is_silent:
-                        why = why_silent(error, edges.settings.dagster_home)
-                        OUT.print(styled(f"{_now()} ", (_SILENT.format(why), "red")), soft_wrap=True)
-                    is_silent = True
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
+
+
+@contextmanager
+def _history(home: Path, answered: list[bool]) -> Iterator[None]:
+    """Go on where Dagster's history does not answer, on a full disk, say; that it does not, and does again, is said once."""
+    try:
+        yield
+        is_answering = True
+        if not answered[-1]:
+            OUT.print(f"{_now()} Dagster's history answers again")
+    except SQLAlchemyError as error:
+        is_answering = False
+        if answered[-1]:
+            OUT.print(styled(f"{_now()} ", (_SILENT.format(why_silent(error, home)), "red")), soft_wrap=True)
+    answered[:] = [is_answering]
 
 
 def _tell_news(failed: FailedSince, since: LandedSince) -> None:
@@ -165,13 +172,14 @@ def _end_hung(server: DagsterServer, silent_seconds: float | None) -> None:
 
 
 def _revive(server: DagsterServer) -> None:
-    """Start again what has ended of Dagster; raise `DagsterUnavailable` where it ends again and again."""
-    if not server.is_running():
-        OUT.print(f"Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
-        if not server.revive():
-            raise DagsterUnavailable(
-                f"Dagster ends by itself again and again; what is landed stays landed; its log is {server.log}"
-            )
+    """Start again what has ended of Dagster, as often as it may be; that it could not be started is said."""
+    if not server.is_running() and server.may_revive():
+        OUT.print(f"{_now()} Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
+        try:
+            server.revive()
+        except (DagsterUnavailable, OSError) as error:
+            again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
+            OUT.print(styled(f"{_now()} ", (f"{error}{again}", "red")), soft_wrap=True)
     server.trim_log()
     if server.revive_code_server():
         OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)

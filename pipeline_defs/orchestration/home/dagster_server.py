@@ -45,7 +45,7 @@ _LOCATIONS = """
 """
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
-MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is not mended by another start
+MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT = 5  # of `up`, one a second
 
 
@@ -143,16 +143,17 @@ class DagsterServer:
                 shutil.copyfile(self.log, self.log.with_name(f"{LOG}.1"))
             os.truncate(self.log, 0)  # whoever writes to it appends
 
-    def revive(self) -> bool:
-        """Start Dagster anew where it has ended, and return whether it is up; not where it has ended too often lately."""
+    def may_revive(self) -> bool:
+        """Return whether Dagster has not been started anew too often lately to be started now."""
         now = time.monotonic()
         self._revived = [each for each in self._revived if now - each < REVIVAL_SECONDS]
-        if len(self._revived) == MOST_REVIVALS:
-            return False
-        self._revived.append(now)
+        return len(self._revived) < MOST_REVIVALS
+
+    def revive(self) -> None:
+        """Start Dagster anew where it has ended; raise `DagsterUnavailable`, or `OSError` where the disk is full, say."""
+        self._revived.append(time.monotonic())
         self._stop()  # its daemon, say, whose end has ended the others, may have left some
         self._serve(_free_port(self.port, 0))
-        return True
 
     def revive_code_server(self) -> bool:
         """Have Dagster start its code server anew where that was killed, and return whether it was; nobody else does.
