@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.landing.picture import NOT_LANDED, UNDECODED, Line, LinkLook, Picture
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, Line, LinkLook, Picture
+from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.orchestration.map.page import page
 
 if TYPE_CHECKING:
@@ -244,6 +245,21 @@ def test_generations_and_time_can_be_chosen_and_a_key_be_gone_to(sheet: Page, tm
     sheet.fill("#goto", "9-0-1")
     sheet.press("#goto", "Enter")
     assert sheet.locator("#said").inner_text() == "no such range here"
+
+
+def test_what_is_lost_of_a_landed_range_is_told(sheet: Page, tmp_path: Path) -> None:
+    """Its colour is that of landed rows; the control is a landed range that Kafka has compacted."""
+    picture = Picture("orders")
+    picture.run_ids.append(RUN)
+    add(picture, 10, LinkLook.LANDED, holes=((0, 4, CAUSES.index(Cause.COMPACTED)),))
+    add(picture, 10, LinkLook.LANDED, "5 offsets deleted; accepted by me", ((0, 5, CAUSES.index(Cause.LOST)),))
+    end_line(picture, 0)
+    show(sheet, picture, tmp_path)
+    told = sheet.locator("#problems").inner_text()
+    assert "0-10-20" in told and "5 offsets deleted; accepted by me" in told and "0-0-10" not in told
+    sheet.get_by_role("button", name="show").click()
+    frames(sheet)
+    assert sheet.locator("#said").inner_text() == "0-10-20: landed"
 
 
 def test_one_failed_range_of_a_million_is_seen_told_and_reached(sheet: Page, tmp_path: Path) -> None:

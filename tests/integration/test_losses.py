@@ -21,6 +21,8 @@ from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.landing.auditing import check_completeness, check_tiling
 from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip
 from pipeline_defs.orchestration.assets.checks import lake_result
+from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.map.words import lost_offsets
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
@@ -87,6 +89,7 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
     assert (result.passed, result.is_warning) == (False, True)
     _, rows = Duck(world.edges.lake, [world.name]).query('SELECT key, start, "end", accepted_by FROM losses ORDER BY start')
     assert rows == [("0-0-100", 0, 100, "ada"), ("0-100-200", 100, 150, "ada")]
+    assert lost_offsets(read_picture(world.topic, world.edges, world.instance)[0]) == 150, "what the map says"
     again = world.land(["0-100-200"], redo=True)
     assert [v.outcome for v in again] == [Outcome.EXPIRED]
 

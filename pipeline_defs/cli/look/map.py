@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from ...core.advice import counted
+from ...core.command_lines import command
 from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance
 from ...orchestration.map.draw import read_picture, write_page
-from ...orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
+from ...orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, lost_offsets, name
 from ..progress import progress
 from ..show import find_topic, open_edges, print_table, size_text, topic_argument
 from ..terminal import ERRORS, OUT
@@ -66,5 +67,7 @@ def coverage_map(topic: str, out: Path | None) -> None:
             rows,
         )
         OUT.print(legend())
+        if lost := lost_offsets(picture):
+            OUT.print(f"{counted(lost, 'offset')} lost, also of landed ranges: {command('losses', topic)}", soft_wrap=True)
     if remark:
         ERRORS.print(remark, soft_wrap=True)

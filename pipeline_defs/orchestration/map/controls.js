@@ -34,8 +34,13 @@ function tabulate(table, head, rows) {
   rows.forEach((cells) => fill(cells, "td"));
 }
 
-function problemsOf(rows) {
-  return rows.flatMap((row) => ALARMS.flatMap((kind) => Array.from(row.places[kind], (i) => [row, i])).sort((a, b) => a[1] - b[1]));
+// What is landed has a note where some of it is lost.
+function problemsOf(doc, rows) {
+  const noted = Object.keys(doc.notes).map(Number);
+  return rows.flatMap((row) => {
+    const lossy = noted.map((at) => at - row.first).filter((i) => i >= 0 && i < row.count && !row.look[i]);
+    return [...ALARMS.flatMap((kind) => [...row.places[kind]]), ...lossy].sort((a, b) => a - b).map((i) => [row, i]);
+  });
 }
 
 function tell(doc, rows, view) {
@@ -44,7 +49,7 @@ function tell(doc, rows, view) {
     `${row.partition}${row.generation ? ` of generation ${row.generation}` : ""}`,
     ...row.counts(0, row.count), ...(isDecoded ? row.derived(0, row.count) : []), most(row), row.head, row.end ?? "-",
   ]));
-  const problems = problemsOf(rows);
+  const problems = problemsOf(doc, rows);
   tabulate($("problems"), ["range", "state", "why", ""], problems.slice(0, SHOWN_PROBLEMS).map(([row, i]) => {
     const button = document.createElement("button");
     button.textContent = "show"; button.onclick = () => view.reveal(row, i);

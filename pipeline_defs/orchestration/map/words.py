@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
-from ...core.landing.picture import UNDECODED, Line, LinkLook, Picture
+from ...core.landing.picture import CAUSES, UNDECODED, Line, LinkLook, Picture
+from ...core.log.holes import Cause
 
 GLYPHS = {
     LinkLook.LANDED: "█",
@@ -58,6 +59,12 @@ def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
     found = picture.dead_letters[line.first : line.first + line.count]
     aside = [int(each) for each in found if each >= 0]
     return len(aside), found.count(UNDECODED), sum(aside)
+
+
+def lost_offsets(picture: Picture) -> int:
+    """Return how many offsets are lost, in ranges that are landed too."""
+    whole = (length for length, look in zip(picture.lengths, picture.looks, strict=True) if look == LinkLook.LOST)
+    return int(sum(whole)) + sum(count for _, cause, count in picture.totals if CAUSES[cause] is Cause.LOST)
 
 
 def name(line: Line) -> str:
