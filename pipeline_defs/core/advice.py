@@ -45,7 +45,7 @@ def next_action(now: Standing) -> str:
 
     | what holds | what to do |
     |---|---|
-    | records may soon be deleted | land them |
+    | records may soon be deleted | land them, and decide on lost offsets that keep their ranges from it |
     | offsets are lost that nobody has accepted | decide on them |
     | something does not get on: fails again and again, is silent, hangs | what its own words say |
     | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
@@ -59,10 +59,12 @@ def next_action(now: Standing) -> str:
 
 
 def _sentences(now: Standing) -> Iterator[str]:
+    lost = f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
     if now.late:
-        yield _first(now.late, now)
+        rest = f"; and {lost}, or the rest of their ranges is not landed" if now.not_accepted else ""
+        yield f"{_first(now.late, now)}{rest}"
     if now.not_accepted:
-        yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
+        yield lost
     if now.stuck:
         yield _first(now.stuck, now)
     if (now.lag or now.pending) and not now.held and now.to_tick:

@@ -191,7 +191,8 @@ class _Update:
         else:  # what stands goes, and keeps its columns: dead letters have none of them
             assert due.standing is not None
             schema = due.standing.schema
-        brought = [each.decoded for each in map(due.decoded.get, due.change.fresh) if each is not None]
+        found = map(due.decoded.get, due.change.fresh)
+        brought = [each.decoded for each in found if each is not None and not each.revision]  # for the first time
         now_ms = self.tools.now_ms()
         waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
         applied = Applied(due.decoded.table, self.config.order, waits)

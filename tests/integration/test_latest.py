@@ -33,6 +33,7 @@ from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_columns import table_schema
+from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, find_damage
 from pipeline_defs.adapters.tables.sql_text import file_at
 from pipeline_defs.cli.launching import InProcessRuns, Launched
@@ -127,6 +128,19 @@ def test_the_check_sees_a_key_that_stands_twice(state: State) -> None:
     assert told and all("--rebuild" in text for text in told)
     state.update(full=True)
     state.assert_right()
+
+
+def test_a_record_has_waited_for_the_first_version_that_has_it(state: State) -> None:
+    """[R-90] What is decoded again makes nobody's wait longer; the control is a range that comes for the first time."""
+    table = LatestTable(state.topic.lake, state.topic.name)
+    state.topic.put(OffsetRange(0, 0, 40, 60), {n: (f"k{n}", {"n": n}) for n in range(40, 60)})
+    state.update()
+    waits = []
+    for offsets, revision in ((RANGE, 0), (RANGE, 1), (LATER, 0)):
+        state.topic.put(offsets, {n: (f"k{n}", {"n": n}) for n in range(offsets.start, offsets.end)}, revision)
+        state.update()
+        waits.append(sum(wait.rows for wait in table.read_waits(table.read(), 0)))
+    assert waits == [40, 40, 60]
 
 
 @pytest.mark.parametrize(

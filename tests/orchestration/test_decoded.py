@@ -180,13 +180,18 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
     expected = "chosen by due and partition, expected exactly one of --due, --key, --dead, --outdated or"
     assert expected in str(refused)
     for options in ("--dead",), ("--outdated",), ("--schema", "7"):
-        nothing = run(*options)
-        assert (nothing.exit_code, nothing.stdout) == (0, f"nothing of {decoded.name} is to be decoded\n")
+        found = run(*options)
+        assert (found.exit_code, found.stdout) == (0, f"nothing of {decoded.name} is to be decoded\n")
     choice = Choice(missing=True, decoded=True, said_in="decode")
     assert find_decoded(choice, decoded.topic, decoded.edges) == [*decoded.coverage.log.ranges], "the control"
     decoded.decode()
+    nothing = f"nothing of {decoded.name} is to be decoded"
+    dead = f"; 1 dead letter: offsetlake dead-letters {decoded.name}\n"
     for options in ("--due",), ():
-        assert run(*options).stdout == f"nothing of {decoded.name} is to be decoded\n", "what is due, where nothing is said"
+        assert run(*options).stdout == f"{nothing}{dead}", "what is due, where nothing is said"
+    before, decoded.topic = decoded.topic, dataclasses.replace(decoded.topic, decode=Decode())
+    assert run().stdout == f"{nothing}; 4 ranges by older settings: offsetlake decode {decoded.name} --outdated{dead}"
+    decoded.topic = before
     choice = Choice(dead=True, said_in="decode")
     assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
 

@@ -34,7 +34,7 @@ URGENT = Standing(
     to_tick="start Dagster",
 )
 ORDER = [  # what is put right, and the sentence that is then the most urgent
-    ({}, "land it soon"),
+    ({}, "land it soon; and decide on 5 lost offsets that nobody has accepted: `offsetlake losses orders`, or the rest of"),
     ({"late": ()}, "decide on 5 lost offsets that nobody has accepted: `offsetlake losses orders`"),
     ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
     ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),

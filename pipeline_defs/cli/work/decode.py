@@ -53,7 +53,9 @@ def decode(topic: str, **chosen: Any) -> None:
     choice = Choice(**(chosen if any(chosen.values()) else {"missing": True}), decoded=True, said_in="decode")
     ranges = _find(choice, configured, edges)
     if not ranges:
-        OUT.print(f"nothing of {topic} is to be decoded")
+        OUT.print(
+            f"nothing of {topic} is to be decoded{'' if choice.is_redo else _left_as_it_is(configured, edges)}", soft_wrap=True
+        )
         return
     with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
         runs = InProcessRuns(configured, edges, instance).decode(
@@ -76,6 +78,15 @@ def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
     if choice.way == "key":
         return find_ranges(topic.name, choice.keys, edges.lake.coverage_of(topic.name, choice.keys))
     return find_decoded(choice, topic, edges)
+
+
+def _left_as_it_is(topic: Topic, edges: Edges) -> str:
+    """Say what of the table a person may have meant, who has changed defs.yaml."""
+    sums = edges.decodings.read_ranges(topic.name).sums
+    older = sums.ranges - sums.configured.get(check_decodes(topic).fingerprint, 0)
+    outdated = f"; {counted(older, 'range')} by older settings: {command('decode', topic.name, '--outdated')}" if older else ""
+    dead = f"; {counted(sums.dead, 'dead letter')}: {command('dead-letters', topic.name)}" if sums.dead else ""
+    return f"{outdated}{dead}"
 
 
 @click.command(name="dead-letters")
