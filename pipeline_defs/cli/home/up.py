@@ -74,7 +74,7 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, answered = set[DaemonProcess](), [True]
+            told, history = set[DaemonProcess](), _History(edges.settings.dagster_home)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -82,7 +82,7 @@ def up(port: int | None) -> None:
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
-                with _history(edges.settings.dagster_home, answered):
+                with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                     _end_hung(server, read_silence(instance, "SENSOR", time.time()))
                     _tell_news(failed, since)
@@ -90,19 +90,25 @@ def up(port: int | None) -> None:
         OUT.print("everything is stopped; what is landed stays landed")
 
 
-@contextmanager
-def _history(home: Path, answered: list[bool]) -> Iterator[None]:
-    """Go on where Dagster's history does not answer, on a full disk, say; that it does not, and does again, is said once."""
-    try:
-        yield
-        is_answering = True
-        if not answered[-1]:
+@dataclass
+class _History:
+    """Dagster's history as `up` asks it: where it does not answer, on a full disk, say, that is said once, and all goes on."""
+
+    home: Path
+    is_silent: bool = field(default=False, init=False)
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            if not self.is_silent:
+                OUT.print(styled(f"{_now()} ", (_SILENT.format(why_silent(error, self.home)), "red")), soft_wrap=True)
+            self.is_silent = True
+            return
+        if self.is_silent:
             OUT.print(f"{_now()} Dagster's history answers again")
-    except SQLAlchemyError as error:
-        is_answering = False
-        if answered[-1]:
-            OUT.print(styled(f"{_now()} ", (_SILENT.format(why_silent(error, home)), "red")), soft_wrap=True)
-    answered[:] = [is_answering]
+        self.is_silent = False
 
 
 def _tell_news(failed: FailedSince, since: LandedSince) -> None:

@@ -38,7 +38,8 @@ function tabulate(table, head, rows) {
 function problemsOf(doc, rows) {
   const noted = Object.keys(doc.notes).map(Number);
   return rows.flatMap((row) => {
-    const lossy = noted.map((at) => at - row.first).filter((i) => i >= 0 && i < row.count && !row.look[i]);
+    const own = noted.slice(lower(noted, row.first), lower(noted, row.first + row.count));
+    const lossy = own.map((at) => at - row.first).filter((i) => !row.look[i]);
     return [...ALARMS.flatMap((kind) => [...row.places[kind]]), ...lossy].sort((a, b) => a - b).map((i) => [row, i]);
   });
 }
