@@ -102,7 +102,8 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
     now_ms = edges.now_ms()
     known = read_known(instance, [topic], now_ms)
     found = read_situation(topic, coverage, edges, instance, known)
-    rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
+    sizes = edges.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
+    rows = _partition_rows(topic, found, sizes, now_ms)
     pending = set(found.coverage.pending())
     lost = check_losses(topic, found.losses()).facts
     totals: dict[str, Any] = {
@@ -249,14 +250,6 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
             }
         )
     return rows
-
-
-def _bytes_per_offset(topic: Topic, found: Situation, edges: Edges) -> dict[int, float]:
-    """Return what an offset takes on the broker's disk, on average; the broker is asked only where something waits."""
-    if not found.endangered:
-        return {}
-    sizes = edges.kafka(topic).read_sizes(topic.name, sorted(found.marks))
-    return {p: sizes.get(p, 0) / max(1, mark.end - mark.earliest) for p, mark in found.marks.items()}
 
 
 def _group_off(topic: Topic, coverage: Coverage, edges: Edges) -> int | None:

@@ -149,7 +149,6 @@ def test_the_oldest_record_that_is_there_still_is_named(earliest: int) -> None:
     kafka = SimpleNamespace(
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
         read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,
-        read_sizes=lambda topic, partitions: dict.fromkeys(partitions, 0),
     )
     edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
     coverage = Coverage(PlanLog(TOPIC, (first_step(20, 20),)), {}, {})

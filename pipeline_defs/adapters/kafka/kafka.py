@@ -239,10 +239,17 @@ class Kafka(Connection):
     def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
         """Return the mean size of a record on the broker's disk; none where the topic is empty."""
         marks = watermarks or self.read_watermarks(topic, "read_committed")
-        offsets = sum(mark.end - mark.earliest for mark in marks.values())
-        if not offsets:
-            return None
-        return sum(self.read_sizes(topic, sorted(marks)).values()) / offsets
+        found = self.read_bytes_per_offset(topic, marks)
+        offsets = {p: marks[p].end - marks[p].earliest for p in found}
+        return sum(found[p] * offsets[p] for p in found) / sum(offsets.values()) if found else None
+
+    def read_bytes_per_offset(self, topic: str, watermarks: Mapping[int, Watermarks]) -> dict[int, float]:
+        """Return what an offset of each Kafka partition that is not empty takes on a broker's disk, on average.
+
+        What DeleteRecords has deleted counts as long as its segment is there: the broker does not say where that begins.
+        """
+        sizes = self.read_sizes(topic, sorted(watermarks))
+        return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in watermarks.items() if mark.end > mark.earliest}
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Read the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""

@@ -8,19 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...adapters.kafka.kafka import Kafka
 from ...core.command_lines import command
 from ...core.log.coverage import Coverage
-from ...core.log.expiry import (
-    FAIL_SHARE,
-    WARN_SHARE,
-    Exposure,
-    Retention,
-    kept_seconds,
-    read_rates,
-    read_retention,
-    seconds_to_loss,
-)
+from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, read_rates, read_retention, seconds_to_loss
 from ...core.log.plan_step import Watermarks
 from ...landing.auditing import Finding
 from ...resources import Edges
@@ -58,7 +48,7 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     # what the broker has deleted is lost, accepted or not, and can be deleted no more
     oldest = {p: max(landed[p], mark.earliest) for p, mark in marks.items()}
     waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
-    sizes = _bytes_per_offset(topic, kafka, marks, retention) if waiting else {}
+    sizes = kafka.read_bytes_per_offset(topic.name, marks) if waiting and retention.bytes is not None else {}
     now = edges.now_ms()
     found = []
     for partition, at in sorted(waiting.items()):
@@ -91,10 +81,3 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
 def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:
     head = coverage.log.state.heads.get(partition)
     return head.offset if head else marks.earliest
-
-
-def _bytes_per_offset(topic: Topic, kafka: Kafka, marks: Mapping[int, Watermarks], retention: Retention) -> dict[int, float]:
-    if retention.bytes is None:
-        return {}
-    sizes = kafka.read_sizes(topic.name, sorted(marks))
-    return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in marks.items() if mark.end > mark.earliest}
