@@ -619,6 +619,14 @@ def test_protobuf_of_any_writers_is_read_as_one_message(engine: Engine, registry
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
+def test_a_schema_at_which_ptars_panics_is_unusable(engine: Engine) -> None:
+    """Protobuf itself has nothing against a field `_x` beside an optional `x`."""
+    text = 'syntax = "proto3"; message M { optional int32 x = 1; int32 _x = 2; }'
+    with pytest.raises(UnusableSchema, match="the protobuf schema of the value cannot be used: ptars, which makes columns of"):
+        decode(engine, [b""], Side(Format.PROTOBUF, schema=text))
+    assert decode(engine, [b""], Side(Format.PROTOBUF, schema=text.replace("_x", "y"))).values == [{"x": None, "y": 0}]
+
+
 # ---- JSON Schema
 
 

@@ -222,6 +222,23 @@ def test_an_import_may_be_called_like_a_file_of_ours() -> None:
         compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
 
 
+def test_an_edition_is_refused_for_a_reader_and_compared_for_a_writer() -> None:
+    """Ptars panics at a schema that has one, also where it only imports one; a writer's is never given to it."""
+    edition = 'edition = "2023"; package shop; message M { int32 n = 1; In in = 2; } message In { int32 x = 1; }'
+    with pytest.raises(UnusableSchema, match="the schema cannot be used: editions are not supported, expected proto2"):
+        message_of(edition, "M")
+    text = 'syntax = "proto3"; import "e.proto"; message X { int32 n = 1; }'
+    with pytest.raises(UnusableSchema, match=r"expected proto2 or proto3 in the import 'e\.proto'"):
+        find_message(compile_proto(text, {"e.proto": edition}, "it"), "X", "it")
+    reader = message_of(edition.replace('edition = "2023"', 'syntax = "proto3"'), "M")
+    written, delimited = (
+        compile_proto(text, {}, "it").messages()["shop.M"]
+        for text in (edition, edition.replace("in = 2", "in = 2 [features.message_encoding = DELIMITED]"))
+    )
+    assert [*find_mismatches(written, reader)] == []
+    assert [*find_mismatches(delimited, reader)] == ["in = 2 was written as group, expected message"]
+
+
 def test_messages_that_multiply_are_refused_in_no_time() -> None:
     """24 levels that each name the next one twice are 16 million columns, and as many comparisons."""
     levels = [f"message L{at} {{ L{at + 1} a = 1; L{at + 1} b = 2; }}" for at in range(24)]

@@ -91,6 +91,7 @@ WRONG = [
     ("json", "a DECIMAL(2,5)", r"`a` is DECIMAL\(2,5\), expected at most 38 digits"),
     ("protobuf", "message {", "it is no Protobuf schema: .*Expected message name"),
     ("protobuf", 'syntax = "proto3"; message A { A a = 1; }', "A contains itself"),
+    ("protobuf", 'edition = "2023"; message A { int32 a = 1; }', "editions are not supported, expected proto2 or proto3;"),
     ("json_schema", '{"type": "objec"}', "objec"),
     ("json_schema", "{", "Expecting property name"),
     ("json_schema", '{"$ref": "http://127.0.0.1:9/x"}', "nothing is fetched"),

@@ -51,13 +51,16 @@ class ProtoFile:
 
     def messages(self) -> Mapping[str, Descriptor]:
         """Return the messages that the schema itself defines, by their full names, at any depth."""
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
         pool = DescriptorPool()
         for file in FileDescriptorSet.FromString(self.descriptors).file:
             pool.Add(file)
         top = pool.FindFileByName(MAIN).message_types_by_name.values()
         return {message.full_name: message for outer in top for message in _within(outer)}
+
+    def editions(self) -> list[str]:
+        """Return the files that have an edition instead of a syntax, at which ptars panics."""
+        files = FileDescriptorSet.FromString(self.descriptors).file
+        return [file.name for file in files if file.syntax == "editions"]
 
 
 def compile_proto(text: str, references: Mapping[str, str], what: str) -> ProtoFile:
@@ -130,6 +133,9 @@ def _read_described(text: str) -> FileDescriptorProto | None:
 
 def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
     """Return the message that records are of: the one that is named, with or without its package, else the only one."""
+    if names := file.editions():
+        named = "".join(f" in the import {name[:LONGEST_NAME]!r}" for name in names[:1] if name != MAIN)
+        raise unusable_schema(what, f"editions are not supported, expected proto2 or proto3{named}")
     try:
         messages = file.messages()
     except (TypeError, KeyError) as error:  # descriptors that clients registered as they are

@@ -17,8 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ....core.decode.decoders import Side
+from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import Registered, connect
+from ...system.panics import is_panic
 from ..decoded import Decoded, SideOutcome, failed, no_id
 from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
@@ -37,7 +39,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
     what = f"the protobuf schema of the {column}"
     file = compile_proto(side.schema or "", {}, what)
     raw, nothing = f.col(column), f.lit(None).cast("string")
-    read = _read(raw, file, find_message(file, side.message, what))
+    read = _read(raw, file, find_message(file, side.message, what), what)
     return _decoded(f.lit(False), read, (nothing, nothing), no_id(), {})  # noqa: FBT003
 
 
@@ -53,7 +55,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
         for prefix in prefixes:
             start = head_of(each) + prefix
             body = body.when(f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1))
-    read = _read(body, file, reader)
+    read = _read(body, file, reader, given.what)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     schemas = writers | ({} if side.schema else {"reader": _text(given)})
     is_unread = raw.isNotNull() & body.isNull()
@@ -74,9 +76,14 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
     return encode_path(written), ("other_message", f"another message of schema {schema.id}, expected {reader.full_name}")
 
 
-def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
-    """Return struct<value, error>, of bodies that are not null."""
-    found = open_reader(file.descriptors, message.full_name).handler.schema()
+def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Column:
+    """Return struct<value, error>, of bodies that are not null; raise `UnusableSchema` where ptars panics at the schema."""
+    try:
+        found = open_reader(file.descriptors, message.full_name).handler.schema()
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise unusable_schema(what, f"ptars, which makes columns of messages, fails at it: {error}") from None
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
     returned = StructType([StructField("value", columns), StructField("error", StringType())])
