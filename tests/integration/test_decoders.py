@@ -501,6 +501,7 @@ UNUSABLE: Mapping[Format, tuple[str, bytes, Mapping[str, str]]] = {
         {
             "no schema": "nonsense",
             "an import that is gone": 'syntax = "proto3"; import "gone.proto"; message M { int32 n = 1; }',
+            "JSON names twice": 'syntax = "proto2"; message M { optional int32 a_b = 1; optional int32 aB = 2; }',
         },
     ),
 }

@@ -232,7 +232,7 @@ def test_an_edition_is_refused_for_a_reader_and_compared_for_a_writer() -> None:
         find_message(compile_proto(text, {"e.proto": edition}, "it"), "X", "it")
     reader = message_of(edition.replace('edition = "2023"', 'syntax = "proto3"'), "M")
     written, delimited = (
-        compile_proto(text, {}, "it").messages()["shop.M"]
+        compile_proto(text, {}, "it").messages("it")["shop.M"]
         for text in (edition, edition.replace("in = 2", "in = 2 [features.message_encoding = DELIMITED]"))
     )
     assert [*find_mismatches(written, reader)] == []
@@ -245,8 +245,8 @@ def test_messages_that_multiply_are_refused_in_no_time() -> None:
     text = f'syntax = "proto3"; {" ".join(levels)} message L24 {{ int32 n = 1; }}'
     with pytest.raises(UnusableSchema, match="L12 has more than 10,000 columns, once each message is put where it is named"):
         message_of(text, "L0")
-    bomb = compile_proto(text, {}, "the schema").messages()["L0"]
-    assert [*find_mismatches(bomb, compile_proto(f"{text} ", {}, "the schema").messages()["L0"])] == []
+    bomb = compile_proto(text, {}, "the schema").messages("it")["L0"]
+    assert [*find_mismatches(bomb, compile_proto(f"{text} ", {}, "the schema").messages("it")["L0"])] == []
     assert message_of(text, "L20").name == "L20", "the control"
     deep = [f"message L{at} {{ L{at + 1} a = 1; }}" for at in range(120)]
     with pytest.raises(UnusableSchema, match="is more than 100 levels deep"):

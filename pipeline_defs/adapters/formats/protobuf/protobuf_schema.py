@@ -49,11 +49,14 @@ class ProtoFile:
 
     descriptors: bytes
 
-    def messages(self) -> Mapping[str, Descriptor]:
-        """Return the messages that the schema itself defines, by their full names, at any depth."""
+    def messages(self, what: str) -> Mapping[str, Descriptor]:
+        """Return the messages that the schema itself defines, by their full names, at any depth; raise `UnusableSchema`."""
         pool = DescriptorPool()
-        for file in FileDescriptorSet.FromString(self.descriptors).file:
-            pool.Add(file)
+        try:
+            for file in FileDescriptorSet.FromString(self.descriptors).file:
+                pool.Add(file)
+        except (TypeError, KeyError) as error:  # as clients registered them; of JSON names twice protoc only warns
+            raise unusable_schema(what, f"its descriptors do not fit together: {error}") from error
         top = pool.FindFileByName(MAIN).message_types_by_name.values()
         return {message.full_name: message for outer in top for message in _within(outer)}
 
@@ -136,10 +139,7 @@ def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
     if names := file.editions():
         named = "".join(f" in the import {name[:LONGEST_NAME]!r}" for name in names[:1] if name != MAIN)
         raise unusable_schema(what, f"editions are not supported, expected proto2 or proto3{named}")
-    try:
-        messages = file.messages()
-    except (TypeError, KeyError) as error:  # descriptors that clients registered as they are
-        raise unusable_schema(what, f"its descriptors do not fit together: {error}") from error
+    messages = file.messages(what)
     outer = [each for each in messages.values() if each.containing_type is None]
     found = [each for each in messages.values() if name in {each.full_name, each.name}] if name else outer
     if len(found) != 1:

@@ -64,7 +64,8 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
 
 def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
     """Return the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
-    messages = compile_proto(schema.text, schema.references, f"schema {schema.id}").messages()
+    what = f"schema {schema.id}"
+    messages = compile_proto(schema.text, schema.references, what).messages(what)
     written = messages.get(reader.full_name)
     if written is None:
         reason = f"it has the messages {', '.join(messages)}, expected {reader.full_name}"
