@@ -620,6 +620,24 @@ def test_protobuf_of_any_writers_is_read_as_one_message(engine: Engine, registry
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
+def test_a_message_that_may_be_another_one_is_set_aside_and_says_so(engine: Engine) -> None:
+    """Serializers count what protoc makes of a map among the nested messages, or do not; the control: both can mean one."""
+    text = """syntax = "proto3"; package s; message Outer { map<string, int32> m = 1;
+      message Inner { int32 n = 1; } message Other { int32 n = 1; } }"""
+    alone = text.replace("message Other { int32 n = 1; } ", "")
+    with fake_registry() as fake:
+        fake.put_version("orders-value", "latest", 1, text, "PROTOBUF")
+        fake.put(1, text, "PROTOBUF")
+        fake.put(2, alone, "PROTOBUF")
+        starts = [(1, b"\4\0\0"), (1, b"\4\0\2"), (1, b"\4\0\4"), (2, b"\4\0\0"), (2, b"\4\0\2")]
+        side = Side(Format.PROTOBUF, registry=fake.url, message="Inner")
+        outcomes = decode(engine, [head_of(each) + path + b"\x08\x05" for each, path in starts], side)
+    assert outcomes.values == [{"n": 5}, None, None, {"n": 5}, {"n": 5}]
+    assert outcomes.classes == [None, "other_message", "other_message", None, None]
+    assert outcomes.errors[1].startswith("it is s.Outer.Inner or s.Outer.Other of schema 1: ")
+    assert outcomes.errors[2] == "another message of schema 1, expected s.Outer.Inner"
+
+
 def test_a_schema_at_which_ptars_panics_is_unusable(engine: Engine) -> None:
     """Protobuf itself has nothing against a field `_x` beside an optional `x`."""
     text = 'syntax = "proto3"; message M { optional int32 x = 1; int32 _x = 2; }'

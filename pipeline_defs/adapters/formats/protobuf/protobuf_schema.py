@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -225,17 +225,56 @@ class _Problems:
         return columns
 
 
-def encode_path(message: Descriptor) -> list[bytes]:
-    """Return the ways in which Confluent's serializers say which message of its file follows; the first is the usual one."""
-    path: list[int] = []
-    inner: Descriptor | None = message
-    while inner is not None:
-        outer = inner.containing_type
-        siblings = outer.nested_types if outer else inner.file.message_types_by_name.values()
-        path.insert(0, [each.full_name for each in siblings].index(inner.full_name))
-        inner = outer
-    spelled = b"".join(_zigzag(number) for number in (len(path), *path))
-    return [b"\0", spelled] if path == [0] else [spelled]
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """Bytes that say which message of its file follows: those that mean one only, and what the others may mean instead."""
+
+    sure: tuple[bytes, ...]
+    doubtful: Mapping[bytes, str]
+
+
+def encode_path(message: Descriptor) -> Prefixes:
+    """Return the ways in which Confluent's serializers say that this message of its file follows.
+
+    Protoc makes a message of each map's entry and of each group. Serializers count these too, or, where they parsed .proto
+    text or normalize, do not: then one number may mean two messages.
+    """
+    top = message.file.message_types_by_name.values()
+    made = dict(_find_made(top, message.file.extensions_by_name.values()))
+    maps, groups = ({name for name, of in made.items() if of == kind} for kind in ("map", "group"))
+    counts = [dict(_number(top, left_out)) for left_out in (set(), maps, groups, maps | groups)]
+    paths = dict.fromkeys(path for count in counts for path, each in count.items() if each.full_name == message.full_name)
+    sure: list[bytes] = []
+    doubtful: dict[bytes, str] = {}
+    for path in paths:
+        names = [count[path].full_name for count in counts if path in count]
+        others = [name for name in names if name != message.full_name and name not in maps]
+        for spelled in [b"\0"] * (path == (0,)) + [b"".join(_zigzag(number) for number in (len(path), *path))]:
+            if others:
+                doubtful[spelled] = others[0]
+            else:
+                sure.append(spelled)
+    return Prefixes(tuple(sure), doubtful)
+
+
+def _number(
+    siblings: Iterable[Descriptor], left_out: set[str], outside: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
+    """Yield messages at any depth with their places by one count."""
+    for at, each in enumerate(each for each in siblings if each.full_name not in left_out):
+        yield (*outside, at), each
+        yield from _number(each.nested_types, left_out, (*outside, at))
+
+
+def _find_made(outer: Iterable[Descriptor], fields: Iterable[FieldDescriptor]) -> Iterator[tuple[str, str]]:
+    """Find what protoc made messages of: maps' entries, and groups, which are named like a field."""
+    for each in fields:
+        if each.type == FieldDescriptor.TYPE_GROUP and each.name == each.message_type.name.lower():
+            yield each.message_type.full_name, "group"
+    for message in outer:
+        if message.GetOptions().map_entry:
+            yield message.full_name, "map"
+        yield from _find_made(message.nested_types, (*message.fields, *message.extensions))
 
 
 def find_mismatches(

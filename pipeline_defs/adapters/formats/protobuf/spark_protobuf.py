@@ -24,7 +24,7 @@ from ...system.panics import is_panic
 from ..decoded import Decoded, SideOutcome, failed, no_id
 from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
-from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
+from .protobuf_schema import Prefixes, ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 
 KIND = "PROTOBUF"
 
@@ -51,29 +51,41 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
     compared, unusable = usable(wire.writers, KIND, lambda schema: _compare(schema, reader))
     failures = {each: failure for each, (_, failure) in compared.items()} | unusable
+    doubt = f.when(f.lit(False), f.lit(None).cast("string"))  # noqa: FBT003
     for each, (prefixes, _) in compared.items():
-        for prefix in prefixes:
+        for prefix in prefixes.sure:
             start = head_of(each) + prefix
             body = body.when(f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1))
+        for prefix, other in prefixes.doubtful.items():
+            start = head_of(each) + prefix
+            doubt = doubt.when(f.substring(raw, 1, len(start)) == f.lit(start), f.lit(_doubt(each, reader, other)))
     read = _read(body, file, reader, given.what)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     schemas = writers | ({} if side.schema else {"reader": _text(given)})
     is_unread = raw.isNotNull() & body.isNull()
-    return _decoded(is_unread, read, wire.explain(raw, failures), schema_id(raw), schemas)
+    classes, texts = wire.explain(raw, failures)
+    return _decoded(is_unread, read, (classes, f.coalesce(doubt, texts)), schema_id(raw), schemas)
 
 
-def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
+def _doubt(schema_id: int, reader: Descriptor, other: str) -> str:
+    return (
+        f"it is {reader.full_name} or {other} of schema {schema_id}: some serializers count maps and groups among messages, "
+        "others do not, expected maps and groups after nested messages in .proto text"
+    )
+
+
+def _compare(schema: Registered, reader: Descriptor) -> tuple[Prefixes, tuple[str, str]]:
     """Return the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
     what = f"schema {schema.id}"
     messages = compile_proto(schema.text, schema.references, what).messages(what)
     written = messages.get(reader.full_name)
     if written is None:
         reason = f"it has the messages {', '.join(messages)}, expected {reader.full_name}"
-        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
-    mismatches = [*find_mismatches(written, reader)]
-    if mismatches:
-        reason = "; ".join(mismatches)
-        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
+    else:
+        reason = "; ".join(find_mismatches(written, reader))
+    if written is None or reason:
+        failure = f"written with schema {schema.id}, which the reader's cannot read: {reason}"
+        return Prefixes((), {}), ("incompatible_schema", failure)
     return encode_path(written), ("other_message", f"another message of schema {schema.id}, expected {reader.full_name}")
 
 
