@@ -42,6 +42,13 @@ def draw_schema(dice: random.Random) -> str:
     return f'syntax = "{syntax}"; package fuzz; {imports}{enum}\n{messages}\n{extension}'
 
 
+def split_enum(text: str) -> tuple[str, str]:
+    """Return a drawn schema that imports its enum, and the file `enum.proto` that has it, of proto3."""
+    start, end = text.index("enum E"), text.index("\n")
+    rest = f'{text[:start]} import "enum.proto"; {text[end:]}'
+    return rest, f'syntax = "proto3"; package fuzz; {text[start:end]}'
+
+
 def _draw_body(dice: random.Random, syntax: str, inner: int) -> str:
     named = ["E", *"AB"[:inner]]
     kinds = [*VARINTS, *FIXED, "string", "bytes", *named, *dice.sample(sorted(KNOWN), 3)]

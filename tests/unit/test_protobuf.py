@@ -24,7 +24,7 @@ from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
 )
 from pipeline_defs.core.errors import UnusableSchema
 from tests.support.fuzz import draws, mutate
-from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row
+from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row, split_enum
 
 ORDER = """
 syntax = "proto3";
@@ -83,7 +83,7 @@ enum E { ZERO = 0; }
         ("1200", {"of": [("", {"x": None, "y": None})]}),
         ("12070a016b12020801" + "12070a016b12020802", {"of": [("k", {"x": 2, "y": None})]}),  # DuckDB reads no key twice
         ("1805" + "220162", {"b": "b"}),
-        ("2807", {}),
+        ("2807", {"e": "7"}),
         ("32020801" + "32021002", {"v": {"x": 1, "y": 2}}),
         ("0801" + "0802", {"n": 2}),
     ],
@@ -95,6 +95,25 @@ def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dic
     assert (values[1], errors[1]) == (expected, None)
     assert [value and value["n"] for value in values[::2]] == [5, None]
     assert [error is None for error in errors] == [True, True, False, True]
+
+
+def test_a_number_without_a_name_is_text_wherever_an_enum_stands() -> None:
+    """In proto2 Protobuf's own runtime takes such a value for an unknown field: a list would have fewer items."""
+    text = """syntax = "proto2"; message M { repeated E m = 1; optional E e = 2 [default = B]; map<string, E> me = 3;
+      oneof o { F f = 4; int32 g = 5; } repeated E packed = 6 [packed = true]; optional In in = 7; }
+      message In { required F f = 1; } enum E { A = 0; B = 1; } enum F { P = 3; Q = 5; }"""
+    nothing = {"m": [], "e": None, "me": [], "f": None, "g": None, "packed": [], "in": None}
+    rows = {
+        "080008020801" + "1002" + "1a050a016b1002": {"m": ["A", "2", "B"], "e": "2", "me": [("k", "2")]},
+        "08" + "ff" * 9 + "01": {"m": ["-1"]},
+        "2805" + "2009": {"f": "9"},
+        "3203000701" + "3a020809": {"packed": ["A", "7", "B"], "in": {"f": "9"}},
+        "08001001" + "1a030a016b" + "2003" + "3a020805": {"m": ["A"], "e": "B", "me": [("k", "A")], "f": "P", "in": {"f": "Q"}},
+        "": {},
+    }
+    values, errors = decode(text, "M", [bytes.fromhex(body) for body in rows])
+    assert values == [nothing | row for row in rows.values()]
+    assert errors == [None] * len(rows)
 
 
 class PanicException(BaseException):
@@ -321,13 +340,17 @@ def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, read
 
 
 def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_its_own() -> None:
-    """In any spelling the wire format allows, whatever stands beside it; no batch fails."""
+    """In any spelling the wire format allows, whatever stands beside it; no batch fails.
+
+    The runtime reads an enum of another file, of proto3, where it keeps numbers that have no name.
+    """
     outcomes: set[str] = set()
     for seed, dice in draws(12):
         text = draw_schema(dice)
         file = compile_proto(text, {}, "the schema")
         kind = find_message(file, "M", "the schema")
-        read = GetMessageClass(kind)
+        rest, enum = split_enum(text)
+        read = GetMessageClass(find_message(compile_proto(rest, {"enum.proto": enum}, "the schema"), "M", "the schema"))
         bodies: list[bytes | None] = [draw_message(dice, kind) for _ in range(80)]
         bodies = [mutate(dice, body) if body is not None and dice.random() < 0.3 else body for body in bodies] + [None]
         expected = [_expect(read, body) for body in bodies]

@@ -6,7 +6,7 @@ columns of that: it is quick, and reads other spellings wrongly, or panics. Inva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -16,7 +16,7 @@ import numpy
 import pandas as pd  # noqa: TID253 (a worker needs it at once, and nobody else imports this file early)
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -59,8 +59,8 @@ class ProtobufReader:
     def normalize(self, body: bytes) -> bytes:
         """Return the one spelling of a message that ptars reads as Protobuf does.
 
-        Protobuf allows a map's entry without its value, a key or a field of a oneof twice, a message in parts, unknown numbers
-        of a closed enum. Of each ptars makes something else, or panics. Raises `Unsaid` for what is no message.
+        Protobuf allows a map's entry without its value, a key or a field of a oneof twice, a message in parts. Of each ptars
+        makes something else, or panics. Raises `Unsaid` for what is no message.
         """
         try:
             self.message.ParseFromString(body)
@@ -76,14 +76,35 @@ class ProtobufReader:
 @lru_cache(maxsize=100)
 def open_reader(descriptors: bytes, message: str) -> ProtobufReader:
     """Return the reader of a message, the same one for the life of the process."""
-    pool = DescriptorPool()
+    pool, numbers = DescriptorPool(), DescriptorPool()
     files = FileDescriptorSet.FromString(descriptors).file
     for file in files:
         pool.Add(file)
+        numbers.Add(_with_numbers(file))
     found = pool.FindMessageTypeByName(message)
+    spelled = GetMessageClass(numbers.FindMessageTypeByName(message))
     config = PtarsConfig(timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string")
     handler = HandlerPool([pool.FindFileByName(file.name) for file in files], config).get_for_message(found)
-    return ProtobufReader(GetMessageClass(found)(), handler, any(_defines_date(file) for file in files))
+    return ProtobufReader(spelled(), handler, any(_defines_date(file) for file in files))
+
+
+def _with_numbers(file: FileDescriptorProto) -> FileDescriptorProto:
+    """Return a file with a number for each enum: of proto2's Protobuf's runtime drops the values that have no name."""
+    changed = FileDescriptorProto()
+    changed.CopyFrom(file)
+    for message in _messages(changed.message_type):
+        for field in message.field:
+            if field.type == FieldDescriptorProto.TYPE_ENUM:
+                field.type = FieldDescriptorProto.TYPE_INT32
+                field.ClearField("type_name")
+                field.ClearField("default_value")
+    return changed
+
+
+def _messages(outer: Iterable[DescriptorProto]) -> Iterator[DescriptorProto]:
+    for message in outer:
+        yield message
+        yield from _messages(message.nested_type)
 
 
 def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd.Series], pd.DataFrame]:
