@@ -315,6 +315,10 @@ def test_a_path_that_may_mean_two_messages_means_none(body: str, sure: list[byte
     assert ([*found.sure], found.doubtful) == (sure, doubtful)
 
 
+LIST = "a = 1 was written as repeated message"
+TOGETHER = "a = 1 and b = 2 could be written together, expected one of them at most, of oneof o"
+
+
 @pytest.mark.parametrize(
     ("writer", "reader", "said"),
     [
@@ -325,11 +329,32 @@ def test_a_path_that_may_mean_two_messages_means_none(body: str, sure: list[byte
         ("int32 a = 1; string gone = 2;", "int32 a = 1; string new = 3;", None),
         ("message I { int32 x = 1; } I a = 1;", "message J { int64 y = 1; } J a = 1;", None),
         ("map<string, int32> a = 1;", "map<string, int64> a = 1;", None),
+        ("map<string, int32> a = 1;", "message P { string key = 1; int32 value = 2; } repeated P a = 1;", None),
+        ("int32 a = 1;", "optional int32 a = 1;", None),
+        ("int32 a = 1; string gone = 4;", "oneof o { int32 a = 1; string b = 2; }", None),
+        ("oneof p { int32 a = 1; string b = 2; bytes c = 3; }", "oneof o { int32 a = 1; string b = 2; }", None),
+        ("oneof p { int32 a = 1; string b = 2; }", "optional int32 a = 1; string b = 2;", None),
         ("string a = 1;", "int64 b = 1;", "b = 1 was written as string, expected int64"),
         ("int64 a = 1;", "int32 a = 1;", "a = 1 was written as int64, expected int32"),
         ("int32 a = 1;", "sint32 a = 1;", "a = 1 was written as int32, expected sint32"),
         ("float a = 1;", "double a = 1;", "a = 1 was written as float, expected double"),
         ("int32 a = 1;", "repeated int32 a = 1;", "a = 1 was written as int32, expected repeated int32"),
+        (
+            "message P { string key = 1; int32 value = 2; } repeated P a = 1;",
+            "map<string, int32> a = 1;",
+            f"{LIST}, expected map",
+        ),
+        ("map<string, int32> a = 1;", "string a = 1;", "a = 1 was written as map, expected string"),
+        ("int32 a = 1; string b = 2;", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),
+        ("optional int32 a = 1; optional string b = 2;", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),
+        ("oneof p { int32 a = 1; } string b = 2;", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),
+        ("oneof p { int32 a = 1; bool c = 3; } string b = 2;", "oneof o { int32 a = 1; bool c = 3; string b = 2; }", TOGETHER),
+        ("oneof p { int32 a = 1; } oneof q { string b = 2; }", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),
+        (
+            "message I { int32 a = 1; string b = 2; } I i = 3;",
+            "message I { oneof o { int32 a = 1; string b = 2; } } I i = 3;",
+            f"i = 3: {TOGETHER}",
+        ),
         ("message I { string x = 1; } I a = 1;", "message I { bool x = 1; } I a = 1;", "a = 1: x = 1 was written as string"),
     ],
 )

@@ -295,10 +295,19 @@ def find_mismatches(
             continue
         at = f"{where}{field.name} = {field.number}"
         before, after = _type(wrote), _type(field)
-        if _is_repeated(wrote) != _is_repeated(field) or (before != after and after not in WIDER.get(before, ())):
+        is_kept = _is_repeated(wrote) == _is_repeated(field) and (_is_map(wrote) or not _is_map(field))  # a map drops items
+        if not is_kept or (before != after and after not in WIDER.get(before, ())):
             yield f"{at} was written as {_spell(wrote)}, expected {_spell(field)}"
         elif field.message_type is not None:
             yield from find_mismatches(wrote.message_type, field.message_type, f"{at}: ", seen)
+    for oneof in reader.oneofs:
+        homes: dict[str, FieldDescriptor] = {}  # one field of each oneof of the writer, or that it has outside of any
+        for field in oneof.fields:
+            if wrote := known.get(field.number):
+                homes.setdefault((wrote.containing_oneof or wrote).full_name, field)
+        if len(homes) > 1:
+            one, other = [f"{field.name} = {field.number}" for field in homes.values()][:2]
+            yield f"{where}{one} and {other} could be written together, expected one of them at most, of oneof {oneof.name}"
 
 
 def _within(message: Descriptor) -> Iterator[Descriptor]:
@@ -325,5 +334,9 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated)
 
 
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
 def _spell(field: FieldDescriptor) -> str:
-    return f"{'repeated ' if _is_repeated(field) else ''}{_type(field)}"
+    return "map" if _is_map(field) else f"{'repeated ' if _is_repeated(field) else ''}{_type(field)}"
