@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
 from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
+from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.decode.decoders import SERIALIZED, Format, Side
-from pipeline_defs.core.errors import BadSetting, UnusableSchema
+from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
+from pipeline_defs.core.errors import BadSetting, ScanFailed, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
 from tests.support.outcomes import decode
 from tests.support.world import World
@@ -92,8 +94,26 @@ def nothing(raw):
 
 def exits(raw):
     raise SystemExit(3)
+
+def casts(raw):
+    return raw.cast("string").cast("int")
+
+def raises(raw):
+    return f.raise_error(f.concat(f.lit("boo "), raw.cast("string"))).cast("int")
+
+def parses(raw):
+    return f.from_csv(raw.cast("string"), "a int", {"mode": "FAILFAST"})
+
+def matches(raw):
+    return f.regexp(f.lit(""), raw.cast("string"))
 """
-NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits"]
+RAISING = {
+    "casts": "it raised CAST_INVALID_INPUT, SQLSTATE 22018; what it says is in Spark's log",
+    "raises": "it raised USER_RAISED_EXCEPTION, SQLSTATE P0001; what",
+    "parses": "it raised MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION, SQLSTATE 22023; what",
+    "matches": "it raised java.util.regex.PatternSyntaxException; what",
+}
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", *RAISING]
 
 
 @pytest.fixture
@@ -130,6 +150,35 @@ def test_a_format_of_a_users_own_decodes(engine: Engine, installed: Path) -> Non
 def test_a_function_that_cannot_be_used_is_named(engine: Engine, installed: Path, name: str, said: str) -> None:
     with pytest.raises(BadSetting, match=f"my_formats:{name}, cannot be used: .*{said}"):
         decode(engine, [b"1"], Side(name))
+
+
+def land_bytes(folder: Path, record: bytes) -> list[Path]:
+    """Write a file with one landed record, as far as a decoder reads it."""
+    folder.mkdir()
+    columns = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "value": pa.binary()}
+    row = {"topic": "orders", "partition": 0, "offset": 0, "value": record}
+    pq.write_table(pa.Table.from_pylist([row], pa.schema(columns)), folder / "landed.parquet")
+    return [folder / "landed.parquet"]
+
+
+def stage(engine: Engine, files: list[Path], format_: str, folder: Path) -> None:
+    decoder = SparkDecoder(engine, Decode(Side(Format.NONE), Side(format_)))
+    decoder.stage_decoded(files, decoder.decide(files), str(folder))
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_what_spark_says_of_a_record_is_told_nowhere(
+    engine: Engine, installed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Which error it is, and whose function may be at fault; a file that cannot be read is named, the control."""
+    files = land_bytes(tmp_path / "in", b"card 4111((\nCaused by: java.io.IOException: card 4111")
+    with pytest.raises(ScanFailed) as found:
+        stage(engine, files, name, tmp_path / "out")
+    assert f"1 landed files, value by format {name}, my_formats:{name}: {RAISING[name]}" in str(found.value)
+    assert "card" not in "".join((str(found.value), *capfd.readouterr()))
+    files[0].write_bytes(b"PAR1")
+    with pytest.raises(ScanFailed, match=r"decode 1 landed files: .*landed\.parquet is not a Parquet file"):
+        stage(engine, files, Format.STRING, tmp_path / "control")
 
 
 def test_columns_that_no_table_has_are_one_clear_error() -> None:

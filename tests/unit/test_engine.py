@@ -26,9 +26,10 @@ from py4j.protocol import Py4JError
 
 from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.spark import engine, spark_knock, spark_server, spark_serving, spark_session
-from pipeline_defs.adapters.spark.engine import Engine, first_cause
+from pipeline_defs.adapters.spark.engine import Engine, scan_failed
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.adapters.spark.spark_errors import first_cause
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
 from pipeline_defs.adapters.spark.spark_session import RETRIES
 from pipeline_defs.adapters.system import locks
@@ -548,3 +549,26 @@ org.apache.spark.api.python.PythonException
     assert found.startswith("Python of a Spark worker raised ZeroDivisionError in decode of my_formats.py, line 7;")
     assert "secret" not in found
     assert first_cause(RuntimeError("org.x.Foo\nCaused by: java.io.IOException: no")) == "java.io.IOException: no"
+
+
+NUMBER_ERROR = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in \
+stage 1.0 (TID 1) (192.0.2.2 executor driver): {}: a secret"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (NUMBER_ERROR.format("java.lang.NumberFormatException"), "it raised java.lang.NumberFormatException; what it says is"),
+        (NUMBER_ERROR.format("org.apache.spark.X: [CAST_IT]"), "it raised CAST_IT; what it says is in Spark's log"),
+        ("x\nCaused by: org.apache.spark.SparkException: [CAST_IT] a secret", "it raised CAST_IT; what"),
+        ("x\nCaused by: java.net.URISyntaxException: a secret", "it raised java.net.URISyntaxException; what"),
+        ("Job aborted due to stage failure: ExecutorLostFailure (out of memory)", "ExecutorLostFailure (out of memory)"),
+        ("x\nCaused by: java.net.ConnectException: no route", "java.net.ConnectException: no route"),
+        ("x\nCaused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] of /a", "[FAILED_READ_FILE.NO_HINT] of /a"),
+        ("x\nCaused by: java.lang.OutOfMemoryError: heap", "java.lang.OutOfMemoryError: heap"),
+    ],
+)
+def test_of_an_error_that_may_be_of_a_record_its_class_alone_is_told(said: str, told: str) -> None:
+    """What is of files, networks and memory is told in Spark's words, which people need."""
+    found = str(scan_failed("decode 1 landed files", RuntimeError(said), "nothing became visible"))
+    assert told in found and "secret" not in found

@@ -39,6 +39,11 @@ def package_of(name: str) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
+def told(name: str) -> str:
+    """Return a format with its function, as `format ebcdic, my_formats:from_ebcdic`."""
+    return f"format {name}, {_find(name).value}"
+
+
 def decode_own(raw: Column, name: str) -> Decoded:
     """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column."""
     point = _find(name)

@@ -23,7 +23,7 @@ from ..formats.json.spark_json import decode_json
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
 from ..store.remote_file import File
-from .own_formats import decode_own
+from .own_formats import decode_own, told
 from .spark_event_time import with_event_time
 from .spark_serialized import decode_serialized
 
@@ -172,7 +172,8 @@ class SparkDecoder:
         folder: str,
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
-        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
+        own = [f", {name} by {told(side.format)}" for name, side in self._sides.items() if side.format not in DECODERS]
+        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files{''.join(own)}", consequence) as session:
             try:
                 write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
             except DecodeError as error:  # of the client's messages, which are 100 levels deep at most

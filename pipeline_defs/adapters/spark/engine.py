@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import re
 import threading
 import time
 from collections import Counter
@@ -18,16 +17,13 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
 from ..store.disk import errno_in, mend
+from .spark_errors import find_cause, first_cause
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
 from .spark_session import cut, end, is_ended, is_known, make_active, open_session, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
-_RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL)
-_FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
-_CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 # files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
 # its digest. It stays in the executors, where it would break what others write to S3
 OWN_DISK: Mapping[str, str] = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
@@ -296,25 +292,8 @@ def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
     """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
-    cause = first_cause(error)
+    cause = find_cause(error)
     step = mend(errno_in(cause))
     if step is None:
         return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
     return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)
-
-
-def first_cause(error: Exception) -> str:
-    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
-
-    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that; of one in a worker's
-    Python its type and place, since what it says may be of a record.
-    """
-    if raised := _RAISED.findall(str(error)):
-        frames = _FRAME.findall(str(error))
-        place = f" in {frames[-1][2]} of {frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]}" if frames else ""
-        return f"Python of a Spark worker raised {raised[-1]}{place}; what it says is in Spark's log"
-    if refused := _REFUSED.search(str(error)):
-        return f"{refused[1]}: {refused[2]}"
-    lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return causes[-1] if causes else lines[0] if lines else type(error).__name__

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...core.errors import BadSetting, EngineUnfit
-from .engine import POLL_SECONDS, Engine, first_cause
+from .engine import POLL_SECONDS, Engine
+from .spark_errors import first_cause
 from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
 
 if TYPE_CHECKING:

@@ -33,12 +33,15 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 def open_session(url: str) -> SparkSession:
     """Return a session of its own of the server at a URL, which is not asked for anything yet."""
+    from pyspark.logger import PySparkLogger
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.logging import logger
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
-    logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
+    # errors are raised as well; at DEBUG the first writes down all plans, logins among them, and the others what records say
+    for speaker in (logger, *map(PySparkLogger.getLogger, ("SQLQueryContextLogger", "DataFrameQueryContextLogger"))):
+        speaker.setLevel(logging.CRITICAL)
     os.environ[CONNECT_MODE] = "1"  # as pyspark's own builder does, which takes no channel
     # its types are those of the classic one
     opened: Any = ConnectSession.builder.channelBuilder(_channel_to(url)).create()

@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType
 from ....core.decode.avro import VALUE, AvroSchema, enclose, parse_avro, read_avro
 from ....core.decode.avro_units import find_other_unit
 from ....core.errors import unusable_schema
-from ...spark.engine import first_cause
+from ...spark.spark_errors import first_cause
 
 
 @dataclass(frozen=True, slots=True)

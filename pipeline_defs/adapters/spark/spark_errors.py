@@ -1,0 +1,88 @@
+"""What is told of an error of Spark's: the cause, in one line.
+
+Invariant: `find_cause` tells nothing that a record says. What Spark says is whole in its log.
+"""
+
+from __future__ import annotations
+
+import re
+
+_REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
+_RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL)
+_FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
+_CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
+_STACK = "JVM stacktrace:"
+# a Java class before what it says, and the condition that may begin that
+_JAVA = re.compile(
+    r"^(?:Caused by: |Job aborted .*\(TID \d+\) \([^)]*\): |\()?((?:[a-z]\w*\.)+[A-Z][\w$]*)(?=[:)\s]|$)"
+    r"(?:: \[([A-Z][A-Z0-9_.]+)\])?",
+    re.MULTILINE,
+)
+_ANY_JOB = "org.apache.spark.SparkException"  # of each job that fails, whatever it failed of
+# of files, networks, Kafka, memory and the scheduler, which know no record's content
+_SYSTEMS = re.compile(
+    r"java\.(io|nio\.file|security|util\.concurrent)\.|java\.net\.(?!URI)|javax\.(net|security)\.|sun\.security\."
+    r"|java\.lang\.(?!Assertion)\w+Error$|org\.apache\.(hadoop\.(?!shaded)|kafka\.|parquet\.|spark\.(?!sql\.))"
+    r"|software\.amazon\.|com\.amazonaws\."
+)
+_CONDITIONS = re.compile(
+    r"FAILED_(READ|RENAME_TEMP)_FILE|UNABLE_TO_ACQUIRE_MEMORY|SPARK_JOB_CANCELLED|KAFKA_|(UN)?RESOLVED_START_OFFSET_"
+)
+
+
+def find_cause(error: Exception) -> str:
+    """Return the cause of a job's error in one line.
+
+    | the error | what is told |
+    |---|---|
+    | of analysis, which is of columns | its words |
+    | of files, networks, Kafka, memory, or Spark's scheduler | its words |
+    | of Python in a worker | type and place |
+    | any other, which may be of a record | condition and SQLSTATE, or Java class |
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    own = (error.getCondition() if isinstance(error, SparkConnectGrpcException) else None) or ""
+    if isinstance(error, AnalysisException) or (not own and _RAISED.search(str(error))):
+        return first_cause(error)
+    causes = _causes(str(error), own)
+    unsure = [each for each in causes if not _is_of_systems(*each)] if causes else [("", own)] if own else []
+    if _CONDITIONS.match(own):  # it says which file, and its cause why
+        unsure = [each for each in unsure if each[1] not in {"", own}]
+    if not unsure:
+        return first_cause(error)
+    told = next((each for _, each in reversed(unsure) if each), own or unsure[-1][0])
+    state = error.getSqlState() if isinstance(error, SparkConnectGrpcException) and told == own else None
+    return f"it raised {told}{f', SQLSTATE {state}' if state else ''}; what it says is in Spark's log"
+
+
+def _causes(text: str, own: str) -> list[tuple[str, str]]:
+    """Return Java class and condition, or none, of what an error was caused by, the innermost last.
+
+    What one with a condition of its own says may have lines of a record that look like causes: only its stack is read.
+    """
+    _, mark, stack = text.rpartition(_STACK)
+    found = _JAVA.findall(text if not own else stack if mark else "")[bool(own) :]
+    return [each for each in found if each != (_ANY_JOB, "")]
+
+
+def _is_of_systems(name: str, condition: str) -> bool:
+    return bool(_CONDITIONS.match(condition) if condition else _SYSTEMS.match(name))
+
+
+def first_cause(error: Exception) -> str:
+    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
+
+    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that; of one in a worker's
+    Python its type and place, since what it says may be of a record.
+    """
+    if raised := _RAISED.findall(str(error)):
+        frames = _FRAME.findall(str(error))
+        place = f" in {frames[-1][2]} of {frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]}" if frames else ""
+        return f"Python of a Spark worker raised {raised[-1]}{place}; what it says is in Spark's log"
+    if refused := _REFUSED.search(str(error)):
+        return f"{refused[1]}: {refused[2]}"
+    lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else lines[0] if lines else type(error).__name__
