@@ -95,6 +95,9 @@ def nothing(raw):
 def exits(raw):
     raise SystemExit(3)
 
+def fills(raw):
+    return f.coalesce(raw.cast("string"), f.lit("was null"))
+
 def casts(raw):
     return raw.cast("string").cast("int")
 
@@ -113,7 +116,7 @@ RAISING = {
     "parses": "it raised MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION, SQLSTATE 22023; what",
     "matches": "it raised java.util.regex.PatternSyntaxException; what",
 }
-NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", *RAISING]
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "fills", *RAISING]
 
 
 @pytest.fixture
@@ -136,6 +139,11 @@ def test_a_format_of_a_users_own_decodes(engine: Engine, installed: Path) -> Non
     assert outcomes.values == ["ab", None, None, ""]
     assert outcomes.classes == [None, "hexadecimal_malformed", None, None]
     assert outcomes.errors[1] == "my_formats:hexadecimal returned null for these bytes"
+
+
+def test_a_null_stays_one_whatever_a_users_own_function_returns(engine: Engine, installed: Path) -> None:
+    """Else a tombstone would live in the latest table."""
+    assert decode(engine, [None, b"6162"], Side("fills")).values == [None, "6162"]
 
 
 @pytest.mark.parametrize(
