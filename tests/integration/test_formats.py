@@ -98,6 +98,14 @@ def exits(raw):
 def fills(raw):
     return f.coalesce(raw.cast("string"), f.lit("was null"))
 
+def seconds(raw):
+    time = f.timestamp_seconds(raw.cast("string").try_cast("bigint"))
+    within = f.array(f.map_from_arrays(f.array(f.lit(1)), f.array(time.cast("date"))))
+    return f.when(time.isNotNull(), f.struct(f.when(raw.cast("string") != "-65000000000", time).alias("at"), within))
+
+def other(raw):
+    return f.col("nothing")
+
 def casts(raw):
     return raw.cast("string").cast("int")
 
@@ -116,7 +124,7 @@ RAISING = {
     "parses": "it raised MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION, SQLSTATE 22023; what",
     "matches": "it raised java.util.regex.PatternSyntaxException; what",
 }
-NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "fills", *RAISING]
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "fills", "seconds", "other", *RAISING]
 
 
 @pytest.fixture
@@ -146,6 +154,16 @@ def test_a_null_stays_one_whatever_a_users_own_function_returns(engine: Engine, 
     assert decode(engine, [None, b"6162"], Side("fills")).values == [None, "6162"]
 
 
+def test_a_time_of_a_users_own_that_no_reader_can_say_is_a_dead_letter(engine: Engine, installed: Path) -> None:
+    """The years 1 to 9999 have the control."""
+    years = [b"-62135596800", b"253402300799"]
+    found = decode(engine, [b"-65000000000", b"253402300800", None, *years, b"x"], Side("seconds"))
+    assert found.classes == ["seconds_malformed"] * 2 + [None] * 3 + ["seconds_malformed"]
+    out = "my_formats:seconds returned a date or time out of the years 1 to 9999 for these bytes"
+    assert found.errors == [out, out, None, None, None, "my_formats:seconds returned null for these bytes"]
+    assert [value and value["at"].year for value in found.values] == [None, None, None, 1, 9999, None]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -153,6 +171,7 @@ def test_a_null_stays_one_whatever_a_users_own_function_returns(engine: Engine, 
         ("nothing", "returns a Spark column, found int"),
         ("missing", "it fails: AttributeError"),
         ("exits", "it fails: SystemExit: 3"),
+        ("other", r"Spark does not take what it returns: \[UNRESOLVED_COLUMN"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_named(engine: Engine, installed: Path, name: str, said: str) -> None:

@@ -10,15 +10,18 @@ the same value for the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from pyspark.sql import Column
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import Format
 from ...core.errors import BadSetting, first_line
-from ..formats.decoded import Decoded, decoded_where_not_null, failed
+from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed
+from ..formats.spark_calendar import has_times_of_a_calendar
 
 GROUP = "offsetlake.formats"
 
@@ -44,17 +47,31 @@ def told(name: str) -> str:
     return f"format {name}, {_find(name).value}"
 
 
-def decode_own(raw: Column, name: str) -> Decoded:
-    """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column."""
-    point = _find(name)
+def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
+    """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column of such rows."""
+    point, raw = _find(name), f.col(column)
     try:
         value = point.load()(raw)
     except (Exception, SystemExit) as error:
         raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
-    failure = failed(f"{name}_malformed", f.lit(f"{point.value} returned null for these bytes"))
-    return decoded_where_not_null(raw, value, failure)
+    try:
+        kind = rows.select(value.alias("value")).schema["value"].dataType
+    except AnalysisException as error:  # not of a server that went away, which is the engine's to say
+        raise _unusable(point, f"Spark does not take what it returns: {first_line(error)}") from error
+    of_null, of_time = (
+        failed(f"{name}_malformed", f.lit(f"{point.value} returned {what} for these bytes"))
+        for what in ("null", "a date or time out of the years 1 to 9999")
+    )
+    plain = decoded_where_not_null(raw, value, of_null)
+
+    def judge(read: Column) -> SideOutcome:
+        found = plain.judge(read)
+        is_right = found.is_right & has_times_of_a_calendar(found.value, kind)
+        return replace(found, is_right=is_right, failure=f.when(found.is_right, of_time).otherwise(of_null))
+
+    return Decoded(plain.read, judge)
 
 
 def _find(name: str) -> EntryPoint:

@@ -95,7 +95,7 @@ DECODERS: Mapping[str, Decoder] = {
 
 def find_decoder(name: str) -> Decoder:
     """Return the decoder of a format: ours, or a user's own."""
-    return DECODERS.get(name) or (lambda _rows, column, _side, _login: decode_own(f.col(column), name))
+    return DECODERS.get(name) or (lambda rows, column, _side, _login: decode_own(rows, column, name))
 
 
 @dataclass(frozen=True, slots=True)

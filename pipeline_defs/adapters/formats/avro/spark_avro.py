@@ -6,14 +6,12 @@ on, or is of another schema. Invariant: no bytes make a Spark job fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import reduce
-from operator import and_
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, StringType
 
 from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
 from ....core.decode.decoders import Side
@@ -21,7 +19,7 @@ from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import Registered, connect
 from ..decoded import Decoded, SideOutcome, failed, no_id
-from ..spark_calendar import is_of_a_calendar
+from ..spark_calendar import has_times_of_a_calendar, leaves
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 
@@ -32,7 +30,6 @@ NOT_ONE_DATUM = (
 )
 NOT_UTF8 = "a string in it is not UTF-8"
 NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
-TIMES = (DateType, TimestampType, TimestampNTZType)
 OPTIONS: Mapping[str, str] = {
     "mode": "PERMISSIVE",
     "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
@@ -92,8 +89,8 @@ def _decoded(
         value = read["datum"][VALUE]
         # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
         # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
-        is_text = f.is_valid_utf8(f.concat_ws(" ", *(text for text, _ in _leaves(value, kind, (StringType,)))))
-        is_known = reduce(and_, (is_of_a_calendar(*leaf) for leaf in _leaves(value, kind, TIMES)), f.lit(True))  # noqa: FBT003
+        is_text = f.is_valid_utf8(f.concat_ws(" ", *(text for text, _ in leaves(value, kind, (StringType,)))))
+        is_known = has_times_of_a_calendar(value, kind)
         wrong = (
             f.when(~is_whole, failed(*failure))
             .when(~is_text, failed("avro_malformed", f.lit(NOT_UTF8)))
@@ -102,29 +99,6 @@ def _decoded(
         return SideOutcome(value, read["is_null"] | (is_whole & is_text & is_known), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
-
-
-def _leaves(value: Column, kind: DataType, wanted: tuple[type[DataType], ...]) -> Iterator[tuple[Column, DataType]]:
-    """Yield the parts of a value that are of some types, or arrays of them, each with its type."""
-    match kind:
-        case ArrayType(elementType=element) if isinstance(element, wanted):
-            yield value, kind
-        case StructType():
-            for each in kind:
-                yield from _leaves(value[each.name], each.dataType, wanted)
-        case MapType():
-            yield from _leaves(f.map_keys(value), ArrayType(kind.keyType), wanted)
-            yield from _leaves(f.map_values(value), ArrayType(kind.valueType), wanted)
-        case ArrayType(elementType=StructType() as item):
-            for each in item:
-                yield from _leaves(value[each.name], ArrayType(each.dataType), wanted)
-        case ArrayType(elementType=ArrayType() as inner):
-            yield from _leaves(f.flatten(f.array_compact(value)), inner, wanted)
-        case ArrayType(elementType=MapType() as inner):
-            yield from _leaves(f.transform(value, f.map_keys), ArrayType(ArrayType(inner.keyType)), wanted)
-            yield from _leaves(f.transform(value, f.map_values), ArrayType(ArrayType(inner.valueType)), wanted)
-        case _ if isinstance(kind, wanted):
-            yield value, kind
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:
