@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -82,6 +83,41 @@ def test_what_is_refused_spark_refuses_and_says_why(spark_reads: None, text: str
         BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was decoded; correct `inline_schema`"
     ):
         parse_schema(text)
+
+
+def test_a_map_that_spark_reads_of_json_is_never_refused(engine: Engine) -> None:
+    """Its keys are text; of another one each job would fail."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as f
+
+    def is_read(key: str) -> bool:
+        try:
+            session.range(1).select(f.from_json(f.lit("{}"), f"m MAP<{key}, INT>")).collect()
+        except AnalysisException:
+            return False
+        return True
+
+    def is_taken(key: str) -> bool:
+        with suppress(NotDdl):
+            return bool(parse_ddl(f"m MAP<{key}, INT>", of_json=True))
+        return False
+
+    keys = [
+        "STRING",
+        "STRING COLLATE UTF8_LCASE",
+        "CHAR(3)",
+        "VARCHAR(3)",
+        "INT",
+        "DATE",
+        "BINARY",
+        "ARRAY<STRING>",
+        "STRUCT<a: INT>",
+    ]
+    with engine.job({}, "read schemas", "nothing was read") as session:
+        read = [key for key in keys if is_read(key)]
+    assert "STRING" in read and "INT" not in read, "the control"
+    assert [key for key in read if not is_taken(key)] == []
+    assert not is_taken("INT") and not is_taken("DATE")
 
 
 def test_a_server_that_went_away_does_not_refuse_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:

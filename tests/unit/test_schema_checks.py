@@ -87,6 +87,13 @@ WRONG = [
     ("json_schema", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
     *(("json_schema", each, "its references lead back to themselves") for each in LOOPS),
     ("json", "a DECIMAL(39, 2)", r"`a` is DECIMAL\(39,2\), expected at most 38 digits"),
+    ("json", "m MAP<INT, STRING>", "m: expected MAP<STRING, ...>, found MAP<INT, ...>; nothing was decoded"),
+    (
+        "json",
+        "s STRUCT<a: ARRAY<MAP<STRING, map<date, INT>>>>",
+        r"s.a\[\]\{\}: expected MAP<STRING, ...>, found MAP<DATE, ...>",
+    ),
+    ("json", "MAP<MAP<STRING, INT>, INT>", "the whole: expected MAP<STRING, ...>, found MAP<MAP, ...>"),
     *(("json", f"a STRUCT<b: {each}>", f"it has {each.split()[0]}") for each in ("VARIANT", "VOID", "INTERVAL DAY")),
     ("json", "a DECIMAL(2,5)", r"`a` is DECIMAL\(2,5\), expected at most 38 digits"),
     ("protobuf", "message {", "it is no Protobuf schema: .*Expected message name"),

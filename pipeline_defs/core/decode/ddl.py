@@ -47,27 +47,28 @@ class NotDdl(ValueError):
     """What is wrong with a text that is no schema in Spark's DDL."""
 
 
-def parse_ddl(text: str) -> Column:
-    """Read a schema: columns, or one type. Raises `NotDdl` for what is certainly none."""
+def parse_ddl(text: str, *, of_json: bool = False) -> Column:
+    """Read a schema: columns, or one type. Raises `NotDdl` for what is certainly none, or none `of_json`."""
     tokens = [token for token in _TOKEN.findall(text) if token]
     if not tokens:
         raise NotDdl("it is empty")
     try:
-        return _DdlReader(tokens).whole()
+        return _DdlReader(tokens, of_json=of_json).whole()
     except NotDdl:
         alone = len(tokens) == 1 or tokens[1] in {"<", "("}
         is_type = tokens[0].upper() in {*KINDS, *NESTED, "STRUCT"}
         if not (alone and is_type):
             raise
-    reader = _DdlReader(tokens)
+    reader = _DdlReader(tokens, of_json=of_json)
     found = reader.type("the whole", 0)
     reader.end()
     return found
 
 
 class _DdlReader:
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: list[str], *, of_json: bool) -> None:
         self._tokens = tokens
+        self._of_json = of_json
         self._at = 0
 
     def whole(self) -> Column:
@@ -119,7 +120,10 @@ class _DdlReader:
 
     def _nested(self, name: str, path: str, level: int) -> Column:
         self._take("<", f"{name}<...> of `{path}`")
+        first = self._peek().upper()
         inner = [self.type(f"{path}[]", level + 1)]
+        if self._of_json and name == "MAP" and inner[0].kind != "text":
+            raise NotDdl(f"{path}: expected MAP<STRING, ...>, found MAP<{first}, ...>")
         self._behind(path)
         while len(inner) < NESTED[name]:
             self._take(",", f"two types of MAP<...> of `{path}`")

@@ -49,7 +49,7 @@ def read_side(side: Side, name: str) -> Column:
 
 def _read_ddl(text: str, name: str) -> Column:
     try:
-        found = parse_ddl(text)
+        found = parse_ddl(text, of_json=True)
         if unfit := next((each.kind for each in found.walk() if each.kind in UNFIT), None):
             raise NotDdl(f"it has {unfit.upper()}, which no JSON becomes and other readers of the table do not know")
         return found
