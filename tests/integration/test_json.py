@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pytest
 
+from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
+from pipeline_defs.adapters.formats.json.spark_json import parse_schema
 from pipeline_defs.core.decode.decoders import Format, Side
 from tests.support.outcomes import decode_rows, decoding_session
 
@@ -132,6 +135,26 @@ def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(en
     assert errors['"2020-1-2"'] == errors['"now"'] == "at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"
     assert errors["1e39"] == "f is beyond FLOAT"
     assert errors["300"] == "b: expected a number from -128 to 127"
+
+
+TIMES = "T12:00:00Z; 23:59:59.5-1800;T12:00-00:00;T12:00+17:59;T23:59:60Z;T24:00:00Z;T12:60;T12:00:00+18:30;T12:00:00+19"
+BASE64 = r"AQI=; AQI=\n;AQ==\tAQI=;AR==;; ;A Q I =;AQI;AQI =;A===;AQ=\n=;AQ==A;AQ_-;AQI\u00e9"
+ODD = {
+    "t TIMESTAMP": ["5", "1.5", "1e9", "18446744073709551616", *(f'"2013-01-31{each}"' for each in TIMES.split(";"))],
+    "b BINARY": [f'"{each}"' for each in BASE64.split(";")],
+}
+
+
+@pytest.mark.parametrize("schema", ODD)
+def test_what_spark_sets_aside_is_explained_and_what_it_reads_is_never_called_wrong(engine: Engine, schema: str) -> None:
+    name, kind = schema.split()
+    records = [f'{{"{name}": {text}}}'.encode() for text in ODD[schema]]
+    found = outcomes(engine, records, Side(Format.JSON, schema))
+    assert {error is None for *_, error in found} == {True, False}, "the control"
+    type_ = parse_schema(schema)
+    for record, (*_, error) in zip(records, found, strict=True):
+        assert explain_mismatch(record, type_) == (error or UNEXPLAINED), record
+        assert error is None or error.startswith(f"{name}: expected {kind}, found a "), record
 
 
 MONEY = "few DECIMAL(10, 2), many DECIMAL(38, 3), l ARRAY<DECIMAL(10, 2)>, m MAP<STRING, DECIMAL(4, 1)>"

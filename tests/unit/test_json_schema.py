@@ -216,8 +216,16 @@ ORDER.add("raw", BinaryType()).add("by", MapType(StringType(), IntegerType(), va
         ({"id": 1, "many": [None, {"at": True}]}, "many[].at: expected TIMESTAMP, found boolean"),
         ({"id": 1, "in": {"at": "4711"}}, "in.at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"),
         ({"id": 1, "in": {"at": "4711-02-30T00:00Z"}}, "in.at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z"),
+        *(
+            ({"id": 1, "in": {"at": text}}, "in.at: expected TIMESTAMP, found a text unlike 2013-01-31T12:00:00Z")
+            for text in ("2016-12-31T23:59:60Z", "2013-01-31T24:00:00Z", "2013-01-31T12:00:00+18:30", "2013-01-31T12:60")
+        ),
         ({"id": 1, "in": {"at": "2013-01-31 12:00:00.123+0130"}}, UNEXPLAINED),
+        ({"id": 1, "in": {"at": "2013-01-31T23:59:59-18"}}, UNEXPLAINED),
+        ({"id": 1, "in": {"at": 1e9}}, "in.at: expected TIMESTAMP, found a number with a fraction or exponent"),
+        ({"id": 1, "in": {"at": 4711 << 60}}, "in.at: expected TIMESTAMP, found a number beyond it"),
         ({"id": 1, "raw": "4711!"}, "raw: expected BINARY, found a text that is no base64"),
+        ({"id": 1, "raw": "N Dcx"}, "raw: expected BINARY, found a text that is no base64"),
         ({"id": 1, "raw": "NDcx\nMQ=="}, UNEXPLAINED),
         ({"id": 1, "by": {"4711": "4711"}}, "by{}: expected INT, found string"),
         ({"id": 1, "by": {"4711": None}}, "by{} is null or missing"),
