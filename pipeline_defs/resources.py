@@ -27,7 +27,7 @@ from .adapters.spark.spark_serving import end_here, find_here, open_here
 from .adapters.system.jars import read_pins, resolve_jars
 from .adapters.system.java import archive_options, use_java
 from .adapters.tables.decodings import Decodings
-from .adapters.telemetry.openlineage import Sender
+from .adapters.telemetry.openlineage import Outage, Sender
 from .core.decode.decoders import Decode
 from .core.errors import BadSetting
 from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresses
@@ -71,6 +71,7 @@ class Edges:
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
+    _lineage_outage: Outage = field(default_factory=Outage, init=False)
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
@@ -274,7 +275,7 @@ class Edges:
 
     def lineage(self) -> Sender | None:
         """Return who tells OpenLineage of what a run lands or derives; none where nobody has configured a receiver."""
-        return Sender() if self.settings.lineage else None
+        return Sender(self._lineage_outage) if self.settings.lineage else None
 
     def check_lake(self, topic: str | None = None) -> None:
         """Refuse to start work, on a topic where one was asked for, on a lake that has gone missing or cannot be written."""

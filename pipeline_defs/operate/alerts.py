@@ -158,6 +158,7 @@ def watch_tables(
 def _mend(topic: Topic, table: str) -> str:
     """Return what to do about a table that stands still."""
     by_hand = {
+        "raw": command("audit", topic.name),
         "decoded": command("decode", topic.name, "--due"),
         "latest": command("latest", topic.name),
         "days": command("rebuild", topic.name),

@@ -25,7 +25,7 @@ from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.operate.alerts import build_failure_sensor, build_watch
+from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.checks import QUICK, check_key
 from pipeline_defs.orchestration.assets.days import report_days
@@ -363,6 +363,16 @@ def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_top
     monkeypatch.setattr(Lake, "coverage", fail)
     again = watch(world, first.cursor, other)
     assert again.skip_message == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
+
+
+@pytest.mark.parametrize("table", ["raw", "decoded", "latest", "days"])
+def test_any_table_may_stand_still(world: World, table: str) -> None:
+    """[R-90] It is one trouble of the topic, with what to do."""
+    waiting = {"table": table, "version": 3, "days": 2, "newest_day": None, "untold_days": 1}
+    document = waiting | {"waiting_ranges": 2, "waiting_since_ms": 0}
+    _, _, seen = watch_tables(world.topic, [document], {}, 0)
+    still, _, _ = watch_tables(world.topic, [document], seen, 3_600_000)
+    assert still.concerns == (table,) and f" {world.name}" in still.violations[0].partition("or `offsetlake")[2]
 
 
 def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(

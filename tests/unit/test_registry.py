@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import httpx2
 import pytest
 
 from pipeline_defs.adapters.kafka import schema_registry
@@ -176,3 +178,18 @@ def test_a_login_is_not_sent_in_the_clear_to_another_machine(url: str) -> None:
     assert connect(url, ANYBODY).url == url, "the control: nobody logs in"
     for right in ("https://registry.example", "http://localhost:8081", "http://127.0.0.1:1", "http://[::1]:1"):
         assert connect(right, LOGIN).url == right, "the control: over TLS, or to this machine"
+
+
+def test_a_registry_that_does_not_answer_is_waited_for_once(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] Topics that have it keep the others of a run waiting for one time-out, and it is asked again after a while."""
+    registry, clock = Registry(fake.url), [1000.0]
+    monkeypatch.setattr(schema_registry, "time", Mock(monotonic=lambda: clock[0]))
+    silent = Mock(side_effect=httpx2.ReadTimeout("timed out"))
+    with monkeypatch.context() as patched:
+        patched.setattr(registry._client, "get_schema", silent)
+        for _ in range(3):
+            with pytest.raises(RegistryUnavailable, match="does not answer, within 3 tries of 10 seconds: timed out"):
+                registry.read_schema(7)
+    assert silent.call_count == 1
+    clock[0] += schema_registry.SILENT_SECONDS
+    assert registry.read_schema(7) is None, "the control: it answers again"

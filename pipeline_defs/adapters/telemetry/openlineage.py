@@ -10,6 +10,7 @@ import datetime
 import logging
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 NAMESPACE = "offsetlake"  # of jobs
 PRODUCER = "https://pypi.org/project/offsetlake"
 IMPORT_SECONDS = 60.0
+OUTAGE_SECONDS = 60.0
 PATIENCE_SECONDS = 2.0  # at the end of a run, when its ranges are landed and reported
 for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is said once, by who asked for it
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -71,10 +73,27 @@ class Unsent:
     reason: str
 
 
-class Sender:
-    """Teller of landed ranges and derived tables for the length of one run."""
+class Outage:
+    """What the senders of a process know of a receiver that has failed: for a while none of them asks it again."""
 
     def __init__(self) -> None:
+        self._reason, self._until = "", 0.0
+
+    @property
+    def reason(self) -> str:
+        """Why it was not told something lately; empty where it was told all."""
+        return self._reason if time.monotonic() < self._until else ""
+
+    def note(self, reason: str) -> None:
+        """Note a failure."""
+        self._reason, self._until = reason, time.monotonic() + OUTAGE_SECONDS
+
+
+class Sender:
+    """Teller of landed ranges and derived tables of a topic in one run."""
+
+    def __init__(self, outage: Outage) -> None:
+        self._outage = outage
         self._queue: queue.SimpleQueue[Landed | Derived | None] = queue.SimpleQueue()
         self._asked = self._sent = 0
         self._failure = ""
@@ -83,22 +102,33 @@ class Sender:
 
     def tell(self, what: Landed | Derived) -> None:
         """Have a range or a table told; return at once."""
+        self._asked += 1
+        self._failure = self._failure or self._outage.reason
+        if self._failure:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._send, name="openlineage", daemon=True)
             self._thread.start()
-        self._asked += 1
         self._queue.put(what)
 
     def finish(self, patience_seconds: float = PATIENCE_SECONDS) -> Unsent | None:
-        """Wait until all is told, for so long at most; none where all is, else what is not."""
-        if self._thread is None:
-            return None
-        self._queue.put(None)
-        self._is_ready.wait(IMPORT_SECONDS)
-        self._thread.join(patience_seconds)
+        """Wait until all is told, for so long at most; none where all is, else what is not.
+
+        Where the receiver has failed, nobody waits for it again, and nothing more is sent.
+        """
+        if self._thread is not None:
+            self._queue.put(None)
+            if not self._outage.reason:
+                self._is_ready.wait(IMPORT_SECONDS)
+                self._thread.join(patience_seconds)
+                if self._thread.is_alive():
+                    self._fail(f"no answer within {patience_seconds:g} s")
         left = self._asked - self._sent
-        reason = self._failure or f"no answer within {patience_seconds:g} s"
-        return Unsent(left, reason) if left or self._failure else None
+        return Unsent(left, self._failure or self._outage.reason or "others were not told") if left or self._failure else None
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._outage.note(reason)
 
     def _send(self) -> None:
         # the first failure ends it: a receiver that is down for one range is down for the next
@@ -108,11 +138,14 @@ class Sender:
             client = OpenLineageClient()
             self._is_ready.set()
             while (what := self._queue.get()) is not None:
+                self._failure = self._failure or self._outage.reason
+                if self._failure:
+                    return
                 _emit(client, what)
                 self._sent += 1
             client.close(PATIENCE_SECONDS)
         except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
-            self._failure = f"{type(error).__name__}: {error}"
+            self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._is_ready.set()
 
