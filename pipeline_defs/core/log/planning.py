@@ -257,7 +257,8 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
             f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
-            "and where it stays so, look which broker is cut off from the others",
+            "and where it stays so, look which broker is cut off from the others, or whether `bootstrap_servers` of the topic "
+            "named another cluster for a while: then restore the plan log of before from a backup",
             topic=state.topic,
         )
     for partition in _deposed(log_state, state):
