@@ -26,8 +26,9 @@ from .adapters.spark.spark_server import find_server, fingerprint_of, start_serv
 from .adapters.spark.spark_serving import end_here, find_here, open_here
 from .adapters.system.jars import read_pins, resolve_jars
 from .adapters.system.java import archive_options, use_java
+from .adapters.system.outage import Outage
 from .adapters.tables.decodings import Decodings
-from .adapters.telemetry.openlineage import Outage, Sender
+from .adapters.telemetry.openlineage import Sender
 from .core.decode.decoders import Decode
 from .core.errors import BadSetting
 from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresses

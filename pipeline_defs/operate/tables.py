@@ -76,7 +76,7 @@ def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, sin
         "ranges": sums.ranges,
         "rows": sums.rows,
         "dead_letters": sums.dead,
-        "outdated_ranges": sums.ranges - sums.configured.get(fingerprint, 0),
+        "outdated_ranges": sums.outdated(fingerprint),
         "waiting_ranges": len(due),
         "waiting_since_ms": min(due, default=None),
         **latency_facts(waits_of(first_decoded(lately), since_ms)),

@@ -23,6 +23,7 @@ from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.decoded_ranges import DecodedRanges
+from ..core.tables.decoded_sums import first_decoded
 from ..core.tables.decoded_table import TREE
 from ..core.tables.latest import Change, Latest, Ranges, Stretch, compare, find_fresh, join_stretches, place_ranges
 from ..landing.attempt import Attempt
@@ -191,10 +192,9 @@ class _Update:
         else:  # what stands goes, and keeps its columns: dead letters have none of them
             assert due.standing is not None
             schema = due.standing.schema
-        found = map(due.decoded.get, due.change.fresh)
-        brought = [each.decoded for each in found if each is not None and not each.revision]  # for the first time
+        brought = first_decoded(each for each in map(due.decoded.get, due.change.fresh) if each is not None)
         now_ms = self.tools.now_ms()
-        waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
+        waits = [] if due.why_anew else waits_of((file, now_ms) for file, _ in brought)
         applied = Applied(due.decoded.table, self.config.order, waits)
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
         if not why and standing is not None and not holds(schema, standing.schema):

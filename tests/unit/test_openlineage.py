@@ -7,8 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from pipeline_defs.adapters.system import outage
+from pipeline_defs.adapters.system.outage import Outage
 from pipeline_defs.adapters.telemetry import openlineage
-from pipeline_defs.adapters.telemetry.openlineage import Outage, Sender
+from pipeline_defs.adapters.telemetry.openlineage import Sender
 
 
 def test_a_receiver_that_has_failed_is_asked_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,19 +18,19 @@ def test_a_receiver_that_has_failed_is_asked_again_only_after_a_while(monkeypatc
     emit, clock = Mock(side_effect=OSError("refused")), [0.0]
     monkeypatch.setattr(openlineage, "_emit", emit)
     monkeypatch.setattr("openlineage.client.OpenLineageClient", Mock())
-    monkeypatch.setattr(openlineage, "time", Mock(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(outage, "time", Mock(monotonic=lambda: clock[0]))
 
-    def told_to(outage: Outage) -> tuple[int, str]:
-        sender = Sender(outage)
+    def told_to(receiver: Outage) -> tuple[int, str]:
+        sender = Sender(receiver)
         some: Any = "a range"
         sender.tell(some)
         unsent = sender.finish()
         assert unsent is not None and unsent.count == 1
         return emit.call_count, unsent.reason
 
-    outage = Outage()
-    assert [told_to(outage) for _ in range(3)] == [(1, "OSError: refused")] * 3
+    down = Outage()
+    assert [told_to(down) for _ in range(3)] == [(1, "OSError: refused")] * 3
     assert told_to(Outage())[0] == 2, "the control"
-    clock[0] += openlineage.OUTAGE_SECONDS
-    assert told_to(outage)[0] == 3
-    assert Sender(outage).finish() is None, "who has nothing to tell"
+    clock[0] += outage.OUTAGE_SECONDS
+    assert told_to(down)[0] == 3
+    assert Sender(down).finish() is None, "who has nothing to tell"

@@ -287,7 +287,7 @@ def test_a_path_to_a_message_is_spelled_as_confluents_serializer_spells_it() -> 
         kind = message_of(ORDER, f"shop.{name}")
         out = io.BytesIO()
         ProtobufSerializer._encode_varints(out, _create_index_array(kind))
-        assert out.getvalue() in encode_path(kind).sure, name
+        assert encode_path(kind).sure[0] == out.getvalue(), name
     assert encode_path(message_of(ORDER, "Order")).sure == (b"\0", b"\2\0"), "a client may spell out the usual one"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline_defs.adapters.kafka import schema_registry
 from pipeline_defs.adapters.kafka.schema_registry import Registry, connect, without_login
+from pipeline_defs.adapters.system import outage
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.orchestration.assets.derived_config import SideConfig
@@ -183,7 +184,7 @@ def test_a_login_is_not_sent_in_the_clear_to_another_machine(url: str) -> None:
 def test_a_registry_that_does_not_answer_is_waited_for_once(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] Topics that have it keep the others of a run waiting for one time-out, and it is asked again after a while."""
     registry, clock = Registry(fake.url), [1000.0]
-    monkeypatch.setattr(schema_registry, "time", Mock(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(outage, "time", Mock(monotonic=lambda: clock[0]))
     silent = Mock(side_effect=httpx2.ReadTimeout("timed out"))
     with monkeypatch.context() as patched:
         patched.setattr(registry._client, "get_schema", silent)
@@ -191,5 +192,5 @@ def test_a_registry_that_does_not_answer_is_waited_for_once(fake: FakeRegistry, 
             with pytest.raises(RegistryUnavailable, match="does not answer, within 3 tries of 10 seconds: timed out"):
                 registry.read_schema(7)
     assert silent.call_count == 1
-    clock[0] += schema_registry.SILENT_SECONDS
+    clock[0] += outage.OUTAGE_SECONDS
     assert registry.read_schema(7) is None, "the control: it answers again"

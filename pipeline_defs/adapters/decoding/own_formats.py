@@ -68,8 +68,9 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
 
     def judge(read: Column) -> SideOutcome:
         found = plain.judge(read)
-        is_right = found.is_right & has_times_of_a_calendar(found.value, kind)
-        return replace(found, is_right=is_right, failure=f.when(found.is_right, of_time).otherwise(of_null))
+        value = f.when(~read["is_null"], found.value)  # the function may return one for a null
+        is_right = found.is_right & has_times_of_a_calendar(value, kind)
+        return replace(found, value=value, is_right=is_right, failure=f.when(found.is_right, of_time).otherwise(of_null))
 
     return Decoded(plain.read, judge)
 

@@ -56,9 +56,4 @@ def no_id() -> Column:
 def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decoded:
     """Return how a key or value decodes whose `value` is null where its bytes cannot be decoded; a null stays one."""
     read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
-
-    def judge(read: Column) -> SideOutcome:
-        value = f.when(~read["is_null"], read["value"])  # a function of a user's own may return one for a null
-        return SideOutcome(value, read["is_null"] | value.isNotNull(), failure, no_id())
-
-    return Decoded(read, judge)
+    return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))

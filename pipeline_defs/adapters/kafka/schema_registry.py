@@ -6,7 +6,6 @@ answer is believed for its status alone, and only the registry's own words say t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from ...core.bounds import MOST_ANSWER_BYTES, MOST_LEVELS, MOST_REFERENCES
 from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
+from ..system.outage import Outage
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,7 +32,6 @@ TIMEOUT_SECONDS = 10
 DO = "see whether it runs and `registry` in defs.yaml names it"
 EXPECTED = "expected what a Schema Registry answers"
 RETRIES, RETRY_WAIT_MS = 2, 300
-SILENT_SECONDS = 60.0  # for which one that did not answer is not asked again: other topics of a run wait for none of its
 LONGEST = 300  # characters of an address and of what is answered there
 
 
@@ -70,7 +69,7 @@ class Registry:
 
         self.url = without_login(url)
         self._answered = "nothing"
-        self._silent_until, self._silence = 0.0, ""
+        self._outage = Outage()
         self._refuse_open_login(login)
         settings = {"timeout": TIMEOUT_SECONDS, "max.retries": RETRIES, "retries.wait.ms": RETRY_WAIT_MS}
         entry = {"basic.auth.user.info": login.user, "ssl.ca.location": login.authority}
@@ -164,8 +163,8 @@ class Registry:
         import httpx2
         from confluent_kafka.schema_registry import SchemaRegistryError
 
-        if time.monotonic() < self._silent_until:
-            raise self._unavailable(self._silence)
+        if silence := self._outage.reason:
+            raise self._unavailable(silence)
         answer = None
         try:
             answer = question()
@@ -175,9 +174,9 @@ class Registry:
                 return None
             raise self._refused(error.http_status_code) from error
         except (httpx2.TransportError, OSError) as error:
-            self._silence = f"does not answer, within {RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds: {error}"
-            self._silent_until = time.monotonic() + SILENT_SECONDS
-            raise self._unavailable(self._silence) from error
+            reason = f"does not answer, within {RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds: {error}"
+            self._outage.note(reason)
+            raise self._unavailable(reason) from error
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             wrong = f"{type(error).__name__} in reading it"
         if wrong is None:

@@ -10,7 +10,6 @@ import datetime
 import logging
 import queue
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...core.log.manifest import Manifest
+from ..system.outage import Outage
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 NAMESPACE = "offsetlake"  # of jobs
 PRODUCER = "https://pypi.org/project/offsetlake"
 IMPORT_SECONDS = 60.0
-OUTAGE_SECONDS = 60.0
 PATIENCE_SECONDS = 2.0  # at the end of a run, when its ranges are landed and reported
 for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is said once, by who asked for it
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -73,22 +72,6 @@ class Unsent:
     reason: str
 
 
-class Outage:
-    """What the senders of a process know of a receiver that has failed: for a while none of them asks it again."""
-
-    def __init__(self) -> None:
-        self._reason, self._until = "", 0.0
-
-    @property
-    def reason(self) -> str:
-        """Why it was not told something lately; empty where it was told all."""
-        return self._reason if time.monotonic() < self._until else ""
-
-    def note(self, reason: str) -> None:
-        """Note a failure."""
-        self._reason, self._until = reason, time.monotonic() + OUTAGE_SECONDS
-
-
 class Sender:
     """Teller of landed ranges and derived tables of a topic in one run."""
 
@@ -116,15 +99,16 @@ class Sender:
 
         Where the receiver has failed, nobody waits for it again, and nothing more is sent.
         """
+        out = self._outage.reason
         if self._thread is not None:
             self._queue.put(None)
-            if not self._outage.reason:
+            if not out:
                 self._is_ready.wait(IMPORT_SECONDS)
                 self._thread.join(patience_seconds)
                 if self._thread.is_alive():
                     self._fail(f"no answer within {patience_seconds:g} s")
         left = self._asked - self._sent
-        return Unsent(left, self._failure or self._outage.reason or "others were not told") if left or self._failure else None
+        return Unsent(left, self._failure or out) if left or self._failure else None
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

@@ -83,7 +83,7 @@ def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
 def _left_as_it_is(topic: Topic, edges: Edges) -> str:
     """Say what of the table a person may have meant, who has changed defs.yaml."""
     sums = edges.decodings.read_ranges(topic.name).sums
-    older = sums.ranges - sums.configured.get(check_decodes(topic).fingerprint, 0)
+    older = sums.outdated(check_decodes(topic).fingerprint)
     outdated = f"; {counted(older, 'range')} by older settings: {command('decode', topic.name, '--outdated')}" if older else ""
     dead = f"; {counted(sums.dead, 'dead letter')}: {command('dead-letters', topic.name)}" if sums.dead else ""
     return f"{outdated}{dead}"

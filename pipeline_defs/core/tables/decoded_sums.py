@@ -35,6 +35,10 @@ class DecodedSums:
     last_decoded_ms: int | None = None
     waits: Histogram = field(default_factory=lambda: count_waits(()))
 
+    def outdated(self, fingerprint: str) -> int:
+        """Return how many ranges other settings than those have decoded."""
+        return self.ranges - self.configured.get(fingerprint, 0)
+
     def __add__(self, other: DecodedSums) -> DecodedSums:
         """Return what the ranges of both come to; none is of both."""
         return DecodedSums(

@@ -71,7 +71,7 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
         "rows": sums.rows,
         "dead_letters": sums.dead,
         "waiting_ranges": len(decoded.find_due(coverage)),
-        "by_an_older_decoder": sums.ranges - sums.configured.get(current, 0),
+        "by_an_older_decoder": sums.outdated(current),
     }
     return Finding(COMPLETENESS, f"{sums.ranges} decoded ranges", tuple(violations), facts)
 
