@@ -16,8 +16,6 @@ from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, Unkn
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from tests.support.messages import texts
 
-pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
-
 FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1", "path": "records.jsonl", "to": "latest"}
 NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\n", "[/b]\x1b[31m")
 

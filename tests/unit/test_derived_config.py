@@ -12,9 +12,6 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.topic_defs import build_days, build_latest
 from pipeline_defs.topics import Topic
 
-pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
-
-
 DECODE = "decode: {value: {format: json, inline_schema: 'at TIMESTAMP'}}\n"
 JSON = "decode: {value: {format: json, inline_schema"
 

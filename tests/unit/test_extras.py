@@ -72,7 +72,6 @@ USES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
 def test_what_needs_an_extra_says_which(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: with its packages it asks for none."""

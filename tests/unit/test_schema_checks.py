@@ -16,8 +16,6 @@ from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.orchestration.assets.schema_checks import read_side
 
-pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
-
 
 def load(text: str) -> Any:
     """Read the attributes of a defs.yaml as Dagster does."""

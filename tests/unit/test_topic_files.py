@@ -26,8 +26,6 @@ from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files
 from tests.support.fuzz import draws, mutate
 from tests.support.metrics import samples_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
-
 HEAD = "type: offsetlake.KafkaTopic\nattributes:\n  topic: bad\n"
 WHOLE = (
     HEAD

@@ -21,8 +21,6 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import read_topic_files
 
-pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
-
 ORDERS = r"""type: offsetlake.KafkaTopic
 attributes:
   topics: "orders\\..*"
