@@ -182,19 +182,6 @@ def test_of_two_who_begin_the_newest_step_stands(world: SmallWorld) -> None:
     assert len(overtaken) >= 8, "the control: there are that many calls"
 
 
-def test_without_a_backup_what_the_lost_step_planned_can_be_moved_away_and_is_landed_again(world: SmallWorld) -> None:
-    """[R-2] As the runbook says."""
-    world.grow(2)
-    world.land()
-    lose_steps(world, 1)
-    for path in everything(world):
-        if "00000006-" in path:
-            world.lake.store.delete_folder(path)
-    world.grow(5)
-    world.land()
-    assert check_tiling(TOPIC, world.lake).passed and world.shown() == dict.fromkeys(range(13), 1)
-
-
 @pytest.mark.parametrize("delivery", Delivery)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_step_is_called_lost_that_another_process_plans_meanwhile(tmp_path: Path, kind: str, delivery: Delivery) -> None:
@@ -309,7 +296,7 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
         lose_steps(settled, 1)
     else:
         put_back(settled, before)
-        assert_stays_refused(settled)
+    assert_stays_refused(settled)
 
 
 def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
