@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.layout import data_path, manifest_path
+from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.log.coverage import State
-from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, first_step, provenance, staged_file
+from tests.support.strategies import TOPIC, first_step, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 
@@ -40,32 +39,16 @@ def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
     return Manifest(TOPIC, offsets, replace(file, bytes=len(b"parquet")), (), provenance(offsets))
 
 
-def land(lake: Lake) -> None:
-    manifest = stage(lake, FIRST)
-    lake.commit_manifest(manifest)
-    lake.publish(manifest)
-
-
 def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
     return lake.coverage(TOPIC).states()[offsets]
 
 
 def test_of_an_idle_topic_only_the_lists_are_read(lake: Lake) -> None:
     """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
-    land(lake)
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    lake.publish(manifest)
     assert lake.coverage(TOPIC) is lake.coverage(TOPIC)
-
-
-def test_each_step_of_landing_is_seen_by_who_has_read_before(lake: Lake, tmp_path: Path) -> None:
-    """Another process plans, commits and publishes: each is another coverage, for this one too."""
-    assert state(lake) is State.PENDING
-    other, manifest = Lake(str(tmp_path)), stage(lake, FIRST)
-    other.commit_manifest(manifest)
-    assert state(lake) is State.PENDING and lake.coverage(TOPIC).unfinished == {FIRST}
-    other.publish(manifest)
-    assert state(lake) is State.LANDED
-    (tmp_path / data_path(TOPIC, FIRST)).unlink()
-    assert not lake.coverage(TOPIC).is_landed(FIRST)
 
 
 def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(lake: Lake, tmp_path: Path) -> None:
@@ -75,18 +58,6 @@ def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(l
     assert lake.coverage(TOPIC).unfinished == {FIRST} and manifest.file is not None
     (tmp_path / manifest.file.path).unlink()
     assert lake.coverage(TOPIC).unfinished == set()
-
-
-def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
-    land(lake)
-    assert lake.coverage(TOPIC).manifests[FIRST].revision == 0
-    newer = replace(stage(lake, FIRST, "b"), revision=1)
-    lake.commit_manifest(newer)
-    assert state(lake) is State.PENDING and lake.coverage(TOPIC).unfinished == {FIRST}
-    lake.publish(newer)
-    assert state(lake) is State.LANDED and lake.coverage(TOPIC).manifests[FIRST].revision == 1
-    lake.commit_acceptance(Acceptance(TOPIC, SECOND, (10, 20), "ann", EPOCH_MS))
-    assert SECOND in lake.coverage(TOPIC).accepted
 
 
 def test_a_manifest_that_another_took_the_place_of_is_seen_by_who_wrote_it(lake: Lake, tmp_path: Path) -> None:
