@@ -95,17 +95,6 @@ def test_a_claim_that_fails_fails_its_own_range(tmp_path: Path, monkeypatch: pyt
     assert world.shown() == dict.fromkeys(range(12), 1)
 
 
-def test_a_run_that_dies_abandons_only_the_scan_that_it_had_begun(tmp_path: Path) -> None:
-    """[R-50] Ranges of different sizes are scans of their own; what was not begun is read by the next run."""
-    world = SmallWorld(tmp_path, "disk", records=5, grid=3)
-    world.delivery = Delivery.AT_MOST_ONCE
-    world.die("scan")
-    assert len(world.coverage.claims) == 1 and len(world.coverage.pending()) == 1
-    world.land()
-    (verdict,) = [offsets for offsets in world.coverage.log.ranges if world.coverage.is_landed(offsets)]
-    assert world.shown() == dict.fromkeys(range(verdict.start, verdict.end), 1)
-
-
 OWNER = """
 import sys
 from pipeline_defs.adapters.system.locks import scratch
