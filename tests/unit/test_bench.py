@@ -32,7 +32,6 @@ from pipeline_defs.lab.bench.measurement import EngineReplaced
 from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
 from pipeline_defs.lab.bench.table_costs import derived
-from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
@@ -241,21 +240,6 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
             assert "starting" not in result.output and "hush" not in str(result.exception)
 
 
-def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a_plain_glob(tmp_path: Path) -> None:
-    """What the benchmark says of a table format is measured here as there: merged, deleted, and what a glob makes of it."""
-    state = DeltaState(tmp_path / "delta")
-    first = decoded(tmp_path / "0.parquet", 0, [("a", 1), ("b", 2), ("c", 3), ("b", 4)])
-    second = decoded(tmp_path / "1.parquet", 4, [("a", None), ("d", 5), ("c", 6), ("e", None)])
-    state.update([first])
-    assert state.places() == {(0, 0), (0, 2), (0, 3)}
-    state.update([second])
-    assert state.places() == {(0, 3), (0, 5), (0, 6)}, "b stays, d is new, c is another, a and e are deleted"
-    merged = [pq.read_metadata(path).num_rows for path in state.folder.glob("*.parquet")]
-    assert sum(merged) > 3, "what was there before lies there still"
-    state.recompute([first, second])
-    assert state.places() == {(0, 3), (0, 5), (0, 6)}
-
-
 def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
     figures = {aim: rounds.spread([value]) for aim, value in values.items()}
@@ -281,15 +265,6 @@ def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, m
         "table.append_to_landing: 0.06, to be at most 0.05",
     ]
     assert report.keys() == {"upsert", "derived", "table", "missed_targets", "rounds", "environment"}
-
-
-def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
-    names = ("generation", "partition", "offset", "timestamp", "key", "value")
-    whole = [(0, 0, at, None, key, None if n is None else {"n": n}) for at, (key, n) in enumerate(rows, start)]
-    kinds = {"timestamp": pa.timestamp("us", "UTC"), "value": pa.struct([("n", pa.int64())])}
-    columns = zip(names, zip(*whole, strict=True), strict=True)
-    pq.write_table(pa.table({name: pa.array(column, kinds.get(name)) for name, column in columns}), path)
-    return path
 
 
 @pytest.mark.parametrize("kind", VALUES)
