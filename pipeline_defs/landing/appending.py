@@ -31,6 +31,7 @@ from ..core.steps import StepWatcher, no_step
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import (
+    SCHEMA,
     Due,
     RangeFiles,
     compacted_file,
@@ -42,6 +43,7 @@ from ..core.tables.raw_table import (
     find_lacking,
     how_to_mend,
     is_compacted,
+    lacks_columns,
     name_of,
     number_of,
     offsets_of,
@@ -104,7 +106,8 @@ def append_landed(
             continue
         on_step("link_to_table", topic=topic, files=len(files))
         at_ms = now_ms()
-        if log.commit(Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions), table, at_ms):
+        commit = Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions)
+        if log.commit(commit, table, at_ms, SCHEMA if lacks_columns(table) else None):
             on_step("append", topic=topic, version=table.version + 1, files=len(files))
             write_checkpoint_if_due(topic, log, table.version + 1, on_step)
             if not uncut:

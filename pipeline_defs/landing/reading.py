@@ -121,7 +121,7 @@ def _stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
         parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
         store.upload(file, path)
     with told_if_gone(path), staging.opened([path]) as sources:
-        tools.files.merge(f"range {rest.text(run.topic)}", sources, staging.url(folder))
+        tools.files.merge(f"range {rest.text(run.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
 
 
 def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[object, ...]:

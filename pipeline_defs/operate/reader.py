@@ -218,7 +218,9 @@ def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
         with lake.store.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
             found += parquet.read_ranges(file, part.stretches)
     found.sort(key=lambda each: each[0])  # a part may have offsets before and behind those of another one
-    return pa.concat_tables([parquet.RAW_SCHEMA.empty_table(), *(rows.cast(parquet.RAW_SCHEMA) for _, rows in found)])
+    return pa.concat_tables(
+        [parquet.RAW_SCHEMA.empty_table(), *(parquet.conform(rows, parquet.RAW_SCHEMA) for _, rows in found)]
+    )
 
 
 def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRelation:

@@ -91,7 +91,7 @@ class RawTable:
 
     def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows in offset order."""
-        tools.files.merge(group.offsets.text(self.topic), files, folder)
+        tools.files.merge(group.offsets.text(self.topic), files, parquet.RAW_SCHEMA, ("offset",), folder)
 
     def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files, one by one."""

@@ -65,7 +65,7 @@ class DecodedTable:
         names = {name for file in files for name in parquet.read_schema(file).names}
         columns = self.decodings.columns_of(self.topic, self._contents(group).decodings, names)
         order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
-        tools.files.merge_as(f"{self.topic}, {group.key}", files, columns, order, folder)
+        tools.files.merge(f"{self.topic}, {group.key}", files, columns, order, folder)
 
     def verify(self, group: DecodedGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files."""

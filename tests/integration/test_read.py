@@ -12,6 +12,8 @@ import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.spark import spark
+from pipeline_defs.adapters.spark.spark import select_raw
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import Refused
@@ -50,6 +52,26 @@ def test_each_form_has_the_landed_rows(world: World, monkeypatch: pytest.MonkeyP
         assert plain(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
         frame = offsetlake.read(world.name, range=key, as_="spark")
         assert plain(frame.toArrow()) == expected
+
+
+def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-85] By Spark, from files of both versions and from the one that they were compacted to, whose rows are verified."""
+    world.keep_raw_table()
+    with monkeypatch.context() as patch:
+        patch.setattr(spark, "select_raw", lambda *given: select_raw(*given).drop("timestamp_type"))
+        sent(world)
+    world.send_numbered(50)
+    world.plan_and_land()
+    assert len({frozenset(each.schema) for each in world.coverage.manifests.values()}) == 2, "the control"
+    for _ in range(2):
+        rows = offsetlake.read(world.name, lake=world.settings.lake)
+        nulls = rows.column("timestamp_type").null_count
+        assert 0 < nulls < len(rows)
+        frame = offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
+        assert frame.columns == RAW_SCHEMA.names and frame.where("timestamp_type IS NULL").count() == nulls
+        assert plain(frame.toArrow()) == plain(rows) == rows_of(world, None)
+        verdicts = list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 2**30, every=True))
+        assert not [each.violations for each in verdicts if each.violations]
 
 
 def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(world: World, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,7 @@ from tests.support.fake_log import fake_tools
 class ArrowFiles:
     """Merges as `SparkFiles` does."""
 
-    def merge(self, what: str, sources: Sequence[Path], folder: str) -> None:
-        Path(folder).mkdir(parents=True)
-        rows = pa.concat_tables([pq.read_table(source) for source in sources]).sort_by("offset")
-        pq.write_table(rows, Path(folder) / "part.parquet")
-
-    def merge_as(self, what: str, sources: Sequence[Path], columns: pa.Schema, order: Sequence[str], folder: str) -> None:
+    def merge(self, what: str, sources: Sequence[Path], columns: pa.Schema, order: Sequence[str], folder: str) -> None:
         Path(folder).mkdir(parents=True)
         rows = pa.concat_tables([conform(pq.read_table(source), columns) for source in sources])
         pq.write_table(rows.sort_by([(name, "ascending") for name in order]), Path(folder) / "part.parquet")

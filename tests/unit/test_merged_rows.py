@@ -35,7 +35,9 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
         ({**MERGED, "offset": [5, 7, 0, 1, 2]}, "column offset differs in the rows of first"),
         ({name: cells[:4] for name, cells in MERGED.items()}, "column offset ends in the rows of second"),
         ({name: [*cells, cells[-1]] for name, cells in MERGED.items()}, "column offset has more rows than its originals"),
-        ({"offset": MERGED["offset"]}, "columns are ['offset'], those of first"),
+        ({"offset": MERGED["offset"]}, "it lacks the columns value of first"),
+        ({**MERGED, "more": [None] * 5}, None),
+        ({**MERGED, "more": [None, None, 0, None, None]}, "column more differs in the rows of first"),
         ({**MERGED, "offset": [float(o) for o in MERGED["offset"]]}, "column offset differs in the rows of first"),
     ],
 )

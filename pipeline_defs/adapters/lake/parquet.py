@@ -281,7 +281,7 @@ def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 def rows_beyond(file: File, other: File) -> str | None:
     """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
-    rows, others = _read_columns(file), _read_columns(other)
+    rows, others = _widen(_read_columns(file), _read_columns(other))
     if _columns_of(rows) != _columns_of(others):
         return f"columns are {_columns_of(rows)}, and {_columns_of(others)} there"
     at = pc.index_in(rows["offset"], others["offset"].combine_chunks())
@@ -292,12 +292,26 @@ def rows_beyond(file: File, other: File) -> str | None:
     return f"equal offsets, other values in {', '.join(changed)}" if changed else None
 
 
+def _widen(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return both with each column that either has: null where the version that wrote it did not know the column."""
+    columns = {field.name: field for field in (*other.schema, *one.schema)}
+    one, other = (
+        pa.table(
+            [rows[name] if name in rows.column_names else pa.nulls(len(rows), field.type) for name, field in columns.items()],
+            [*columns],
+        )
+        for rows in (one, other)
+    )
+    return one, other
+
+
 def _columns_of(rows: pa.Table) -> str:
     """Return names and types: not what may be null, which each column may be where Spark has read it from a file."""
     return ", ".join(f"{field.name}: {field.type}" for field in rows.schema)
 
 
 def _differing(before: pa.Table, after: pa.Table) -> str | None:
+    before, after = _widen(before, after)
     if _columns_of(before) != _columns_of(after):
         return f"columns were {_columns_of(before)}, are {_columns_of(after)}"
     changed = _changed_columns(before, after)
@@ -311,12 +325,15 @@ def _differing(before: pa.Table, after: pa.Table) -> str | None:
 
 
 def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
-    """Compare a file with others one after the other, column by column; none where it has just their rows, in order."""
-    names = pq.read_schema(source(merged)).names
+    """Compare a file with others one after the other, column by column; none where it has just their rows, in order.
+
+    A column that one of the others does not have is to be null.
+    """
+    schema = pq.read_schema(source(merged))
     for original in originals:
-        if pq.read_schema(source(original)).names != names:
-            return f"columns are {names}, those of {original.name} {pq.read_schema(source(original)).names}"
-    return next((said for name in names if (said := _differing_column(name, originals, merged)) is not None), None)
+        if lacking := set(pq.read_schema(source(original)).names) - set(schema.names):
+            return f"it lacks the columns {', '.join(sorted(lacking))} of {original.name}"
+    return next((said for field in schema if (said := _differing_column(field, originals, merged)) is not None), None)
 
 
 def differing_in_any_order(originals: Sequence[File], merged: File) -> str | None:
@@ -356,12 +373,12 @@ def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str
     return pa.chunked_array(chunks, field.type)
 
 
-def _differing_column(name: str, originals: Sequence[File], merged: File) -> str | None:
+def _differing_column(field: pa.Field, originals: Sequence[File], merged: File) -> str | None:
     """Compare one column batch by batch: neither file's is ever held whole."""
-    batches = _column_batches(merged, name)
+    name, batches = field.name, _column_batches(merged, field)
     found: pa.Array = pa.nulls(0)
     for original in originals:
-        for batch in _column_batches(original, name):
+        for batch in _column_batches(original, field):
             expected = batch
             while len(expected):
                 found = found if len(found) else next(batches, None)
@@ -375,11 +392,12 @@ def _differing_column(name: str, originals: Sequence[File], merged: File) -> str
     return f"column {name} has more rows than its originals" if is_more else None
 
 
-def _column_batches(path: File, name: str) -> Iterator[pa.Array]:
+def _column_batches(path: File, field: pa.Field) -> Iterator[pa.Array]:
     with pq.ParquetFile(source(path)) as file:
-        for batch in file.iter_batches(columns=[name]):
+        is_there = field.name in file.schema_arrow.names
+        for batch in file.iter_batches(columns=[field.name if is_there else "offset"]):
             if batch.num_rows:
-                yield batch.column(0)
+                yield batch.column(0) if is_there else pa.nulls(batch.num_rows, field.type)
 
 
 def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:

@@ -6,13 +6,12 @@ it fits into an executor's memory, and is below 2 GB.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ...core.tables.raw_table import SCHEMA
+from ..lake.parquet import RAW_SCHEMA
 from ..store.remote_file import File
 from ..tables.table_rows import TableRows
 from ..tables.topic_rows import Part, within
@@ -30,43 +29,29 @@ class SparkFiles:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def merge(self, what: str, sources: Sequence[File], folder: str) -> None:
-        """Write the rows of landed files of one Kafka partition to one file below `folder`, in offset order.
+    def merge(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
+        """Write the rows of files to one file below `folder`, in columns that hold all of them, ordered by some.
 
         Raise `ScanFailed`, then nothing counts.
         """
-        self._merge(what, sources, lambda session: session.read.parquet(*paths_of(sources)), ("offset",), folder)
-
-    def merge_as(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
-        """Write the rows of decoded files to one file below `folder`, in columns that hold all of them, ordered by some.
-
-        Raise `ScanFailed`, then nothing counts.
-        """
-        self._merge(what, sources, lambda session: read_as(session, columns, sources), order, folder)
-
-    def _merge(
-        self, what: str, sources: Sequence[File], read: Callable[[SparkSession], DataFrame], order: Sequence[str], folder: str
-    ) -> None:
         consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
-            write_parquet(read(session).coalesce(1).sortWithinPartitions(*order), self._engine, folder)
+            rows = read_as(session, columns, sources).coalesce(1).sortWithinPartitions(*order)
+            write_parquet(rows, self._engine, folder)
 
 
 def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:
     """Return what is to be read of some files of a lake, which Spark knows by the URL or path `root`."""
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(json.loads(SCHEMA))
-    reader, parts = session.read.schema(schema), list(parts)
-    whole = [f"{root}/{part.path}" for part in parts if part.is_whole]
-    frames = [reader.parquet(*paths_of(whole))] if whole else []
+    parts = list(parts)
+    frames = [read_as(session, RAW_SCHEMA, [f"{root}/{part.path}" for part in parts if part.is_whole])]
     frames += [
-        reader.parquet(*paths_of([f"{root}/{part.path}"])).where(within(part.stretches, "`"))
+        read_as(session, RAW_SCHEMA, [f"{root}/{part.path}"]).where(within(part.stretches, "`"))
         for part in parts
         if not part.is_whole
     ]
-    return reduce(DataFrame.unionByName, frames) if frames else session.createDataFrame([], schema)
+    return reduce(DataFrame.union, frames)
 
 
 def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
@@ -76,7 +61,7 @@ def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
 
 
 def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:
-    """Read files as the rows of an Arrow schema that holds all of them."""
+    """Read files as the rows of an Arrow schema that holds all of them: null in the columns that a file does not have."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)

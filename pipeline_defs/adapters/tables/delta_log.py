@@ -122,12 +122,14 @@ class DeltaLog:
                     "lost; the next run makes it again",
                     path=path,
                 )
-        commit_id, before = str(uuid.uuid4()), onto.metadata
+        commit_id = str(uuid.uuid4())
         said = replace(commit, id=commit_id, transactions={**onto.transactions, **commit.transactions})
         if onto.version == EMPTY:
             said = replace(said, metadata=Metadata(commit_id, schema or self._schema, now_ms, self._partition_columns))
-        elif schema is not None and before is not None and schema != before.schema:
-            said = replace(said, metadata=replace(before, schema=schema))
+        elif schema is not None:
+            assert onto.metadata is not None, "a head does not say the schema: it was to be read whole"
+            if schema != onto.metadata.schema:
+                said = replace(said, metadata=replace(onto.metadata, schema=schema))
         data = to_json(said, commit_id, now_ms)
         path = self._path(onto.version + 1, _JSON)
         answer = self._store.put_new(path, data, f"staging/table-{commit_id}")

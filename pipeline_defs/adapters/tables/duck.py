@@ -80,6 +80,7 @@ _TYPES = {
     RawType.BINARY: "BLOB",
     RawType.HEADERS: 'STRUCT("key" VARCHAR, "value" BLOB)[]',
 }
+_COLUMNS = frozenset(column.name for column in RAW_COLUMNS)
 _NO_VALUES = ", ".join(f'NULL::{_TYPES[column.type]} AS "{column.name}"' for column in RAW_COLUMNS)
 _EMPTY_TOPIC = f"SELECT {_NO_VALUES} WHERE false"
 
@@ -268,24 +269,24 @@ def _gone(topic: str, table: str, error: duckdb.Error) -> BrokenTable:
     )
 
 
-def _all_of(paths: Iterable[str], lake: Lake) -> str:
-    """Return the SELECT of all rows of files whose columns may have grown."""
+def _all_of(paths: Iterable[str], lake: Lake, *, are_alike: bool = False) -> str:
+    """Return the SELECT of all rows of files; unless they are alike, the columns of each are asked for: they may have grown."""
     named = ", ".join(file_at(lake, path) for path in sorted(paths))
-    return f"SELECT * FROM read_parquet([{named}], union_by_name = true, hive_partitioning = false)"
+    return f"SELECT * FROM read_parquet([{named}], union_by_name = {not are_alike}, hive_partitioning = false)"
 
 
 def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:
     """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
-    parts = list(parts)
-    files = sorted({*(part.path for part in parts if part.is_whole), *others})
-    named = ", ".join(file_at(lake, path) for path in files)
-    selects = [f"SELECT * FROM read_parquet([{named}], hive_partitioning = false)"] if files else []
+    parts, others = list(parts), list(others)
+    files = {*(part.path for part in parts if part.is_whole), *others}
+    are_alike = all(part.columns >= _COLUMNS for part in parts) and not others
+    selects = [] if parts and are_alike else [_EMPTY_TOPIC]  # which has all columns
+    selects += [_all_of(files, lake, are_alike=are_alike)] if files else []
     for part in parts:
         if not part.is_whole:
-            file = file_at(lake, part.path)
             rows = within(part.stretches, '"')
-            selects.append(f"SELECT * FROM read_parquet({file}, hive_partitioning = false) WHERE {rows}")
-    return " UNION ALL BY NAME ".join(selects) or _EMPTY_TOPIC
+            selects.append(f"{_all_of([part.path], lake, are_alike=True)} WHERE {rows}")
+    return " UNION ALL BY NAME ".join(selects)
 
 
 def _range_rows(topic: str, coverage: Coverage, lake: Lake, in_table: InTable) -> list[dict[str, Any]]:

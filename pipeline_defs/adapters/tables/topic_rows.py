@@ -24,11 +24,15 @@ InTable = Mapping[OffsetRange, str]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` where it has no others."""
+    """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` where it has no others.
+
+    `columns` are those that its ranges were landed with: a version that knew fewer landed fewer.
+    """
 
     path: str
     ranges: tuple[OffsetRange, ...]
     is_whole: bool
+    columns: frozenset[str]
 
     @property
     def stretches(self) -> list[OffsetRange]:
@@ -62,9 +66,18 @@ class TopicRows:
             lengths[path] += len(offsets)
         cut = set(self.cut.values())
         return [
-            Part(path, tuple(each), path not in cut and sum(map(len, each)) == lengths.get(path, sum(map(len, each))))
+            Part(
+                path,
+                tuple(each),
+                path not in cut and sum(map(len, each)) == lengths.get(path, sum(map(len, each))),
+                self._columns_of(each),
+            )
             for path, each in found.items()
         ]
+
+    def _columns_of(self, ranges: Iterable[OffsetRange]) -> frozenset[str]:
+        manifests = (self.coverage.manifests.get(offsets) for offsets in ranges)
+        return frozenset(name for manifest in manifests if manifest for name in manifest.schema)
 
 
 def within(stretches: Iterable[OffsetRange], quote: str) -> str:

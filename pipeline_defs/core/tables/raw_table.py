@@ -7,6 +7,7 @@ say how far the table is, the offsets counting upwards:
     g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
     g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
     settled      revision + 1, summed over all ranges that the table has or that have no rows
+    columns      how many columns its schema has: where we know more, the next append adds them
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _struct(columns: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-SETTLED = "settled"
+SETTLED, COLUMNS = "settled", "columns"
 _HEADERS = {"type": "array", "elementType": _struct([("key", "string"), ("value", "binary")]), "containsNull": True}
 # the columns of a landed file, as Delta writes them; a test holds the two together
 SCHEMA = json.dumps(
@@ -120,7 +121,11 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     """
     reached, manifests = head.transactions, coverage.manifests
     is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
-    if is_silent or any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
+    if (
+        is_silent
+        or lacks_columns(head)
+        or any(reached.get(f"{name}/end", version) > version for name, version in reached.items())
+    ):
         return None
     new = list[Manifest]()
     for offsets in filter(coverage.is_landed, sorted(manifests)):
@@ -135,6 +140,11 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     if settled != coverage.weight():
         return None
     return _due(coverage, head, new, [], settled)
+
+
+def lacks_columns(table: Snapshot) -> bool:
+    """Return whether a table is of an earlier version, which did not know all of the columns."""
+    return table.version != EMPTY and table.transactions.get(COLUMNS, 0) < len(RAW_COLUMNS)
 
 
 def find_due_by_files(
@@ -384,6 +394,7 @@ def _due(
             _raise_to(transactions, f"g{generation}/p{partition}", end)
     for manifest in new:  # those without rows too: their weight is settled
         _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
+    _raise_to(transactions, COLUMNS, len(RAW_COLUMNS))
     transactions[SETTLED] = settled  # less than before where somebody has deleted the manifest of a replaced range
     return Due([manifest for manifest in new if manifest.rows], removes, transactions, cuts or {})
 

@@ -33,9 +33,10 @@ from ....core.log.manifest import Manifest, Provenance, StagedFile
 from ....core.log.plan_step import LogState, PlanStep
 from ....core.log.planning import Policy, plan
 from ....core.offsets import OffsetRange
+from ....core.raw_columns import RAW_COLUMNS
 from ....core.steps import no_step
 from ....core.tables.delta import Commit
-from ....core.tables.raw_table import SETTLED, compacted_file, compacted_name
+from ....core.tables.raw_table import COLUMNS, SETTLED, compacted_file, compacted_name
 from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
 from .. import peak as peak_module
@@ -121,7 +122,7 @@ def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> No
     """Add ranges to the raw table as a compaction leaves them there: one file of each Kafka partition."""
     log = raw_table_log(TOPIC, lake.store)
     table = log.read_head()
-    added, transactions = [], {SETTLED: table.transactions.get(SETTLED, 0) + len(ranges)}
+    added, transactions = [], {SETTLED: table.transactions.get(SETTLED, 0) + len(ranges), COLUMNS: len(RAW_COLUMNS)}
     for partition in range(PARTITIONS):
         own = [each for each in ranges if each.partition == partition]
         offsets = OffsetRange(0, partition, own[0].start, own[-1].end)
