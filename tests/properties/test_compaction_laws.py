@@ -50,7 +50,22 @@ def compact(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bo
     return table
 
 
+def replaced(*revisions: int) -> History:
+    """Return a history of neighbours, each landed at a revision."""
+    log = PlanLog(TOPIC, (first_step(10 * len(revisions)),))
+    pairs = zip(log.ranges, revisions, strict=True)
+    return History(log, {offsets: replace(landed(offsets), revision=revision) for offsets, revision in pairs})
+
+
+def with_a_gap() -> History:
+    """Return a history of which the range in the middle is pending."""
+    history = replaced(0, 0, 0, 0, 0)
+    del history.manifests[[*history.log.ranges][2]]
+    return history
+
+
 @given(histories(), TARGETS, st.booleans())
+@example(with_a_gap(), 200_000, True)
 def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, target_bytes: int, every: bool) -> None:
     """[R-61] No range is left out between the first and the last, and none is in two groups."""
     history.append()
@@ -68,13 +83,6 @@ def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, t
         taken.update(inside)
 
 
-def replaced(*revisions: int) -> History:
-    """Return a history of neighbours, each landed at a revision."""
-    log = PlanLog(TOPIC, (first_step(10 * len(revisions)),))
-    pairs = zip(log.ranges, revisions, strict=True)
-    return History(log, {offsets: replace(landed(offsets), revision=revision) for offsets, revision in pairs})
-
-
 @given(st.sampled_from([0, 1]))
 def test_a_compacted_file_is_left_alone_while_a_range_of_it_is_landed_no_more(number: int) -> None:
     """[R-61] Its rows may be all that is left of that range."""
@@ -88,6 +96,19 @@ def test_a_compacted_file_is_left_alone_while_a_range_of_it_is_landed_no_more(nu
         history.gone.update(gone)
         groups = find_groups(history.coverage, history.table, 200_000, every=True)
         assert [group.offsets for group in groups] == expected
+
+
+def test_a_range_that_was_replaced_is_no_neighbour_until_the_table_has_its_newer_rows() -> None:
+    """[R-61] What stands beside it is compacted without it."""
+    history = replaced(0, 0, 0, 0)
+    history.append()
+    newer = [*history.log.ranges][1]
+    history.manifests[newer] = replace(history.manifests[newer], revision=1)
+    groups = find_groups(history.coverage, history.table, 200_000, every=True)
+    assert [group.offsets for group in groups] == [OffsetRange(0, 0, 20, 40)]
+    history.append()
+    groups = find_groups(history.coverage, history.table, 200_000, every=True)
+    assert [group.offsets for group in groups] == [OffsetRange(0, 0, 0, 40)], "the control"
 
 
 @given(histories(), TARGETS, st.booleans())
