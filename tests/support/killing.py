@@ -134,7 +134,7 @@ def stopped_at(
     settings = replace(world.settings, engine=IN_PROCESS) if own_jvm else world.settings
     stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     task = Task(settings, world.topic, action, tuple(others), stores)
-    with child_stopped_at(task, step, nth, log=world.folder / "children.log") as child:
+    with child_stopped_at(task.run, step, nth, log=world.folder / "children.log") as child:
         yield child
 
 

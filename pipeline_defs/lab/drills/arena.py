@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import stamina
-
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
+from ...adapters.system.processes import wait_for
 from ...core.errors import Refused
 from ...core.log.delivery import Delivery
 from ...core.log.plan_step import Watermarks
@@ -29,15 +28,14 @@ from ...settings import Settings, find_project
 from ...topics import Topic
 from .children import Child, ChildFailed, EndedBefore, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
-from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values, with_own_jvm
+from .systems import OURS, Books, Offsetlake, System, visible_values, with_own_jvm
 
 WAIT_SECONDS = 60
+POLL_SECONDS = 0.3
+RECORDS_PER_RANGE = 50
 TRIES = 20
 _SYSTEMS: Mapping[str, Callable[..., System]] = {
-    OURS: Offsetlake,
-    STREAMING: StructuredStreaming,
-    LOOP: HandWrittenLoop,
-    TUTORIAL: TutorialConsumer,
+    each.name: each for each in (Offsetlake, StructuredStreaming, HandWrittenLoop, TutorialConsumer)
 }
 Place = tuple[int, int, int]
 """Generation (how often the topic was recreated before), Kafka partition, offset."""
@@ -75,11 +73,9 @@ class Arena:
     settings: Settings
     folder: Path
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
-    records_per_range: int = 50
     configs: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 2
     broker_pid: int = 0
-    stall_seconds: float = 5.0
     truth: dict[Place, bytes] = field(default_factory=dict)
     incarnation: int = 0
     numbers: int = 0
@@ -93,7 +89,7 @@ class Arena:
         base = self.settings.lake if Lake(self.settings.lake).store.is_remote else self.folder.parent
         self.settings = replace(self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster")
         make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
-        policy = Policy(records_per_range=self.records_per_range, max_age_seconds=0)
+        policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
         self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
         self.kafka = Kafka(self._servers)
         self.operations = Operations(self._servers)
@@ -212,10 +208,8 @@ class Arena:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until what the broker does by itself has happened; raise `FaultNotProven` where it does not."""
-        for attempt in stamina.retry_context(on=FaultNotProven, timeout=WAIT_SECONDS, attempts=None, wait_max=0.3):
-            with attempt:
-                if not condition():
-                    raise FaultNotProven(f"the fault did not happen within {WAIT_SECONDS} s")
+        if not wait_for(condition, WAIT_SECONDS, POLL_SECONDS):
+            raise FaultNotProven(f"the fault did not happen within {WAIT_SECONDS} s")
 
     # ---- running and killing
 
@@ -232,7 +226,7 @@ class Arena:
                 self.produce(each)
                 tries -= 1
                 with suppress(*((EndedBefore,) if tries else ())):
-                    child = stack.enter_context(stopped_at(work, step, nth, log=self.log))
+                    child = stack.enter_context(stopped_at(work.run, step, nth, log=self.log))
             self.fault_proven = True
             yield child
 
@@ -244,14 +238,15 @@ class Arena:
     @contextmanager
     def running(self, system: System, *, own_jvm: bool = True) -> Iterator[Child]:
         """Run the system in a child for the while."""
-        with started(with_own_jvm(system) if own_jvm else system, log=self.log) as child:
+        work = with_own_jvm(system) if own_jvm else system
+        with started(work.run, log=self.log) as child:
             yield child
 
-    def run_in_child(self, system: System, *, own_jvm: bool = True) -> str:
-        """Run the system in a child to its end; return why it failed, or nothing."""
-        with self.running(system, own_jvm=own_jvm) as child:
+    def fail_in_child(self, system: System) -> None:
+        """Run the system in a child to its end, which is to fail: that is the fault, and why it did the note."""
+        with self.running(system) as child:
             word, said = child.hear()
-            return "" if word == "finished" else said
+        self.fault_proven, self.note = word != "finished", said[:120]
 
     def elsewhere(self, system: System) -> System:
         """Return the system as another machine runs it: with a Dagster home of its own, whose pools know nothing of ours."""
@@ -292,7 +287,7 @@ class Arena:
         produced = set(self.truth.values())
         missing = len(produced - set(seen) - lost)
         doubled = sum(seen.values()) - len(produced & set(seen))
-        allowed = self.delivery is Delivery.AT_LEAST_ONCE and system.name == "offsetlake"
+        allowed = self.delivery is Delivery.AT_LEAST_ONCE and system.name == OURS
         faults = [f"{missing} missing"] * bool(missing) + [f"{doubled} doubled"] * bool(doubled and not allowed)
         verdict = "wrong: " + ", ".join(faults) if faults else "right"
         return Row(

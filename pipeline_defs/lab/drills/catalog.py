@@ -22,7 +22,6 @@ class Drill:
     """One fault: who is drilled with it, and under which policies of Offsetlake."""
 
     name: str
-    what: str
     act: Callable[[Arena, str], System]
     systems: tuple[str, ...] = ALL
     policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
@@ -36,46 +35,33 @@ _BY_STEP = {step: tuple(name for name in COMMITS if step in KILLS[name]) for ste
 DRILLS: Mapping[str, Drill] = {
     drill.name: drill
     for drill in (
-        Drill("no_fault", "control: nothing goes wrong", faults.no_fault, COMMITS, tuple(Delivery)),
+        Drill("no_fault", faults.no_fault, COMMITS, tuple(Delivery)),
         *(
             Drill(
                 f"kill_at_{step}",
-                f"SIGKILL at step {step}",
                 faults.kill_at(step),
                 systems,
                 (Delivery.AT_MOST_ONCE,) if step == "claim" else tuple(Delivery),
             )
             for step, systems in _BY_STEP.items()
         ),
-        Drill("kill_again_and_again", "SIGKILL three times in a row", faults.kill_again_and_again),
-        Drill("stall", "the broker stands still while it is read", faults.stall),
-        Drill("expire_unplanned", "retention before records are planned", faults.between(faults.expire_unplanned)),
-        Drill("expire_planned", "retention between plan and read", faults.expire_planned, (OURS,)),
-        Drill("compact", "compaction before records are read", faults.compact, configs=faults.COMPACTED),
-        Drill("abort_transactions", "aborted transactions, done again", faults.abort_transactions),
-        Drill("leave_transaction_open", "a transaction is open while others land", faults.leave_transaction_open),
-        Drill("recreate", "the topic is deleted and created again", faults.between(faults.recreate)),
-        Drill("add_partitions", "more Kafka partitions", faults.between(faults.add_partitions)),
-        Drill("lose_books", "Dagster's database, checkpoint or group is deleted", faults.between(faults.lose_books)),
-        Drill("delete_group", "the consumer group is deleted", faults.between(faults.delete_group), (OURS,)),
-        Drill("overtake", "a paused attempt goes on after another has finished", faults.overtake),
-        Drill(
-            "tear_staged_file",
-            "a staged file is torn between commit and publish",
-            faults.tear_staged_file,
-            (OURS,),
-            is_of_disk=True,
-        ),
-        Drill("lose_answers", "answers of commits are lost", faults.lose_answers, (OURS,), is_of_disk=True),
-        Drill("race_planners", "two planners at once", faults.race_planners, (OURS,)),
-        Drill("fill_disk", "the disk is full, then has room", faults.fill_disk, COMMITS, is_of_disk=True),
-        Drill("recover_from_kill", "killed at work, and started again by a supervisor", recovery.recover_from_kill, COMMITS),
-        Drill(
-            "recover_from_failed_write",
-            "a write fails once, under a supervisor",
-            recovery.recover_from_failed_write,
-            COMMITS,
-            is_of_disk=True,
-        ),
+        Drill("kill_again_and_again", faults.kill_again_and_again),
+        Drill("stall", faults.stall),
+        Drill("expire_unplanned", faults.between(faults.expire_unplanned)),
+        Drill("expire_planned", faults.expire_planned, (OURS,)),
+        Drill("compact", faults.compact, configs=faults.COMPACTED),
+        Drill("abort_transactions", faults.abort_transactions),
+        Drill("leave_transaction_open", faults.leave_transaction_open),
+        Drill("recreate", faults.between(faults.recreate)),
+        Drill("add_partitions", faults.between(faults.add_partitions)),
+        Drill("lose_books", faults.between(faults.lose_books)),
+        Drill("delete_group", faults.between(faults.delete_group), (OURS,)),
+        Drill("overtake", faults.overtake),
+        Drill("tear_staged_file", faults.tear_staged_file, (OURS,), is_of_disk=True),
+        Drill("lose_answers", faults.lose_answers, (OURS,), is_of_disk=True),
+        Drill("race_planners", faults.race_planners, (OURS,)),
+        Drill("fill_disk", faults.fill_disk, COMMITS, is_of_disk=True),
+        Drill("recover_from_kill", recovery.recover_from_kill, COMMITS),
+        Drill("recover_from_failed_write", recovery.recover_from_failed_write, COMMITS, is_of_disk=True),
     )
 }

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
 
 from ...adapters.spark.spark_server import CONNECT_MODE
 from ...core.errors import OffsetlakeError
@@ -48,11 +47,8 @@ class EndedBefore(ChildFailed):
     kind = ChildFailed.kind
 
 
-class ChildWork(Protocol):
-    """Something that a child does; it passes named steps on the way."""
-
-    def run(self, watch: Callable[..., None]) -> None:
-        """Do it, and tell `watch` each step as it is passed."""
+ChildWork = Callable[[Callable[..., None]], None]
+"""Something that a child does; it tells what it is given each step as it is passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ def _main(work: ChildWork, step: str, nth: int, connection: Connection, log: Pat
                 connection.recv()
 
     try:
-        work.run(watch if step else no_step)
+        work(watch if step else no_step)
     except Exception as error:
         connection.send(("failed", f"{type(error).__name__}: {error}"))
         raise

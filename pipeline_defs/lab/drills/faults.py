@@ -30,6 +30,7 @@ COMPACTED = {
 }
 DISK_BYTES = 16 * 1024 * 1024  # more than any jar that Spark copies at its start
 BIG_RECORD_BYTES = 400_000
+STALL_SECONDS = 5.0
 
 
 def no_fault(arena: Arena, name: str) -> System:
@@ -74,7 +75,7 @@ def stall(arena: Arena, name: str) -> System:
         os.kill(arena.broker_pid, signal.SIGSTOP)
         try:
             _, status = os.waitpid(arena.broker_pid, os.WUNTRACED)  # it is our child
-            arena.fault_proven = os.WIFSTOPPED(status) and not child.connection.poll(arena.stall_seconds)
+            arena.fault_proven = os.WIFSTOPPED(status) and not child.connection.poll(STALL_SECONDS)
         finally:
             os.kill(arena.broker_pid, signal.SIGCONT)
         child.hear()
@@ -94,7 +95,6 @@ def between(fault: Callable[[Arena, System], bool]) -> Callable[[Arena, str], Sy
         run_to_end(system)
         return system
 
-    act.__doc__ = fault.__doc__
     return act
 
 
@@ -236,8 +236,6 @@ def fill_disk(arena: Arena, name: str) -> System:
     """Have no file grow beyond 16 MiB (`RLIMIT_FSIZE`), less than a range is, as on a full disk; then there is room."""
     arena.produce(EACH // 4, value_bytes=BIG_RECORD_BYTES)
     limited = arena.system(name, disk_bytes=DISK_BYTES)
-    reason = arena.run_in_child(limited)
-    arena.fault_proven = bool(reason)
-    arena.note = reason[:120]
+    arena.fail_in_child(limited)
     run_to_end(replace(limited, disk_bytes=None))
     return limited

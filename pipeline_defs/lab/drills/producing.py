@@ -12,18 +12,19 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import stamina
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.producer import Guarantees
+from ...adapters.system.processes import wait_for
 from ...adapters.testbed.cluster import Cluster
 
+RECORDS = 300
 RECORD_BYTES = 100
 PATIENCE_SECONDS = 60.0
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,9 @@ class Produced:
     With `acks=0` kafka-python calls a record acknowledged that it has written to a socket.
     """
 
-    guarantees: Guarantees
     sent: int
     acknowledged: frozenset[int]
     log: tuple[int, ...]
-    paused_seconds: float
 
     @cached_property
     def found(self) -> frozenset[int]:
@@ -55,7 +54,7 @@ class Produced:
         return frozenset(number for number, times in Counter(self.log).items() if times > 1)
 
 
-def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees, *, records: int = 300) -> Produced:
+def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produced:
     """Produce numbered records to a new topic while the leader of its only Kafka partition is killed.
 
     1. The first third is produced in quiet, and each record is on every replica.
@@ -69,9 +68,9 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees, *, records
     """
     with Kafka(cluster.bootstrap_servers) as kafka:
         kafka.create_topic(topic, 1, replicas=len(cluster.nodes))
-    _wait_for(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
+    _await(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
     acknowledged: set[int] = set()
-    third = records // 3
+    third = RECORDS // 3
     with closing(_open_producer(cluster, guarantees)) as producer:
 
         def send(first: int, end: int) -> None:
@@ -88,19 +87,17 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees, *, records
             raise TimeoutError(f"{topic}/0 has no leader in quiet")
         followers = replicas.all - {leader}
         quiet = cluster.log_bytes(leader, topic, 0)
-        _wait_for(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers))
-        started = time.monotonic()
+        _await(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers))
         with cluster.paused(followers):
             _send_to_leader_alone(cluster, leader, topic, guarantees, third, send)
             cluster.kill(leader)
-        paused_seconds = time.monotonic() - started
-        _wait_for(lambda: cluster.read_replicas(topic, 0).leader in followers)
-        send(2 * third, records)
+        _await(lambda: cluster.read_replicas(topic, 0).leader in followers)
+        send(2 * third, RECORDS)
         with suppress(KafkaError):  # what is not acknowledged is not counted as such: that is the answer
             producer.flush(PATIENCE_SECONDS)
     cluster.start(leader)
-    _wait_for(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
-    return Produced(guarantees, records, frozenset(acknowledged), read_log(cluster, topic), paused_seconds)
+    _await(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
+    return Produced(RECORDS, frozenset(acknowledged), read_log(cluster, topic))
 
 
 def _send_to_leader_alone(
@@ -112,10 +109,10 @@ def _send_to_leader_alone(
     """
     before, middle = cluster.log_bytes(leader, topic, 0), third + third // 2
     send(third, middle)
-    _wait_for(lambda: cluster.log_bytes(leader, topic, 0) >= before + (middle - third) * RECORD_BYTES)
+    _await(lambda: cluster.log_bytes(leader, topic, 0) >= before + (middle - third) * RECORD_BYTES)
     send(middle, 2 * third)
     if guarantees.acks != "all":
-        _wait_for(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES)
+        _await(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES)
 
 
 def read_log(cluster: Cluster, topic: str) -> tuple[int, ...]:
@@ -145,7 +142,6 @@ def _open_producer(cluster: Cluster, guarantees: Guarantees) -> KafkaProducer:
     )
 
 
-@stamina.retry(on=AssertionError, timeout=PATIENCE_SECONDS, attempts=None, wait_initial=0.01, wait_max=0.2)
-def _wait_for(condition: Callable[[], Any]) -> None:
-    if not condition():
+def _await(condition: Callable[[], bool]) -> None:
+    if not wait_for(condition, PATIENCE_SECONDS, POLL_SECONDS):
         raise AssertionError("what was waited for did not happen")

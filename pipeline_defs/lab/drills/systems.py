@@ -113,7 +113,6 @@ class System:
 class Offsetlake(System):
     """Lands through Dagster, a tick and then runs, as the sensor and daemon do."""
 
-    plans: bool = True
     lands: bool = True
     answers_lost: int = 0
 
@@ -144,9 +143,8 @@ class Offsetlake(System):
         with open_instance(self.settings.dagster_home) as instance:
             reasons: list[str] = []
             for _ in range(TRIES):
-                if self.plans:
-                    while run_tick(self.topic, instance, edges).planned:
-                        pass
+                while run_tick(self.topic, instance, edges).planned:
+                    pass
                 pending = edges.lake.coverage(self.topic.name).pending()
                 if not (self.lands and pending):
                     break
