@@ -38,11 +38,10 @@ _LOG4J = Path(__file__).with_name("log4j2.xml")
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One running broker: where clients find it, its process and its files."""
+    """One running broker: where clients find it, its process and its log."""
 
     bootstrap_servers: str
     pid: int
-    directory: Path
     log_path: Path
 
 
@@ -205,7 +204,7 @@ def _is_free(port: int) -> bool:
 
 
 def _broker(directory: Path, state: _State) -> Broker:
-    return Broker(f"{HOST}:{state.port}", state.process.pid, directory, directory / _LOG)
+    return Broker(f"{HOST}:{state.port}", state.process.pid, directory / _LOG)
 
 
 def _read_state(directory: Path) -> _State | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -23,12 +22,13 @@ from kafka.errors import KafkaError
 
 from ...core.errors import BadSetting, BrokerUnavailable
 from ..system.locks import hold_start
-from ..system.processes import free_ports
+from ..system.processes import free_ports, wait_for
 from .broker import QUICK_JAVA, START_SECONDS, Broker, new_cluster_id, read_broker, start_broker, stop_broker
 from .broker_properties import HOST, Node, data_directory, replicated
 
 _STATE = "cluster.json"
 _POLL_SECONDS = 0.02
+_KILL_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,6 @@ class Cluster:
     directory: Path
     nodes: Mapping[int, Node]
     jars: Sequence[Path]
-    properties: Mapping[str, str]
-    heap: str
 
     @property
     def bootstrap_servers(self) -> str:
@@ -67,19 +65,17 @@ class Cluster:
         return start_broker(
             _node_directory(self.directory, node_id),
             jars=self.jars,
-            properties={**replicated(len(self.nodes)), **self.properties},
+            properties=replicated(len(self.nodes)),
             node=self.nodes[node_id],
-            java_options=(f"-Xmx{self.heap}", *QUICK_JAVA),
+            java_options=("-Xmx256m", *QUICK_JAVA),
         )
 
-    def kill(self, node_id: int, timeout_seconds: float = 10) -> None:
+    def kill(self, node_id: int) -> None:
         """Kill a node by SIGKILL, as a machine that goes dark; return when it is gone."""
+        directory = _node_directory(self.directory, node_id)
         os.kill(self.broker(node_id).pid, signal.SIGKILL)
-        deadline = time.monotonic() + timeout_seconds
-        while read_broker(_node_directory(self.directory, node_id)) is not None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"node {node_id} still runs {timeout_seconds} seconds after SIGKILL")
-            time.sleep(_POLL_SECONDS)
+        if not wait_for(lambda: read_broker(directory) is None, _KILL_SECONDS, _POLL_SECONDS):
+            raise TimeoutError(f"node {node_id} still runs {_KILL_SECONDS} seconds after SIGKILL")
 
     @contextmanager
     def paused(self, node_ids: Iterable[int]) -> Iterator[None]:
@@ -111,9 +107,7 @@ class Cluster:
             return admin.describe_topics([topic])[0]
 
 
-def start_cluster(
-    directory: Path, *, jars: Sequence[Path], brokers: int = 3, properties: Mapping[str, str] = {}, heap: str = "256m"
-) -> Cluster:
+def start_cluster(directory: Path, *, jars: Sequence[Path], brokers: int = 3) -> Cluster:
     """Return the cluster of `directory`, all of its nodes running; those that do not run yet are started, at once.
 
     Each node is broker and controller, so a majority must run for anything to be decided. Everything is replicated to
@@ -123,7 +117,7 @@ def start_cluster(
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     with hold_start(directory, lambda: None, START_SECONDS, BrokerUnavailable):
-        cluster = Cluster(directory, _read_or_choose_nodes(directory, brokers), jars, properties, heap)
+        cluster = Cluster(directory, _read_or_choose_nodes(directory, brokers), jars)
         before = {node for node in cluster.nodes if read_broker(_node_directory(directory, node)) is not None}
         ready = False
         try:
