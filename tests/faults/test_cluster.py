@@ -24,7 +24,7 @@ from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, UnknownTopi
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.losses import CLOSED
 from pipeline_defs.core.steps import StepWatcher, no_step
-from pipeline_defs.lab.drills.producing import lose_leader
+from pipeline_defs.lab.drills.acks import lose_leader
 from pipeline_defs.orchestration.runs.ledger import read_ledger
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
