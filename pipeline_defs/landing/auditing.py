@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -225,7 +225,8 @@ def check_replay(
         progress(len(outcomes), len(chosen))
         if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED}:
             violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
-    facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}
+    counts = {outcome.value: times for outcome, times in sorted(Counter(outcomes.values()).items())}
+    facts = {"replayed": len(outcomes), "landed": len(landed), **counts}
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
 
 
@@ -235,7 +236,3 @@ def _read_coverage(topic: str, lake: Lake, check: str, *, is_recent: bool = Fals
         return lake.recent(topic) if is_recent else lake.coverage(topic)
     except Violation as error:
         return Finding(check, "the plan log and the manifests", error.violations or (str(error),))
-
-
-def _count(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    return {outcome.value: outcomes.count(outcome) for outcome in sorted(set(outcomes))}

@@ -157,7 +157,7 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
     with staging.watched(folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)):
         decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"))
     decoded = _parts(work, [*files], folder / "decoded")
-    lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
+    lacking = [each.offsets for each in with_rows if (part := decoded[each.offsets]) is None or part.rows < each.rows]
     dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
     if lacking:
         decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters"))
@@ -180,10 +180,6 @@ def _parts(work: Work, ranges: Sequence[OffsetRange], folder: PurePath) -> Mappi
     if wrong := [*matched.strays, *matched.damaged]:
         raise ScanFailed(wrong[0], topic=work.topic)
     return {each.offsets: part for each, part in matched.parts.items()}
-
-
-def _rows(part: parquet.PartFile | None) -> int:
-    return part.rows if part else 0
 
 
 # ---- verify, place, commit
