@@ -51,7 +51,7 @@ def settings(folder: Path) -> Settings:
 
 
 def turn(system: str, number: int, seconds: float, size: int = 0) -> rounds.Turn:
-    return rounds.Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
+    return rounds.Turn(system, number, rounds.Taken(seconds, 1.0, 1, 1), 16_000, size, 4, {"stage": seconds / 2})
 
 
 def test_every_system_has_every_place_in_the_order_once() -> None:
@@ -197,7 +197,7 @@ def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], na
 
 def test_a_record_waits_until_the_first_look_that_sees_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
-    traffic = topics_cost._Traffic(["t"], topics_cost.TopicsProfile(), counts_from=100.0)
+    traffic = topics_cost._Traffic(["t"], counts_from=100.0)
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
     rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")

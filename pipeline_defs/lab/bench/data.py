@@ -29,13 +29,11 @@ def values(load: Load) -> Iterator[bytes]:
         yield head + pool[number % len(pool)][: load.value_bytes - len(head)]
 
 
-def produce(bootstrap_servers: str, topic: str, load: Load) -> None:
-    """Produce the load in turn to each Kafka partition, with acks=all, and return when all is acknowledged."""
-    produce_values(bootstrap_servers, topic, values(load), load)
+def produce(bootstrap_servers: str, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
+    """Produce the load, or other values, in turn to each Kafka partition, and return when all is acknowledged by all.
 
-
-def produce_values(bootstrap_servers: str, topic: str, records: Iterable[bytes], load: Load) -> None:
-    """Produce values in turn to each Kafka partition of a load; the keys are customers."""
+    The keys are customers.
+    """
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -55,7 +53,7 @@ def produce_values(bootstrap_servers: str, topic: str, records: Iterable[bytes],
         if error is not None:
             failures.append(error)
 
-    for number, value in enumerate(records):
+    for number, value in enumerate(values(load) if records is None else records):
         key = b"customer-%07d" % (number * 7919 % 1_000_003)
         while True:
             try:

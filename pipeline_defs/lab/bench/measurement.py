@@ -8,35 +8,33 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from ...adapters.spark.spark_server import read_server, stop_server
 from ...adapters.spark.spark_serving import find_here
 from ...adapters.system.jars import resolve_jars
-from ...adapters.testbed.broker import start_broker, stop_broker
+from ...adapters.testbed.broker import Broker, start_broker, stop_broker
 from ...core.errors import BadSetting, OffsetlakeError
 from ...resources import Edges
 from ...settings import SERVER, Settings
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
-from .usage import read_cpu_seconds, read_peak_bytes, read_processor, reset_peak
+from .usage import read_processor, take, timed
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
 
 BROKER_HEAP = "1g"
-BROKER_PROPERTIES = {"log.retention.ms": "-1"}
 PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
 
 Tell = Callable[[str], None]
@@ -81,43 +79,41 @@ def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
 
 
 @contextmanager
-def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
-    """Start broker and session in a temporary folder; stop and delete both, Ctrl-C included."""
-    folder = Path(tempfile.mkdtemp(prefix="offsetlake-bench-"))
+def own_broker(settings: Settings, folder: Path, **options: Any) -> Iterator[tuple[Settings, Broker]]:
+    """Start a broker below a folder, with options of `start_broker`; give settings whose home that is.
+
+    What was started in it is stopped in the end, Ctrl-C included.
+    """
+    broker = start_broker(folder / "broker", jars=resolve_jars("broker", settings.jars), **options)
     try:
         (folder / "jars").symlink_to(settings.jars)
-        tell("starting Kafka")
-        jars = resolve_jars("broker", settings.jars)
-        broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES, java_options=[f"-Xmx{BROKER_HEAP}"])
-        edges = Edges(
-            replace(
-                settings,
-                home=folder,
-                lake=str(folder / "lake"),
-                dagster_home=folder / "dagster",
-                bootstrap_servers=broker.bootstrap_servers,
-                kafka_properties=None,
-            )
-        )
-        tell("starting Spark")
-        pyspark = edges.pyspark()
-        engine = edges.engine(pyspark)
-        started = time.perf_counter()
-        session = engine.session({})
-        session_seconds = time.perf_counter() - started
-        started = time.perf_counter()
-        session.range(10).count()
-        first_job_seconds = time.perf_counter() - started
-        found = find_here() or read_server(edges.settings.engine_folder)
-        assert found is not None, "it has just answered"
-        try:
-            yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
-        finally:
-            engine.close()
+        yield replace(settings, home=folder, bootstrap_servers=broker.bootstrap_servers, kafka_properties=None), broker
     finally:
         stop_server(folder / "engine")
         stop_broker(folder / "broker")
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
+    """Start broker and session in a temporary folder; stop and delete both, Ctrl-C included."""
+    with tempfile.TemporaryDirectory(prefix="offsetlake-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        tell("starting Kafka")
+        with own_broker(settings, folder, java_options=[f"-Xmx{BROKER_HEAP}"]) as (own, _):
+            edges = Edges(replace(own, lake=str(folder / "lake"), dagster_home=folder / "dagster"))
+            tell("starting Spark")
+            pyspark = edges.pyspark()
+            engine = edges.engine(pyspark)
+            started = time.perf_counter()
+            session = engine.session({})
+            session_seconds = time.perf_counter() - started
+            first_job_seconds = timed(session.range(10).count)
+            found = find_here() or read_server(edges.settings.engine_folder)
+            assert found is not None, "it has just answered"
+            try:
+                yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
+            finally:
+                engine.close()
 
 
 def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
@@ -134,26 +130,13 @@ def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell:
 
 
 def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
-    out = bench.folder / "out"
-    out.mkdir()
-    try:
-        place = Place(load, bench.edges, bench.pyspark, out)
-        timed = SYSTEMS[system](place)
-        pids = (bench.jvm_pid, os.getpid())
-        for pid in pids:
-            reset_peak(pid)
-        cpu_before = sum(map(read_cpu_seconds, pids))
-        started = time.perf_counter()
-        timed()
-        seconds = time.perf_counter() - started
-        cpu_seconds = sum(map(read_cpu_seconds, pids)) - cpu_before
-        peaks = [read_peak_bytes(pid) for pid in pids]
-        rows, size, files = _count(out / "data")
+    with tempfile.TemporaryDirectory(dir=bench.folder) as out:
+        place = Place(load, bench.edges, bench.pyspark, Path(out))
+        taken = take(SYSTEMS[system](place), bench.jvm_pid)
+        rows, size, files = _count(place.out / "data")
         if rows != load.records and system not in WRITES_NOTHING:
             raise WrongCount(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
-        return Turn(system, number, seconds, rows, size, files, peaks[0], peaks[1], cpu_seconds, place.steps)
-    finally:
-        shutil.rmtree(out)
+        return Turn(system, number, taken, rows, size, files, place.steps)
 
 
 def _count(folder: Path) -> tuple[int, int, int]:
@@ -181,11 +164,18 @@ def environment(settings: Settings) -> dict[str, object]:
     }
 
 
-def environment_of_part(settings: Settings, load_before: Sequence[float]) -> dict[str, object]:
-    """Return the same of a part on the warm Spark, with how busy the machine was before it and is now."""
+def report_part(
+    settings: Settings, load_before: Sequence[float], found: Mapping[str, Any], missed: Sequence[str], rounds: int
+) -> dict[str, Any]:
+    """Return the document of a part on the warm Spark, with how busy the machine was before it and is now."""
     return {
-        **environment(settings),
-        "engine": settings.engine,
-        "load_average_before": [round(each, 2) for each in load_before],
-        "load_average_after": [round(each, 2) for each in os.getloadavg()],
+        **found,
+        "missed_targets": missed,
+        "rounds": rounds,
+        "environment": {
+            **environment(settings),
+            "engine": settings.engine,
+            "load_average_before": [round(each, 2) for each in load_before],
+            "load_average_after": [round(each, 2) for each in os.getloadavg()],
+        },
     }

@@ -53,18 +53,25 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What something took: CPU seconds of this process, which delta-rs is a part of, and of Spark's JVM; their peaks."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    jvm_peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One timed run of one system; `bytes` is 0 where it writes none. Round 0 is the warm-up and counts nowhere."""
 
     system: str
     round: int
-    seconds: float
+    taken: Taken
     rows: int
     bytes: int
     files: int
-    jvm_peak_bytes: int
-    python_peak_bytes: int
-    cpu_seconds: float
     steps: Mapping[str, float]
 
 
@@ -76,7 +83,7 @@ def order_of(systems: Sequence[str], number: int) -> list[str]:
 
 def median_seconds(turns: Sequence[Turn], system: str) -> float | None:
     """Return the median over the rounds that count; none where the system did not run."""
-    seconds = [turn.seconds for turn in turns if turn.system == system and turn.round > 0]
+    seconds = [turn.taken.seconds for turn in turns if turn.system == system and turn.round > 0]
     return median(seconds) if seconds else None
 
 
@@ -140,18 +147,18 @@ def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
 
 def _system(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
     counted = [turn for turn in turns if turn.round > 0]
-    seconds = median(turn.seconds for turn in counted) if counted else None
+    seconds = median(turn.taken.seconds for turn in counted) if counted else None
     return {
-        "seconds": [round(turn.seconds, 3) for turn in counted],
-        "warm_up_seconds": [round(turn.seconds, 3) for turn in turns if turn.round == 0],
+        "seconds": [round(turn.taken.seconds, 3) for turn in counted],
+        "warm_up_seconds": [round(turn.taken.seconds, 3) for turn in turns if turn.round == 0],
         "median_seconds": seconds and round(seconds, 3),
         "records_per_second": seconds and round(load.records / seconds),
-        "cpu_seconds": round(median(turn.cpu_seconds for turn in counted), 3) if counted else None,
+        "cpu_seconds": round(median(turn.taken.cpu_seconds for turn in counted), 3) if counted else None,
         "rows": turns[-1].rows,
         "bytes": turns[-1].bytes,
         "files": turns[-1].files,
-        "peak_driver_jvm_bytes": max(turn.jvm_peak_bytes for turn in turns),
-        "peak_python_bytes": max(turn.python_peak_bytes for turn in turns),
+        "peak_driver_jvm_bytes": max(turn.taken.jvm_peak_bytes for turn in turns),
+        "peak_python_bytes": max(turn.taken.peak_bytes for turn in turns),
         "step_seconds": _steps(counted),
     }
 

@@ -62,23 +62,14 @@ class Place:
         return self.edges.engine(self.pyspark).session({})
 
     @property
-    def bootstrap_servers(self) -> str:
-        """The benchmark's own broker."""
-        return self.edges.bootstrap_servers()
-
-    @property
     def topic(self) -> Topic:
         """The topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
         return Topic(self.topic_name or self.load.topic, policy, delivery=self.delivery)
 
-    def fresh_edges(self) -> Edges:
-        """Open a lake of this run's own, on the same broker and jars."""
-        return fresh_edges(self.edges, self.out)
-
 
 def fresh_edges(edges: Edges, out: Path) -> Edges:
-    """Return the same, with a lake of its own."""
+    """Return the same broker and jars, with a lake of its own."""
     return Edges(replace(edges.settings, lake=str(out), dagster_home=out / "dagster"))
 
 
@@ -87,10 +78,10 @@ Timed = Callable[[], None]
 
 def offsetlake(place: Place) -> Timed:
     """Plan and land every range, the protocol from end to end, without Dagster around it."""
-    topic, edges = place.topic, place.fresh_edges()
+    topic, edges = place.topic, fresh_edges(place.edges, place.out)
     edges.check_lake()
     watch = _Stopwatch(place.steps)
-    tools = edges.tools(topic, place.pyspark, watch.on_step)
+    tools = edges.tools(topic, place.pyspark, watch.lap)
     tools.kafka.read_topic_id(topic.name)  # connects: a session that is started has a client that is connected
 
     def timed() -> None:
@@ -108,7 +99,7 @@ def _offsetlake_under(policy: Delivery, place: Place) -> Timed:
 
 def offsetlake_through_dagster(place: Place) -> Timed:
     """Plan and land every range by Dagster runs in this process: its events, checks and database included."""
-    topic, edges = place.topic, place.fresh_edges()
+    topic, edges = place.topic, fresh_edges(place.edges, place.out)
     instance = open_instance(edges.settings.dagster_home)
     edges.kafka(topic).read_topic_id(topic.name)
 
@@ -148,7 +139,7 @@ def spark_no_sink_our_read(place: Place) -> None:
 
 def structured_streaming(place: Place) -> None:
     """Stream what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
-    stream_to_parquet(place.session, place.bootstrap_servers, place.load.topic, place.out)
+    stream_to_parquet(place.session, place.edges.bootstrap_servers(), place.load.topic, place.out)
 
 
 def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str, out: Path, **options: str) -> None:
@@ -175,7 +166,7 @@ def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str,
 def hand_written_loop(place: Place) -> None:
     """Consume with confluent-kafka and write with pyarrow, in this one process."""
     group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
-    read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
+    read_and_write(place.edges.bootstrap_servers(), place.load.topic, place.out / "data", group=group)
 
 
 def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
@@ -212,10 +203,7 @@ class _Stopwatch:
         self._steps = steps
         self._last: float | None = None
 
-    def on_step(self, step: str, **_: object) -> None:
-        self.lap(step)
-
-    def lap(self, name: str) -> None:
+    def lap(self, name: str, /, **_: object) -> None:
         now = time.perf_counter()
         if self._last is not None:
             self._steps[name] = self._steps.get(name, 0.0) + now - self._last
@@ -232,17 +220,22 @@ def plan_all(topic: Topic, edges: Edges) -> None:
 def land_pending(topic: Topic, edges: Edges, tools: Tools) -> list[Verdict]:
     """Land all that is planned, by one call of the protocol; raise `RangesFailed` where a range is not landed."""
     keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
-    verdicts = list(land(topic.name, keys, Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench"), tools))
+    verdicts = list(land(topic.name, keys, attempt(), tools))
     red = [each for each in verdicts if each.outcome is not Outcome.LANDED]
     if red:
         raise RangesFailed("the benchmark's own landing failed", [text for each in red for text in each.violations])
     return verdicts
 
 
+def attempt() -> Attempt:
+    """Return a try of the benchmark's own."""
+    return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
+
+
 def _plain_read(place: Place, options: Mapping[str, str]) -> DataFrame:
     return (
         place.session.read.format("kafka")
-        .option("kafka.bootstrap.servers", place.bootstrap_servers)
+        .option("kafka.bootstrap.servers", place.edges.bootstrap_servers())
         .option("subscribe", place.load.topic)
         .option("includeHeaders", "true")
         .options(**options)
@@ -259,6 +252,6 @@ def _our_read(place: Place) -> DataFrame:
     marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
     ranges = tuple(TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items()))
     read = Read(ranges, load.records_per_range)
-    options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
+    options = kafka_options(place.edges.bootstrap_servers(), read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
     session = place.edges.engine(place.pyspark).session(SCAN_CONF)
     return select_raw(session.read.format("kafka").options(**options).load(), 0)

@@ -6,13 +6,18 @@ hardly change with what else runs.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from .rounds import Taken
 
 _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
@@ -26,6 +31,23 @@ class ProcessUsage:
     command: str
     own_seconds: float
     ended_seconds: float
+
+
+def take(act: Callable[[], None], jvm_pid: int) -> Taken:
+    """Do something in this process and in a JVM, and measure what it takes."""
+    pids = (os.getpid(), jvm_pid)
+    for pid in pids:
+        reset_peak(pid)
+    before = sum(map(read_cpu_seconds, pids))
+    seconds = timed(act)
+    return Taken(seconds, sum(map(read_cpu_seconds, pids)) - before, *map(read_peak_bytes, pids))
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Measure how many seconds something takes."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
 
 
 def reset_peak(pid: int) -> None:

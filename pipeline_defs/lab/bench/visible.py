@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .measurement import Bench, Tell
@@ -52,18 +53,13 @@ def measure_visible(bench: Bench, repeats: int, tell: Tell, load: Load = LOAD) -
 
 def split_seconds(marks: Sequence[Mapping[str, Any]], produced_at: float, seen_at: float) -> dict[str, float]:
     """Split the time at the marks of the last run that began before the rows were seen; the parts add up to the total."""
-    cuts = {"total": seen_at}
-    at = seen_at
-    for part, step in reversed(list(_PARTS.items())):
-        times = [float(line["at"]) for line in marks if line["step"] == step and line["at"] <= at and _asks(line)]
-        at = times[-1] if times else at
-        cuts[part] = at
-    cuts = {part: max(produced_at, moment) for part, moment in cuts.items()}
-    parts = list(_PARTS)
-    seconds = {"total": seen_at - produced_at, parts[0]: cuts[parts[0]] - produced_at}
-    for before, after in zip(parts, [*parts[1:], "total"], strict=True):
-        name = after if after != "total" else "seen_by_glob"
-        seconds[name] = cuts[after] - cuts[before]
+    ends = [seen_at]
+    for step in reversed([*_PARTS.values()]):
+        times = [float(line["at"]) for line in marks if line["step"] == step and line["at"] <= ends[0] and _asks(line)]
+        ends.insert(0, times[-1] if times else ends[0])
+    bounds = [produced_at, *(max(produced_at, end) for end in ends)]
+    seconds = {"total": seen_at - produced_at}
+    seconds |= {name: end - start for name, (start, end) in zip((*_PARTS, "seen_by_glob"), pairwise(bounds), strict=True)}
     return {name: round(value, 3) for name, value in seconds.items()}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 
+from ...adapters.system.processes import wait_for
 from ...core.errors import OffsetlakeError
 from ...core.log.planning import Policy
 from ...orchestration.home.dagster_server import DagsterServer
@@ -91,8 +92,5 @@ def watching(bench: Bench, topic: str, load: Load) -> Iterator[Watched]:
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Wait for a condition; raise `NothingSeen` where it does not come about."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise NothingSeen(f"the benchmark's Dagster did not show {what} within {WAIT_SECONDS} s")
-        time.sleep(POLL_SECONDS)
+    if not wait_for(is_so, WAIT_SECONDS, POLL_SECONDS):
+        raise NothingSeen(f"the benchmark's Dagster did not show {what} within {WAIT_SECONDS} s")

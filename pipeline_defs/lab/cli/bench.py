@@ -76,9 +76,7 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
             elif part == TOPICS:
                 report = topics_cost.run_topics_bench(settings, topics_cost.TopicsProfile(), tell)
             elif part == PULSE:
-                report = pulse_cost.run_pulse_bench(
-                    settings, pulse_cost.PulseProfile(rounds) if rounds else pulse_cost.PulseProfile(), tell
-                )
+                report = pulse_cost.run_pulse_bench(settings, rounds or pulse_cost.ROUNDS, tell)
             else:
                 report = derived.run_derived_bench(settings, derived.DerivedProfile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:

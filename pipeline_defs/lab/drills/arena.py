@@ -91,14 +91,10 @@ class Arena:
         make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
         policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
         self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
-        self.kafka = Kafka(self._servers)
-        self.operations = Operations(self._servers)
+        servers = self.settings.bootstrap_servers
+        assert servers is not None
+        self.kafka, self.operations = Kafka(servers), Operations(servers)
         self.kafka.create_topic(self.topic.name, self.partitions, self.configs)
-
-    @property
-    def _servers(self) -> str:
-        assert self.settings.bootstrap_servers is not None
-        return self.settings.bootstrap_servers
 
     def system(self, name: str, **options: Any) -> System:
         """Return a system that lands this topic; `options` are those of its class."""

@@ -6,7 +6,7 @@ Invariant: every step of `KILLS` has its drill, so that none is left out when a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...core.log.delivery import Delivery
 from . import faults, recovery
@@ -25,7 +25,7 @@ class Drill:
     act: Callable[[Arena, str], System]
     systems: tuple[str, ...] = ALL
     policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
-    configs: Mapping[str, str] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
     is_of_disk: bool = False
     """Brings about what only a lake on this machine's disk has."""
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ...adapters.lake.lake import Lake
-from ...adapters.spark.spark_server import stop_server
 from ...adapters.system.jars import resolve_jars
-from ...adapters.testbed.broker import Broker, start_broker, stop_broker
+from ...adapters.testbed.broker import Broker
 from ...core.errors import BadSetting, OffsetlakeError
 from ...core.log.delivery import Delivery
 from ...settings import Settings
+from ..bench.measurement import own_broker
 from .acks import NAME as ACKS
 from .acks import drill_acks
 from .arena import Arena, Row
@@ -95,7 +95,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
         turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
             say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
-            with open_arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
+            with open_arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs) as arena:
                 rows.append(_run(arena, drill, name))
         if chosen.acks:
             say(f"drill {ACKS}, on three brokers")
@@ -163,25 +163,12 @@ def _sum_up(rows: Sequence[Row], seed: int) -> Row:
 @contextmanager
 def _ground(settings: Settings, chosen: Chosen, folder: Path) -> Iterator[tuple[Settings, Broker]]:
     """Start a broker, and have what lands share a warm Spark of its own, or the cluster's."""
-    jars = resolve_jars("broker", settings.jars)
     if chosen.engine == "local":
         resolve_jars("spark", settings.jars)
-    broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
-    try:
-        (folder / "jars").symlink_to(settings.jars)
-        own = replace(
-            settings,
-            home=folder,
-            bootstrap_servers=broker.bootstrap_servers,
-            kafka_properties=None,
-            spark_master="local[2]",
-            spark_remote=settings.spark_remote if chosen.engine == "cluster" else None,
-            lake=f"{settings.lake}/{folder.name}" if chosen.lake == "s3" else str(folder),
-        )
-        yield own, broker
-    finally:
-        stop_server(folder / "engine")
-        stop_broker(folder / "broker")
+    with own_broker(settings, folder, properties=BROKER_PROPERTIES) as (own, broker):
+        lake = f"{settings.lake}/{folder.name}" if chosen.lake == "s3" else str(folder)
+        remote = settings.spark_remote if chosen.engine == "cluster" else None
+        yield replace(own, spark_master="local[2]", spark_remote=remote, lake=lake), broker
 
 
 @contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ....core.log.planning import Policy
@@ -14,7 +13,8 @@ from ....topics import Topic
 from ..data import SEED, produce
 from ..measurement import Bench, Tell, WrongCount, count_rows
 from ..rounds import Load, spread
-from ..systems import land_pending
+from ..systems import fresh_edges, land_pending
+from ..usage import timed
 
 TOPIC = "bench-backlog"
 KAFKA_PARTITIONS = 3
@@ -27,7 +27,7 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell, ranges: int = RANGES)
     """Plan a backlog once and land it `rounds` times, each in a lake of its own; the first time counts nowhere."""
     topic = Topic(TOPIC, Policy(max_age_seconds=0))
     tell("backlog: producing and planning")
-    planned = _edges_of(bench, bench.folder / "backlog")
+    planned = fresh_edges(bench.edges, bench.folder / "backlog")
     bench.edges.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
     records = _plan(planned, topic, ranges)
     seconds = []
@@ -35,7 +35,7 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell, ranges: int = RANGES)
         tell(f"backlog: {number or 'warm-up'} of {rounds}")
         folder = bench.folder / f"backlog-{number}"
         shutil.copytree(bench.folder / "backlog", folder)
-        seconds.append(_land(_edges_of(bench, folder), bench, topic, records))
+        seconds.append(_land(fresh_edges(bench.edges, folder), bench, topic, records))
         shutil.rmtree(folder)
     rates = [ranges / each for each in seconds[1:]]
     return {
@@ -46,10 +46,6 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell, ranges: int = RANGES)
         "ranges_per_second": spread(rates),
         "seconds": spread(seconds[1:]),
     }
-
-
-def _edges_of(bench: Bench, folder: Path) -> Edges:
-    return Edges(replace(bench.edges.settings, lake=str(folder), dagster_home=folder / "dagster"))
 
 
 def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
@@ -72,9 +68,7 @@ def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
     edges.check_lake()
     tools = edges.tools(topic, bench.pyspark)
     tools.kafka.read_topic_id(topic.name)  # connects
-    started = time.perf_counter()
-    land_pending(topic, edges, tools)
-    seconds = time.perf_counter() - started
+    seconds = timed(partial(land_pending, topic, edges, tools))
     edges.kafka(topic).close()
     rows = count_rows(Path(edges.settings.lake) / "data")
     if rows != records:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ....core.errors import OffsetlakeError
@@ -26,12 +26,23 @@ class ClientFailed(OffsetlakeError):
     kind = "bench_client_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTurn:
-    """CPU and wall seconds of one client process."""
+def run_client(what: str, module: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, bytes]:
+    """Run a module with its arguments in a folder, knowing no settings but these; return its process id, and what it printed.
 
-    cpu_seconds: float
-    seconds: float
+    Raise `ClientFailed` where it fails, with the end of what it said.
+    """
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    own = {**others, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    log, command = folder / "client.log", [sys.executable, "-m", *module]
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        printed, _ = process.communicate()
+    if process.returncode:
+        said = log.read_text(errors="replace").splitlines()[-2:]
+        raise ClientFailed(f"{what} ended with {process.returncode}: {' '.join(said)}")
+    return process.pid, printed
 
 
 def measure_client(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, object]:
@@ -43,18 +54,20 @@ def measure_client(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> 
     for number in range(rounds + 1):
         tell(f"a client's CPU: {number or 'warm-up'} of {rounds}")
         found.append(_take_turn(bench, load, bench.folder / f"client-{number}"))
+    cpu_seconds, seconds = zip(*found[1:], strict=True)
     return {
         "measured": (
             f"a Python process that imports Spark, opens a session of the warm server, and stages {load.kafka_partitions} "
             f"ranges of {load.records_per_range:,} records of {load.value_bytes:,} B as files: user and system time of that "
             "process, without the server's"
         ),
-        "cpu_seconds": spread([each.cpu_seconds for each in found[1:]]),
-        "seconds": spread([each.seconds for each in found[1:]]),
+        "cpu_seconds": spread(cpu_seconds),
+        "seconds": spread(seconds),
     }
 
 
-def _take_turn(bench: Bench, load: Load, folder: Path) -> ClientTurn:
+def _take_turn(bench: Bench, load: Load, folder: Path) -> tuple[float, float]:
+    """Return CPU and wall seconds of one client process."""
     url = bench.edges.engine(bench.pyspark).url
     task = {
         "url": url,
@@ -76,4 +89,4 @@ def _take_turn(bench: Bench, load: Load, folder: Path) -> ClientTurn:
         raise ClientFailed(
             f"a client ended with {process.returncode} and wrote {rows:,} rows of {load.records:,} records of {TOPIC}"
         )
-    return ClientTurn(usage.ru_utime + usage.ru_stime, seconds)
+    return usage.ru_utime + usage.ru_stime, seconds

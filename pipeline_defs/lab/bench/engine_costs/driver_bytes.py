@@ -6,9 +6,6 @@ control is a Spark in the run's own process on the same store, which uploads eac
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 
 from ....adapters.spark.spark_knock import LOOPBACK
@@ -18,7 +15,7 @@ from ..data import produce
 from ..measurement import Bench, Tell, WrongCount
 from ..rounds import Load, spread
 from . import landing_client
-from .client_cost import ClientFailed
+from .client_cost import run_client
 from .counting_proxy import CountingProxy
 from .s3 import BUCKET, s3_environment, s3_server, s3a_conf
 from .spark_cluster import SparkCluster
@@ -76,9 +73,7 @@ def count_control(bench: Bench, store: CountingProxy, load: Load) -> float:
 
 def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy, load: Load) -> tuple[int, int]:
     """Land by a process of its own; return its id and the bytes of the landed files."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     environment = {
-        **others,
         **s3_environment(store.url),
         **spark,
         "OFFSETLAKE_HOME": str(bench.folder),
@@ -86,14 +81,6 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
         "OFFSETLAKE_LAKE": f"s3://{BUCKET}/{lake}",
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
     }
-    command = [sys.executable, "-m", landing_client.__name__, load.topic, str(load.records_per_range)]
-    log = bench.folder / "landing_client.log"
-    with (
-        log.open("ab") as errors,
-        subprocess.Popen(command, cwd=bench.folder, env=environment, stdout=subprocess.PIPE, stderr=errors) as process,
-    ):
-        printed, _ = process.communicate()
-    if process.returncode:
-        said = log.read_text(errors="replace").splitlines()[-2:]
-        raise ClientFailed(f"a landing process ended with {process.returncode}: {' '.join(said)}")
-    return process.pid, int(printed)
+    module = [landing_client.__name__, load.topic, str(load.records_per_range)]
+    pid, printed = run_client("a landing process", module, bench.folder, environment)
+    return pid, int(printed)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....settings import Settings
 from .. import visible
-from ..measurement import Tell, environment_of_part, open_bench
+from ..measurement import Tell, open_bench, report_part
 from ..rounds import Load, missed_aims, spread
 from . import backlog, client_cost, driver_bytes, run_cost
 
@@ -57,9 +57,5 @@ def run_engine_bench(settings: Settings, profile: EngineProfile, tell: Tell) -> 
         "driver_bytes_per_landed_byte": details["driver_bytes"]["per_landed_byte"],
     }
     medians = {name: figure["median"] for name, figure in figures.items()}
-    return {
-        "engine": {**medians, "spread": figures, "details": details},
-        "missed_targets": missed_aims(medians, AIMS),
-        "rounds": profile.rounds,
-        "environment": environment_of_part(settings, load_before),
-    }
+    found = {"engine": {**medians, "spread": figures, "details": details}}
+    return report_part(settings, load_before, found, missed_aims(medians, AIMS), profile.rounds)

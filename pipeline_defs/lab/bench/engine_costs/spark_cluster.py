@@ -24,6 +24,7 @@ from ....adapters.system.java import find_java
 from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
 from ..starting import wait_until_ready
 
+WORKERS = 2
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
@@ -47,27 +48,21 @@ CONF: Mapping[str, str] = {
 
 @dataclass
 class SparkCluster:
-    """A standalone master, two workers of one core and a Connect server, running while the context is open."""
+    """A standalone master, two workers of one core and a Connect server at `port`, running while the context is open."""
 
     folder: Path
     jars: Sequence[Path]
     conf: Mapping[str, str] = field(default_factory=dict)
-    workers: int = 2
     token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     processes: dict[str, Process] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._master_port, self._master_page, self._port = free_ports(3)
-
-    @property
-    def port(self) -> int:
-        """Port of the Connect server."""
-        return self._port
+        self._master_port, self._master_page, self.port = free_ports(3)
 
     @property
     def url(self) -> str:
         """Address of the Connect server as OFFSETLAKE_SPARK_REMOTE takes it, token included."""
-        return f"sc://localhost:{self._port}/;token={self.token}"
+        return f"sc://localhost:{self.port}/;token={self.token}"
 
     def __enter__(self) -> SparkCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,10 +73,10 @@ class SparkCluster:
                 *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
             )
             self._wait_for("master", lambda: self._has_workers(0))
-            for number in range(self.workers):
+            for number in range(WORKERS):
                 self.start_worker(number)
             self.start_server()
-            self._wait_for("master", lambda: self._has_workers(self.workers))
+            self._wait_for("master", lambda: self._has_workers(WORKERS))
         except BaseException:
             self.stop()
             raise
@@ -111,7 +106,7 @@ class SparkCluster:
         classes = os.pathsep.join(map(str, self.jars))
         conf = {
             **CONF,
-            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.connect.grpc.binding.port": str(self.port),
             "spark.executor.extraClassPath": classes,
             **self.conf,
         }
@@ -121,7 +116,7 @@ class SparkCluster:
             *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{LOOPBACK}:{self._master_port}"),
             *(*options, "--class", CONNECT, "spark-internal"),
         )
-        self._wait_for("server", lambda: _listens(self.processes["server"], self._port))
+        self._wait_for("server", lambda: _listens(self.processes["server"], self.port))
 
     def kill(self, name: str) -> None:
         """Kill a process by SIGKILL, a worker with its executors, as a machine that goes away."""

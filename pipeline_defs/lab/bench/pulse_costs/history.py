@@ -11,12 +11,11 @@ import hashlib
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
 from .. import peak as peak_module
 from ..data import produce
-from ..engine_costs.client_cost import ClientFailed
+from ..engine_costs.client_cost import run_client
 from ..measurement import Bench, Tell
 from ..rounds import Load
 from . import history_client
@@ -93,20 +92,19 @@ def write_history(bench: Bench, ranges: int) -> None:
     content = _file_of([OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
     source = root / "staging" / "history"
     source.mkdir(parents=True)
-    folders: set[Path] = set()
     uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
         step = plan(log_state, state, policy, now_ms, planner="bench")
         assert step is not None
-        _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json(), folders)
+        _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json())
         for number, offsets in enumerate(step.ranges, start=planned):
             file = source / f"{number // LINKS_OF_A_FILE}.parquet"
             if not file.exists():
                 file.write_bytes(content)
             path = root / data_path(TOPIC, offsets)
-            _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json(), folders)
-            _make_folder(path.parent, folders)
+            _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json())
+            _make_folder(path.parent)
             os.link(file, path)
         log_state, planned, uncompacted = step.after(log_state), planned + len(step.ranges), [*uncompacted, *step.ranges]
         if len(uncompacted) >= COMPACTED_AT:
@@ -155,15 +153,14 @@ def _manifest(offsets: OffsetRange, step: PlanStep, content: bytes) -> Manifest:
     return Manifest(TOPIC, offsets, file, (), provenance, schema={each.name: str(each.type) for each in RAW_SCHEMA})
 
 
-def _write(path: Path, data: bytes, folders: set[Path]) -> None:
-    _make_folder(path.parent, folders)
+def _write(path: Path, data: bytes) -> None:
+    _make_folder(path.parent)
     path.write_bytes(data)
 
 
-def _make_folder(folder: Path, made: set[Path]) -> None:
-    if folder not in made:
-        folder.mkdir(parents=True, exist_ok=True)
-        made.add(folder)
+@cache
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _write_project(bench: Bench) -> Path:
@@ -178,31 +175,8 @@ def _write_project(bench: Bench) -> Path:
 
 def _measure(bench: Bench, project: Path, command: Sequence[str]) -> tuple[Sequence[float], int]:
     """Run a module in the project; return its seconds, its own where it prints them, and its peak of resident bytes."""
-    log, peak, began = bench.folder / "history.log", bench.folder / "history.peak", time.monotonic()
-    with log.open("ab") as errors:
-        ended = subprocess.run(
-            [sys.executable, "-m", peak_module.__name__, str(peak), *command],
-            cwd=project,
-            env=_environment(bench),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            check=False,
-        )
-    seconds = [time.monotonic() - began]
-    if ended.returncode:
-        lines = log.read_text(errors="replace").splitlines()[-2:]
-        raise ClientFailed(f"{' '.join(command)} ended with {ended.returncode}: {' '.join(lines)}")
-    if command[0] == history_client.__name__:
-        seconds = json.loads(ended.stdout)["seconds"]
-    return seconds, int(peak.read_text())
-
-
-def _environment(bench: Bench) -> Mapping[str, str]:
-    settings = bench.edges.settings
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
-    return {
-        **others,
-        "PYTHONPATH": os.pathsep.join(sys.path),
+    settings, peak, began = bench.edges.settings, bench.folder / "history.peak", time.monotonic()
+    environment = {
         "OFFSETLAKE_HOME": str(settings.home),
         "DAGSTER_HOME": str(settings.dagster_home),
         "OFFSETLAKE_LAKE": settings.lake,
@@ -210,3 +184,8 @@ def _environment(bench: Bench) -> Mapping[str, str]:
         "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
     }
+    _, printed = run_client(" ".join(command), [peak_module.__name__, str(peak), *command], project, environment)
+    seconds = [time.monotonic() - began]
+    if command[0] == history_client.__name__:
+        seconds = json.loads(printed)["seconds"]
+    return seconds, int(peak.read_text())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ....settings import Settings
-from ..measurement import Tell, environment_of_part, open_bench
-from ..rounds import Load, missed_aims, p95, spread
-from ..visible import LOAD, measure_visible
+from ..measurement import Tell, open_bench, report_part
+from ..rounds import missed_aims, p95, spread
+from ..visible import measure_visible
 from .history import measure_history
 
 VISIBLE_AIMS: Mapping[str, float] = {"visible_seconds": 8.0}
@@ -20,40 +19,29 @@ HISTORY_AIMS: Mapping[str, float] = {
     "status_seconds": 2.0,
     "trace_seconds": 3.0,
 }  # at the longest history, which is to be as quick as the shortest
+ROUNDS = 10  # after a warm-up
+RANGES = (1_000, 10_000, 100_000, 1_000_000)  # that are landed
 
 
-@dataclass(frozen=True, slots=True)
-class PulseProfile:
-    """How much is measured: repeats after a warm-up, and numbers of landed ranges."""
-
-    rounds: int = 10
-    ranges: Sequence[int] = (1_000, 10_000, 100_000, 1_000_000)
-    visible: Load = LOAD
-
-
-def run_pulse_bench(settings: Settings, profile: PulseProfile, tell: Tell) -> dict[str, Any]:
+def run_pulse_bench(settings: Settings, rounds: int, tell: Tell) -> dict[str, Any]:
     """Measure both, each history in a world of its own, and return the document; what was started is stopped and deleted."""
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:
-        visible = measure_visible(bench, profile.rounds, tell, profile.visible)
+        visible = measure_visible(bench, rounds, tell)
     repeats = visible["repeats"]
     assert isinstance(repeats, list)
     seconds = spread([each["total"] for each in repeats])
     history = []
-    for ranges in profile.ranges:
+    for ranges in RANGES:
         with open_bench(settings, tell) as bench:
             history.append(measure_history(bench, ranges, tell))
     missed = missed_aims({"visible_seconds": seconds["median"]}, VISIBLE_AIMS)
     missed += [f"{each['ranges']:,} ranges: {text}" for each in history for text in missed_aims(each, HISTORY_AIMS)]
-    return {
-        "pulse": {
-            "visible_seconds": seconds["median"],
-            "visible_p95_seconds": p95([each["total"] for each in repeats]),
-            "history": history,
-            "spread": {"visible_seconds": seconds},
-            "details": {"visible": visible},
-        },
-        "missed_targets": missed,
-        "rounds": profile.rounds,
-        "environment": environment_of_part(settings, load_before),
+    found = {
+        "visible_seconds": seconds["median"],
+        "visible_p95_seconds": p95([each["total"] for each in repeats]),
+        "history": history,
+        "spread": {"visible_seconds": seconds},
+        "details": {"visible": visible},
     }
+    return report_part(settings, load_before, {"pulse": found}, missed, rounds)

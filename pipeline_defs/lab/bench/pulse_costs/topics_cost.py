@@ -27,7 +27,7 @@ from ....orchestration.home.dagster_server import DagsterServer
 from ....settings import Settings
 from ....topics import Topic
 from ..location import write_location
-from ..measurement import Bench, Tell, environment_of_part, open_bench
+from ..measurement import Bench, Tell, open_bench, report_part
 from ..rounds import missed_aims, p95
 from ..usage import read_cpu_seconds, read_tree
 from ..watched import NothingSeen, wait_until
@@ -36,6 +36,8 @@ AIMS: Mapping[str, float] = {"p95_wait_seconds": 75.0, "queued_max": 1}
 VALUE = b"x" * 200
 TOPIC = "bench-topics"
 BATCHES_PER_SECOND = 10
+RECORDS_PER_BATCH = 2  # of each topic
+KAFKA_PARTITIONS = 2
 Place = tuple[str, int, int]  # topic, Kafka partition, offset
 
 
@@ -46,8 +48,6 @@ class TopicsProfile:
     topics: Sequence[int] = (12, 60, 100)
     warm_up_seconds: float = 90.0
     seconds: float = 300.0
-    records_per_second: int = 20  # of each topic
-    kafka_partitions: int = 2
     policy: Policy = field(default_factory=Policy)
 
 
@@ -56,7 +56,6 @@ class _Traffic:
     """What was acknowledged and not seen yet, by record; `waits` are of those that were seen, by topic."""
 
     names: Sequence[str]
-    profile: TopicsProfile
     counts_from: float = math.inf
     acked: dict[Place, float] = field(default_factory=dict)
     waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -96,12 +95,7 @@ def run_topics_bench(settings: Settings, profile: TopicsProfile, tell: Tell) -> 
         with open_bench(settings, tell) as bench:
             found.append(measure_topics(bench, count, profile, tell))
     missed = [f"{each['topics']} topics: {text}" for each in found for text in missed_aims(each, AIMS)]
-    return {
-        "pulse": {"topics": found},
-        "missed_targets": missed,
-        "rounds": 1,
-        "environment": environment_of_part(settings, load_before),
-    }
+    return report_part(settings, load_before, {"pulse": {"topics": found}}, missed, 1)
 
 
 def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
@@ -109,9 +103,9 @@ def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell)
     names = [f"{TOPIC}-{number:03d}" for number in range(count)]
     settings, edges = bench.edges.settings, bench.edges
     for name in names:
-        edges.kafka().create_topic(name, profile.kafka_partitions)
+        edges.kafka().create_topic(name, KAFKA_PARTITIONS)
     workspace = write_location(bench.folder / "location", settings, *(Topic(name, profile.policy) for name in names))
-    traffic = _Traffic(names, profile)
+    traffic = _Traffic(names)
     queued_max, data = 0, Path(settings.lake) / "data"
     with (
         open_instance(settings.dagster_home) as instance,
@@ -163,12 +157,11 @@ def _producing(servers: str, traffic: _Traffic) -> Iterator[None]:
         from confluent_kafka import Producer
 
         producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 5, "log_level": 3})
-        profile, sent, start = traffic.profile, 0, time.monotonic()
-        per_batch = max(1, profile.records_per_second // BATCHES_PER_SECOND)
+        sent, start = 0, time.monotonic()
         while not ended.is_set():
             for name in traffic.names:
-                for number in range(per_batch):
-                    partition = (sent * per_batch + number) % profile.kafka_partitions
+                for number in range(RECORDS_PER_BATCH):
+                    partition = (sent * RECORDS_PER_BATCH + number) % KAFKA_PARTITIONS
                     producer.produce(name, value=VALUE, partition=partition, on_delivery=traffic.on_delivery)
             sent += 1
             while (left := start + sent / BATCHES_PER_SECOND - time.monotonic()) > 0 and not ended.is_set():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....resources import Edges
@@ -12,6 +12,7 @@ from ..data import produce
 from ..measurement import Bench, Tell, WrongCount, count_rows
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake
+from ..usage import timed
 
 LOAD = Load(1_000, 1_000_000, 62_500)
 TOPIC = "bench-append"
@@ -43,18 +44,11 @@ def measure_append(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> 
 
 def _take_turn(bench: Bench, load: Load) -> tuple[float, float]:
     """Return the seconds of landing, and those of them that the append took."""
-    out = bench.folder / "append"
-    out.mkdir()
-    try:
+    with TemporaryDirectory(dir=bench.folder) as out:
         edges = Edges(replace(bench.edges.settings, has_raw_table=True))
-        place = Place(load, edges, bench.pyspark, out, topic_name=TOPIC)
-        land = offsetlake(place)
-        started = time.perf_counter()
-        land()
-        seconds = time.perf_counter() - started
-        rows = count_rows(out / "data")
+        place = Place(load, edges, bench.pyspark, Path(out), topic_name=TOPIC)
+        seconds = timed(offsetlake(place))
+        rows = count_rows(place.out / "data")
         if rows != load.records:
             raise WrongCount(f"{rows:,} rows of {load.records:,} records of {TOPIC} are landed")
         return seconds, sum(place.steps[step] for step in STEPS)
-    finally:
-        shutil.rmtree(out)

@@ -7,22 +7,22 @@ is an error, not a time.
 from __future__ import annotations
 
 import shutil
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....core.decode.decoders import Decode
 from ....core.errors import RangesFailed
-from ....landing.attempt import Attempt
 from ....resources import Edges
 from ....tables.compaction import compact
 from ....tables.decoding import decode
-from ..data import produce_values
+from ..data import produce
 from ..measurement import Bench, Tell, WrongCount
 from ..rounds import Load, spread
-from ..systems import Place, offsetlake
+from ..systems import Place, attempt, fresh_edges, offsetlake
+from ..usage import timed
 from .orders import DECODES, VALUES
 
 LOAD = Load(1_000, 240_000, 15_000)
@@ -35,7 +35,7 @@ def measure_decoding(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -
     for kind, values in VALUES.items():
         bench.edges.kafka().create_topic(_topic(kind), load.kafka_partitions)
         tell(f"{_topic(kind)}: producing {load.records:,} records")
-        produce_values(bench.edges.bootstrap_servers(), _topic(kind), values(load), load)
+        produce(bench.edges.bootstrap_servers(), _topic(kind), load, values(load))
     seconds: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}
     for number in range(1 - WARM_UPS, rounds + 1):
@@ -63,28 +63,18 @@ def _topic(kind: str) -> str:
 
 def _take_round(bench: Bench, kind: str, load: Load) -> tuple[float, dict[str, float]]:
     """Return the seconds of landing, and by name those of what is derived from it."""
-    out = bench.folder / "derived"
-    out.mkdir()
-    try:
+    with TemporaryDirectory(dir=bench.folder) as folder:
+        out = Path(folder)
         place = Place(load, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
         landing, seconds = timed(offsetlake(place)), dict[str, float]()
         for name, config in DECODES[kind].items():
-            seconds[name] = timed(partial(decode_ranges, bench, place, config, place.fresh_edges()))
+            seconds[name] = timed(partial(_decode, bench, place, config, fresh_edges(bench.edges, out)))
             shutil.rmtree(out / "tables/decoded")  # for the next one
-        seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, place.fresh_edges()))
+        seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, fresh_edges(bench.edges, out)))
         return landing, seconds
-    finally:
-        shutil.rmtree(out)
 
 
-def timed(act: Callable[[], None]) -> float:
-    """Measure how many seconds something takes."""
-    started = time.perf_counter()
-    act()
-    return time.perf_counter() - started
-
-
-def decode_ranges(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
+def _decode(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
     """Decode all ranges of a landed topic; every record must come out."""
     ranges = {offsets.key: len(offsets) for offsets in edges.lake.coverage(place.topic.name).log.ranges}
     verdicts = list(decode(place.topic.name, [*ranges], attempt(), edges.decode_tools(config, bench.pyspark)))
@@ -101,11 +91,6 @@ def _compact(bench: Bench, place: Place, edges: Edges) -> None:
     _check([text for verdict in verdicts for text in verdict.violations])
     if not verdicts:
         raise WrongCount(f"nothing of {place.topic.name} was compacted")
-
-
-def attempt() -> Attempt:
-    """Return a try of the benchmark's own."""
-    return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
 
 
 def _check(violations: Sequence[str]) -> None:

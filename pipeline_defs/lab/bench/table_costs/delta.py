@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 
 from ....adapters.tables.latest_columns import FIELDS
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 ORDER = [(name, "descending") for name in ("generation", "partition", "offset")]
 
@@ -29,30 +26,23 @@ class DeltaState:
 
     def update(self, files: Sequence[Path]) -> None:
         """Merge Parquet files of decoded records into the table; the first ones become it."""
-        from deltalake import DeltaTable
-
         if not DeltaTable.is_deltatable(str(self.folder)):
             self.recompute(files)
             return
-        merge = self._open().merge(find_winners(files), "present.key = fresh.key", source_alias="fresh", target_alias="present")
+        merge = DeltaTable(str(self.folder)).merge(
+            find_winners(files), "present.key = fresh.key", source_alias="fresh", target_alias="present"
+        )
         merge = merge.when_matched_delete("fresh.value IS NULL").when_matched_update_all()
         merge.when_not_matched_insert_all("fresh.value IS NOT NULL").execute()
 
     def recompute(self, files: Sequence[Path]) -> None:
         """Make the table from these files alone, as its next version."""
-        from deltalake import write_deltalake
-
         winners = find_winners(files)
         write_deltalake(str(self.folder), winners.filter(pc.is_valid(winners["value"])), mode="overwrite")
 
     def places(self) -> set[tuple[int, int]]:
         """Return Kafka partition and offset of each record of the table."""
-        return places_of(self._open().to_pyarrow_table(columns=["partition", "offset"]))
-
-    def _open(self) -> DeltaTable:
-        from deltalake import DeltaTable
-
-        return DeltaTable(str(self.folder))
+        return places_of(DeltaTable(str(self.folder)).to_pyarrow_table(columns=["partition", "offset"]))
 
 
 def find_winners(files: Sequence[Path]) -> pa.Table:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....settings import Settings
-from ..measurement import Tell, environment_of_part, open_bench
+from ..measurement import Tell, open_bench, report_part
 from ..rounds import Load, missed_aims
 from . import append_cost, decode_cost, upsert
 
@@ -55,12 +55,7 @@ def run_derived_bench(settings: Settings, profile: DerivedProfile, tell: Tell) -
     medians = {
         f"{section}.{name}": figure["median"] for section, found in report.items() for name, figure in found["spread"].items()
     }
-    return {
-        **report,
-        "missed_targets": missed_aims(medians, AIMS),
-        "rounds": profile.rounds,
-        "environment": environment_of_part(settings, load_before),
-    }
+    return report_part(settings, load_before, report, missed_aims(medians, AIMS), profile.rounds)
 
 
 def _section(figures: Mapping[str, Mapping[str, Any]], details: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Invariant: both come to the same records, or there is no time.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,10 +32,9 @@ from ....resources import Edges
 from ....tables.latest import LatestTools, update
 from ..data import SEED
 from ..measurement import Bench, Tell, WrongCount
-from ..rounds import order_of, spread
-from ..systems import fresh_edges
-from ..usage import read_cpu_seconds, read_peak_bytes, reset_peak
-from .decode_cost import attempt, timed
+from ..rounds import Taken, order_of, spread
+from ..systems import attempt, fresh_edges
+from ..usage import take
 from .delta import DeltaState, places_of
 
 TOPIC = "bench-upsert"
@@ -59,16 +57,6 @@ class UpsertState:
 
 STATE = UpsertState(1_500_000, 700_000)  # of which delta-rs' merge takes two seconds on two cores
 LARGE = UpsertState(10_000_000, 100_000)
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What one turn took: CPU seconds of this process, which delta-rs is a part of, and of Spark's JVM; their peaks."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    jvm_peak_bytes: int
 
 
 class _Decoded:
@@ -194,13 +182,8 @@ def _lake(bench: Bench, state: UpsertState, tell: Tell) -> Iterator[tuple[_Decod
 
 
 def _measure(bench: Bench, act: Callable[[], None]) -> Taken:
-    pids = (os.getpid(), bench.jvm_pid)
     pa.default_memory_pool().release_unused()  # of whoever was before
-    for pid in pids:
-        reset_peak(pid)
-    before = sum(map(read_cpu_seconds, pids))
-    seconds = timed(act)
-    return Taken(seconds, sum(map(read_cpu_seconds, pids)) - before, *map(read_peak_bytes, pids))
+    return take(act, bench.jvm_pid)
 
 
 def _sum_up(taken: Sequence[Taken]) -> dict[str, Any]:
