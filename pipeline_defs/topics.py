@@ -147,8 +147,8 @@ class Topic:
         """The external asset that stands for the topic's loss ledger."""
         return dg.AssetKey(["losses", self.name])
 
-    def standing_key(self, name: str) -> dg.AssetCheckKey:
-        """Return the key of one of the checks of what is around the landed ranges."""
+    def check_key(self, name: str) -> dg.AssetCheckKey:
+        """Return the key of one of the checks of landed ranges, or of what is around them."""
         return dg.AssetCheckKey(self.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else self.asset_key, name)
 
     @property

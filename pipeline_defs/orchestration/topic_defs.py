@@ -12,7 +12,7 @@ import dagster as dg
 
 from ..topics import NOTHING_LOST, TIME_TO_LOSS, Duty, Topic, op_name
 from .assets.catalog import days_spec, ledger_spec, source_spec
-from .assets.checks import QUICK, build_checks, build_standing_checks, check_key
+from .assets.checks import QUICK, build_checks
 from .assets.decoded_asset import build_decoded_asset, build_decoded_checks
 from .assets.latest_asset import build_latest_asset, build_latest_check
 from .assets.raw_asset import build_raw_asset
@@ -26,11 +26,10 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_own_lock()
     raw = dg.AssetSelection.assets(topic.asset_key)
-    no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
-    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
+    quick = dg.AssetSelection.checks(*(topic.check_key(name) for name in (*QUICK, NOTHING_LOST, TIME_TO_LOSS)))
     own = dg.Definitions(
         assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
-        asset_checks=[with_own_op_name(check) for check in (*build_checks(topic), *build_standing_checks(topic))],
+        asset_checks=[with_own_op_name(check) for check in build_checks(topic)],
         jobs=[
             dg.define_asset_job(
                 topic.land_job,

@@ -72,7 +72,7 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
         world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
     )
     job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
-    alone = job.get_subset(asset_check_selection={world.topic.standing_key(MAPPED)})
+    alone = job.get_subset(asset_check_selection={world.topic.check_key(MAPPED)})
     (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     path, words = check.metadata["map"].value, check.metadata["coverage"].value
     assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)

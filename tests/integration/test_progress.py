@@ -24,7 +24,7 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
     """Is what Dagster was told of the check, oldest first."""
-    records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.standing_key(PROGRESS), limit=100)
+    records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.check_key(PROGRESS), limit=100)
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))
 
@@ -32,7 +32,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
 def audit(world: World) -> dg.AssetCheckEvaluation:
     """Runs the check as the nightly audit job does, without the others, and returns what it found."""
     job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
-    alone = job.get_subset(asset_check_selection={world.topic.standing_key(PROGRESS)})
+    alone = job.get_subset(asset_check_selection={world.topic.check_key(PROGRESS)})
     (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     return evaluation
 

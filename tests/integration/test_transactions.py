@@ -39,7 +39,7 @@ def begin(world: World, **config: Any) -> KafkaProducer:
 
 def told(world: World) -> tuple[bool, str] | None:
     """Is what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
-    key = world.topic.standing_key(PROGRESS)
+    key = world.topic.check_key(PROGRESS)
     latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     if latest is None:
         return None

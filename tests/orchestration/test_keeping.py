@@ -28,7 +28,7 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
 from pipeline_defs.operate.reports import trace_row
-from pipeline_defs.orchestration.assets.checks import QUICK, check_key
+from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.days import report_days
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
@@ -83,7 +83,7 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
     assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
     checks = world.instance.event_log_storage.get_latest_asset_check_execution_by_key(
-        [check_key(world.topic, name) for name in QUICK]
+        [world.topic.check_key(name) for name in QUICK]
     )
     assert {check.status.value for check in checks.values()} == {"SUCCEEDED"}, "a range run has its checks too"
     assert {check.run_id for check in checks.values()} == {launched.run_id} and len(checks) == len(QUICK)

@@ -12,7 +12,7 @@ from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokerUnavailable, TopicsFailed
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.orchestration.assets.checks import QUICK, check_key
+from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.orchestration.runs.projection import failure_text
@@ -58,7 +58,7 @@ def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World
     for each in (world, other):
         each.assert_all_landed_once()
         assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
-        assert all(passed(world, check_key(each.topic, name)) for name in QUICK)
+        assert all(passed(world, each.topic.check_key(name)) for name in QUICK)
     decoded = world.instance.get_materialized_partitions(world.topic.decoded_key)
     assert decoded == world.materialized()
     assert passed(world, dg.AssetCheckKey(world.topic.latest_key, RECOMPUTED))

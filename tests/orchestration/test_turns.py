@@ -17,7 +17,7 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.orchestration.assets.checks import build_standing_checks
+from pipeline_defs.orchestration.assets.checks import build_checks
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.orchestration.runs.moments import time_text
@@ -172,8 +172,8 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
         f"{holders[0].run_id[:8]} of others"
     )
 
-    key = world.topic.standing_key(PROGRESS)
-    (progress,) = (each for each in build_standing_checks(world.topic) if key in each.check_keys)
+    key = world.topic.check_key(PROGRESS)
+    (progress,) = (each for each in build_checks(world.topic) if key in each.check_keys)
     result = progress(dg.build_asset_check_context(instance=world.instance), edges=world.edges)
     advice = world.status()["next_action"]
     landed = time_text(min(each.provenance.landed_at_ms for each in world.coverage.manifests.values()))

@@ -45,26 +45,14 @@ _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, _Held, bool], Finding], str
 
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Build the four checks of a topic's raw asset."""
-    return [*(_lake_check(topic, name) for name in _LAKE_CHECKS), _replay_check(topic)]
+    """Build the checks of a topic's landed ranges, and of what is around them, which the sensors tell of too."""
+    lake, standing = ([_build_check(topic, name) for name in names] for names in (_LAKE_CHECKS, _STANDING_CHECKS))
+    return [*lake, _replay_check(topic), *standing]
 
 
 def audit_keys(topic: Topic) -> list[dg.AssetCheckKey]:
     """Return the keys of all checks that an audit of a topic makes."""
-    return [
-        *(check_key(topic, name) for name in (*_LAKE_CHECKS, REPLAY)),
-        *(topic.standing_key(name) for name in _STANDING_CHECKS),
-    ]
-
-
-def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
-    """Return the key of one of the topic's checks."""
-    return dg.AssetCheckKey(topic.asset_key, name)
-
-
-def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Build the checks of what is around the landed ranges; the sensors tell of them too."""
-    return [_standing_check(topic, name) for name in _STANDING_CHECKS]
+    return [topic.check_key(name) for name in (*_LAKE_CHECKS, REPLAY, *_STANDING_CHECKS)]
 
 
 def report_standing(
@@ -80,16 +68,12 @@ def report_standing(
         (TIME_TO_LOSS, check_expiry(topic, found.endangered)),
         (PROGRESS, progress),
     ):
-        key = topic.standing_key(name)
+        key = topic.check_key(name)
         report_check(instance, key, as_result(finding), known.checks.get(key))
     return progress
 
 
-def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
-    return as_result(check_nothing_lost(topic, read_ledger(topic, edges)))
-
-
-def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
+def _ask_expiry(topic: Topic, edges: Edges, _: dg.DagsterInstance) -> dg.AssetCheckResult:
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return as_result(check_expiry(topic, read_endangered(topic, edges.lake.recent(topic.name), marks, edges)))
 
@@ -118,7 +102,7 @@ def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetC
 
 _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
     NOTHING_LOST: (
-        _ask_losses,
+        lambda topic, edges, _: as_result(check_nothing_lost(topic, read_ledger(topic, edges))),
         "No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
     ),
     TIME_TO_LOSS: (
@@ -136,23 +120,15 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
 }
 
 
-def _standing_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    question, description = _STANDING_CHECKS[name]
-    key = topic.standing_key(name)
+def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    _, description = _LAKE_CHECKS.get(name) or _STANDING_CHECKS[name]
 
-    @dg.asset_check(asset=key.asset_key, name=name, description=description)
+    @dg.asset_check(asset=topic.check_key(name).asset_key, name=name, description=description)
     def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        if name in _LAKE_CHECKS:
+            return lake_result(topic, name, edges, held=read_tries(context.instance, topic.landing).held)
+        question, _ = _STANDING_CHECKS[name]
         return question(topic, edges, context.instance)
-
-    return check
-
-
-def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    _, description = _LAKE_CHECKS[name]
-
-    @dg.asset_check(asset=topic.asset_key, name=name, description=description)
-    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return lake_result(topic, name, edges, held=read_tries(context.instance, topic.landing).held)
 
     return check
 

@@ -28,7 +28,7 @@ from ..runs.runs import new_attempt, run_of, selected_keys, step_logger
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
 from ..runs.tries import trying
 from .catalog import asset_tags, raw_description, raw_metadata
-from .checks import QUICK, check_key, lake_result
+from .checks import QUICK, lake_result
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -110,7 +110,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name in QUICK:
-                    context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges, is_recent=True)))
+                    context.log_event(as_evaluation(topic.check_key(name), lake_result(topic, name, edges, is_recent=True)))
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
 

@@ -29,7 +29,7 @@ from ...resources import Edges
 from ...settings import code_version
 from ...tables.decoding import decode
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
-from ..assets.checks import QUICK, as_result, check_key, lake_result
+from ..assets.checks import QUICK, as_result, lake_result
 from ..assets.days import report_days
 from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
 from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
@@ -139,7 +139,7 @@ class _PulseRun:
         for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
                 for check in QUICK:
-                    self._report_check(check_key(topic, check), lake_result(topic, check, self.edges, is_recent=True))
+                    self._report_check(topic.check_key(check), lake_result(topic, check, self.edges, is_recent=True))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""

@@ -80,7 +80,7 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
     """Read what Dagster knows of these topics."""
     duties = [duty for topic in topics for duty in (topic.landing, topic.decoding, topic.upserting)]
     keys = [key for topic in topics for key in (topic.asset_key, topic.decoded_key, topic.latest_key, topic.losses_key)]
-    checks = [topic.standing_key(name) for topic in topics for name in STANDING]
+    checks = [topic.check_key(name) for topic in topics for name in STANDING]
     return Known(
         read_all_tries(instance, duties),
         read_active(instance, now_ms),
