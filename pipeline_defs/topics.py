@@ -152,9 +152,14 @@ class Topic:
         return dg.AssetCheckKey(self.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else self.asset_key, name)
 
     @property
+    def ranges_name(self) -> str:
+        """The name under which Dagster keeps the keys of its ranges."""
+        return f"{self.name}__ranges"
+
+    @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """The projection of the topic's plan log: one dynamic key per range."""
-        return dg.DynamicPartitionsDefinition(name=f"{self.name}__ranges")
+        return dg.DynamicPartitionsDefinition(name=self.ranges_name)
 
     @property
     def slug(self) -> str:

@@ -37,15 +37,7 @@ from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
-from ..runs.projection import (
-    find_registered,
-    find_untold,
-    read_told_lag,
-    register_keys,
-    report_lag,
-    report_losses,
-    report_unseen,
-)
+from ..runs.projection import find_registered, find_unseen, find_untold, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import ALL, UPDATE, Tries, read_tries
 from ..runs.undecoded import Undecoded, read_undecoded
 from ..runs.waiting import UPDATING, backing_off_text, pending_text
@@ -152,11 +144,13 @@ def _tell_landed(
     Return why the table could not be told, and whether nothing was left to tell.
     """
     held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
-    told = report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), most)
+    unseen = find_unseen(instance, topic, coverage, held)
+    for offsets in unseen[:most]:
+        instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
     failure = None
     if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
-    return failure, not (told or held or failure)
+    return failure, not (unseen or held or failure)
 
 
 def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:

@@ -7,7 +7,7 @@ deleted at any time. Invariant: nothing here is written to the lake.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,6 +16,7 @@ import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 from sqlalchemy.exc import IntegrityError
 
 from ...core.errors import BadKey
@@ -38,10 +39,8 @@ ACTIVE = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
-MACHINES = frozenset(
-    f"dagster/{name}" for name in ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")
-)
-RETRIES = frozenset({"dagster/parent_run_id", "dagster/auto_retry_run_id"})  # asked for by whoever asked for the first
+_MACHINES = {f"dagster/{name}" for name in ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")}
+_RETRIES = {"dagster/parent_run_id", "dagster/auto_retry_run_id"}  # asked for by whoever asked for the first
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _MATERIALIZED, _PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
@@ -61,16 +60,14 @@ def register_keys(
     Retired ones stay away, but for those that are `wanted` again. Where Dagster lacks all, its database was lost: then all
     history that `read_whole` gives comes before what a frontier document leaves, or it would come behind that for ever.
     """
-    name = topic.partitions.name
-    assert name is not None
     away = retired(coverage, topic.max_keys) - set(wanted)
     due = [offsets.key for offsets in coverage.log.ranges if offsets not in away]
-    known = instance.get_existing_dynamic_partitions(name, due)
+    known = instance.get_existing_dynamic_partitions(topic.ranges_name, due)
     lacking = [key for key in due if key not in known]
     if read_whole is not None and coverage.log.base is not None and lacking == due:
         return register_keys(instance, topic, read_whole(), wanted)
     for at in range(0, len(lacking), KEYS_AT_ONCE):
-        instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
+        instance.add_dynamic_partitions(topic.ranges_name, lacking[at : at + KEYS_AT_ONCE])
     return len(lacking)
 
 
@@ -112,25 +109,8 @@ def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
 
 def find_registered(instance: dg.DagsterInstance, topic: Topic, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Find those of some ranges that Dagster has the key of."""
-    name = topic.partitions.name
-    assert name is not None
-    known = instance.get_existing_dynamic_partitions(name, [offsets.key for offsets in ranges])
+    known = instance.get_existing_dynamic_partitions(topic.ranges_name, [offsets.key for offsets in ranges])
     return [offsets for offsets in ranges if offsets.key in known]
-
-
-def report_unseen(
-    instance: dg.DagsterInstance,
-    topic: Topic,
-    coverage: Coverage,
-    held: AbstractSet[OffsetRange],
-    event: Callable[[OffsetRange], dg.AssetMaterialization],
-    limit: int,
-) -> int:
-    """Report landed ranges that Dagster does not show as such, at most so many; return how many there were."""
-    unseen = find_unseen(instance, topic, coverage, held)
-    for offsets in unseen[:limit]:
-        instance.report_runless_asset_event(event(offsets))
-    return len(unseen)
 
 
 def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
@@ -143,13 +123,13 @@ def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
 
 def report_losses(
     instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], skips: Sequence[Skip], told: dg.EventLogEntry | None
-) -> bool:
-    """Report losses, and what was left out on purpose, where Dagster was not `told` them last; return whether that was so."""
+) -> None:
+    """Report losses, and what was left out on purpose, where Dagster was not `told` them last."""
     before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
     texts = [*(loss.text(topic.name) for loss in losses), *(skip.text(topic.name) for skip in skips)]
     ledger = "\n".join(f"- {text}" for text in texts)
     if (before.value if before else "") == ledger:
-        return False
+        return
     metadata: Mapping[str, Any] = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
         "losses": len(losses),
@@ -157,7 +137,6 @@ def report_losses(
         "ledger": dg.MetadataValue.md(ledger),
     }
     instance.report_runless_asset_event(dg.AssetMaterialization(topic.losses_key, metadata=metadata))
-    return True
 
 
 def read_told_lag(instance: dg.DagsterInstance, topic: Topic) -> Told | None:
@@ -196,17 +175,14 @@ def report_lag(
 
 def report_check(
     instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg.AssetCheckResult, latest: AssetCheckExecutionRecord | None
-) -> bool:
-    """Report a check's result outside of any run where it is not what its `latest` record says; return whether it was."""
+) -> None:
+    """Report a check's result outside of any run where it is not what its `latest` record says."""
     event = latest.event if latest else None
     told = event.dagster_event.event_specific_data if event and event.dagster_event else None
-    if isinstance(told, dg.AssetCheckEvaluation):
-        if _news(told) == _news(result):
-            return False
-    elif result.passed:
-        return False  # that all is well, as ever, is no news
-    instance.report_runless_asset_event(as_evaluation(key, result))
-    return True
+    # that all is well, as ever, is no news
+    is_known = _news(told) == _news(result) if isinstance(told, dg.AssetCheckEvaluation) else result.passed
+    if not is_known:
+        instance.report_runless_asset_event(as_evaluation(key, result))
 
 
 def as_evaluation(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -231,9 +207,7 @@ Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none 
 
 def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange | None]:
     """Read Dagster's keys in insertion order; none stands for a key that is no range."""
-    name = topic.partitions.name
-    assert name is not None
-    return [parsed(key) for key in instance.get_dynamic_partitions(name)]
+    return [parsed(key) for key in instance.get_dynamic_partitions(topic.ranges_name)]
 
 
 def open_pools(instance: dg.DagsterInstance, pools: Collection[str]) -> None:
@@ -256,9 +230,12 @@ def open_pools(instance: dg.DagsterInstance, pools: Collection[str]) -> None:
 
 def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:
     """Read which ranges the active runs of a duty select: those that wait for their turn included."""
-    places = find_places(order)
-    runs = [run for run in instance.get_runs(RunsFilter(statuses=ACTIVE)) if is_run_of(run, duty)]
-    return {offsets for run in runs for offsets in covered_ranges(run, order, places)}
+    places, found = find_places(order), set[OffsetRange | None]()
+    for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
+        if is_run_of(run, duty):
+            is_of_many = RANGE_START in run.tags and RANGE_END in run.tags
+            found.update(read_ranges_of(run, order, places) if is_of_many else [parsed(run.tags.get(PARTITION_NAME_TAG, ""))])
+    return {offsets for offsets in found if offsets is not None}
 
 
 _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
@@ -292,14 +269,12 @@ def find_places(order: Order) -> Places:
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
 
 
-def is_asked_by_machine(tags: Mapping[str, str]) -> bool:
-    """Return whether a sensor, a schedule or declarative automation has asked for a run, or for the one it retries."""
-    return not MACHINES.isdisjoint(tags)
-
-
 def is_redo_of_person(tags: Mapping[str, str]) -> bool:
-    """Return whether a person asks with a run that what is landed is read again; a retry only goes on with the first."""
-    return not is_asked_by_machine(tags) and RETRIES.isdisjoint(tags)
+    """Return whether a person asks with a run that what is landed is read again.
+
+    A sensor, a schedule and declarative automation do not, and a retry only goes on with the first.
+    """
+    return tags.keys().isdisjoint(_MACHINES | _RETRIES)
 
 
 Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
@@ -309,16 +284,6 @@ def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[Offset
     """Read what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
     start, end = parsed(run.tags.get(RANGE_START, "")), parsed(run.tags.get(RANGE_END, ""))
     return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
-
-
-def covered_ranges(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
-    """Read the ranges that a run covers: one key, or everything between two keys in insertion order."""
-    if RANGE_START not in run.tags or RANGE_END not in run.tags:
-        offsets = parsed(run.tags.get("dagster/partition", ""))
-        if offsets is not None:
-            yield offsets
-        return
-    yield from (offsets for offsets in read_ranges_of(run, order, places) if offsets is not None)
 
 
 def parsed(key: str) -> OffsetRange | None:

@@ -115,9 +115,7 @@ class Pruning:
         if topic is None:
             return True
         if key not in self._registered:
-            name = topic.partitions.name
-            assert name is not None
-            self._registered[key] = frozenset(self.instance.get_dynamic_partitions(name))
+            self._registered[key] = frozenset(self.instance.get_dynamic_partitions(topic.ranges_name))
         return partition in self._registered[key]
 
     def _delete(self, run_id: str) -> None:

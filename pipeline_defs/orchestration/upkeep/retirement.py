@@ -52,12 +52,10 @@ def retire_keys(
 
     A crash in the middle leaves the rest for the next time. Events of these ranges stay in Dagster's log.
     """
-    name = topic.partitions.name
-    assert name is not None
     gone: list[OffsetRange] = []
     while batch := find_retirable(topic, coverage, instance, due)[:KEYS_AT_ONCE]:
         for offsets in batch:
-            instance.delete_dynamic_partition(name, offsets.key)
+            instance.delete_dynamic_partition(topic.ranges_name, offsets.key)
         gone += batch
         on_retired(len(gone))
     return gone
