@@ -1,9 +1,15 @@
-"""Work from the command line, through Dagster, so that events and lineage are recorded as by any other run."""
+"""Work from the command line, through Dagster, so that events and lineage are recorded as by any other run.
+
+And what commands say of these runs: how far they are, how each ended, one error for those that failed. Why a range failed is in
+the run's own words. Invariant: of a run that failed no line says how many of its ranges did.
+"""
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +17,25 @@ import dagster as dg
 from dagster._core.events import RunFailureReason
 from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
+from ..core.advice import counted
+from ..core.errors import RangesFailed
 from ..core.landing.dispatch import split_stretches
 from ..core.landing.selection import find_ranges
 from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange
 from ..definitions import build_defs
 from ..orchestration.assets.raw_asset import RANGES_PER_RUN, land_config
+from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
 from ..orchestration.runs.projection import failure_text, read_order, register_keys
 from ..orchestration.runs.runs import range_tags, single_key
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
+from .progress import progress
+from .terminal import OUT
 
+(NOTE,) = RangesFailed("runs failed").__notes__  # which the error of the command has too
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
 
 
@@ -140,3 +152,37 @@ def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
 def reason_of(result: dg.ExecuteInProcessResult) -> str:
     """Read why a run failed, in the words of the error itself."""
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
+
+
+@contextmanager
+def launching(
+    edges: Edges, doing: str, total: int, *, said: Mapping[str, str], counts: Collection[str] = ()
+) -> Iterator[dg.DagsterInstance]:
+    """Open the instance for runs in this process, and show how far they are while the context is open.
+
+    `said` has by steps what is shown once they are passed, the step's fields in braces; one of `counts` is one more done.
+    """
+
+    def on_step(step: str, **fields: object) -> None:
+        if step in counts:
+            shown.advance()
+        elif step in said:
+            shown.update(text=doing + said[step].format(**fields))
+
+    logging.getLogger("dagster").setLevel(logging.ERROR)
+    with open_instance(edges.settings.dagster_home) as instance, progress(doing, total) as shown:
+        edges.watch_step = shown.watching(on_step)
+        yield instance
+
+
+def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
+    """Say of each run, as it ends, how many ranges it `did`: landed, say; raise `RangesFailed` where one failed."""
+    failures = []
+    for run in runs:
+        done = f"{did} {counted(len(run.ranges), 'range')} in run {run.run_id}"
+        OUT.print(done if run.succeeded else f"run {run.run_id} failed")
+        if not run.succeeded:
+            reason = "\n  ".join(line for line in run.reason.splitlines() if line != NOTE)
+            failures.append(f"run {run.run_id}: {reason}")
+    if failures:
+        raise RangesFailed(f"{counted(len(failures), 'run')} of topic {topic} failed; what it {did} stays {did}", failures)

@@ -53,7 +53,7 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     monkeypatch.setattr(command, "find_topic", lambda name: ORDERS)
     monkeypatch.setattr(command, "open_edges", lambda: edges)
     monkeypatch.setattr(command, "choose_ranges", lambda *_: list(RANGES))
-    monkeypatch.setattr("pipeline_defs.cli.runs.open_instance", lambda home: nullcontext())
+    monkeypatch.setattr("pipeline_defs.cli.launching.open_instance", lambda home: nullcontext())
     monkeypatch.setattr(command.InProcessRuns, "land", runs)
     ended = CliRunner().invoke(command.land, ["orders", "--pending"])
     error = ended.exception

@@ -20,9 +20,8 @@ from ...orchestration.runs.undecoded import read_due
 from ...resources import Edges
 from ...tables.latest import find_due
 from ...topics import Topic
-from ..launching import InProcessRuns
+from ..launching import InProcessRuns, launching, print_runs
 from ..progress import progress
-from ..runs import launching, print_runs
 from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from ..terminal import OUT
 

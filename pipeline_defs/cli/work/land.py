@@ -21,9 +21,8 @@ from ...orchestration.runs.moments import duration_text
 from ...orchestration.runs.progress import holding_row, read_holding
 from ...resources import Edges
 from ...topics import Topic
-from ..launching import InProcessRuns, choose_ranges
+from ..launching import InProcessRuns, choose_ranges, launching, print_runs
 from ..progress import progress
-from ..runs import launching, print_runs
 from ..show import (
     find_topic,
     find_topics,
