@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.cli.work.losses import LATEST, find_skip
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.coverage import State
@@ -19,7 +20,6 @@ from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED, find_skips
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.landing.auditing import check_completeness, check_tiling
-from pipeline_defs.operate.skipping import LATEST, commit_skip, find_skip
 from pipeline_defs.orchestration.assets.checks import lake_result
 from pipeline_defs.orchestration.map.draw import read_picture
 from pipeline_defs.orchestration.map.words import lost_offsets
@@ -185,7 +185,7 @@ def behind(world: World) -> World:
 
 
 def skip(world: World, to: str) -> PlanStep | None:
-    return commit_skip(world.topic, find_skip(world.topic, to, "ada", world.edges), world.edges)
+    return world.edges.planner(world.topic, "cli").commit(skip=find_skip(world.topic, to, "ada", world.edges))
 
 
 def rows_from(world: World, first: int) -> list[Row]:

@@ -8,12 +8,13 @@ import click
 
 from ...core.advice import counted
 from ...core.command_lines import command
-from ...core.errors import BrokerUnavailable, UnknownTopic
+from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
 from ...core.log.losses import Loss, Skip
-from ...operate.skipping import commit_skip, find_skip, preview_skip
+from ...core.log.planning import SkipAhead
 from ...orchestration.runs.ledger import accept_loss as accept
 from ...orchestration.runs.ledger import is_accepted, read_ledger, read_ledger_of_lake, read_skips, standing
-from ...orchestration.runs.moments import time_text
+from ...orchestration.runs.moments import parse_time, time_text
+from ...resources import Edges
 from ...topics import Topic
 from ..progress import progress
 from ..show import (
@@ -30,6 +31,8 @@ from ..show import (
     topic_argument,
 )
 from ..terminal import OUT
+
+LATEST = "latest"  # to where a skip may go
 
 
 def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 (click hands them)
@@ -155,7 +158,8 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
     edges.check_lake(topic)
     with progress(f"looking what of {topic} waits"):
         ahead = find_skip(configured, to, by, edges)
-        step = commit_skip(configured, ahead, edges) if apply else preview_skip(configured, ahead, edges)
+        planner = edges.planner(configured, "cli" if apply else "preview")
+        step = planner.commit(skip=ahead) if apply else planner.decide(skip=ahead)
     skips = step.skips if step is not None else ()
     offsets = sum(len(link.offsets) for link in skips)
     if as_json:
@@ -172,6 +176,19 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
     print_table(f"{'skipped' if apply else 'would skip'} {offsets:,} offsets", ["range", "offsets"], rows)
     if not apply:
         OUT.print("nothing was written; add --apply to skip them")
+
+
+def find_skip(topic: Topic, to: str, by: str, edges: Edges) -> SkipAhead:
+    """Find where a skip goes in each Kafka partition: `to` is `latest` or a time; raise `Refused` for anything else."""
+    try:
+        moment_ms = None if to == LATEST else parse_time(to, None, zone_name="its zone")
+    except ValueError as error:
+        raise Refused(f"--to {to}: {error}; or {LATEST}; nothing was written") from None
+    kafka = edges.kafka(topic)
+    seen = kafka.observe(topic.name, topic.policy.isolation_level)
+    ends = {p: marks.end for p, marks in seen.watermarks.items()}
+    offsets = ends if moment_ms is None else kafka.read_offsets_at(topic.name, seen.watermarks, moment_ms)
+    return SkipAhead(offsets, f"by {by}: skip --to {to}", edges.lake.recent(topic.name).log.generation, seen.topic_id)
 
 
 @click.command(name="accept-loss")
