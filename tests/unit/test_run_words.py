@@ -19,8 +19,7 @@ from pipeline_defs.core.errors import BadKey, LakeUnavailable, RangesFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
-from pipeline_defs.operate.failed_runs import FailedSince
-from pipeline_defs.operate.landed import LandedCount, LandedSince, landed_text
+from pipeline_defs.operate.news import FailedSince, LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.runs import selected_keys

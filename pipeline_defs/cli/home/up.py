@@ -19,8 +19,7 @@ from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...core.advice import some_of
 from ...core.errors import EmptySelection, LakeUnavailable
-from ...operate.failed_runs import FailedSince
-from ...operate.landed import LandedSince, landed_text
+from ...operate.news import FailedSince, LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable

@@ -1,0 +1,137 @@
+"""What failed and what landed since one last looked, from Dagster: whoever did it, a run of Dagster or a command.
+
+Reads Dagster only; the lake is not listed, so that looking each second costs the same however much there is. Invariant: no
+failure is passed over; of a topic they are at most one line a minute, which counts those within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+
+from ..core.advice import counted, some_of
+from ..orchestration.assets.raw_asset import NEWLY_LANDED
+from ..orchestration.runs.projection import is_run_of, read_reason
+from ..topics import LAND_PENDING, Topic
+
+PAUSE = timedelta(minutes=1)
+_AT_ONCE = 1_000
+_ENDED = "its process was told to end; what it left undone is asked for again"
+_WORDS = {  # in place of Dagster's own, which say nothing of what comes next
+    "DagsterExecutionInterruptedError": _ENDED,
+    "Execution was interrupted unexpectedly": _ENDED,
+    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+}
+_OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its time says
+
+
+class FailedSince:
+    """Reads which runs of some topics failed since a moment, and says each once."""
+
+    def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
+        self._topics, self._instance, self._from = topics, instance, since
+        self._seen: set[str] = set()
+        self._untold: dict[str, list[tuple[str, str]]] = {}  # by topic the runs and their reasons
+        self._told_at: dict[str, datetime] = {}
+
+    def read(self, now: datetime) -> list[str]:
+        """Return the lines that are due: of each topic that failed the first reason, and how many more there are."""
+        found = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
+        for record in reversed(self._instance.get_run_records(found)):
+            run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
+            if run.run_id not in self._seen:
+                for name, reason in self._reasons_of(run):
+                    self._untold.setdefault(name, []).append((run.run_id, reason))
+            self._seen.add(run.run_id)
+            self._from = max(self._from, min(updated - _OVERLAP, now))
+        due = [name for name in self._untold if now - self._told_at.get(name, now - PAUSE) >= PAUSE]
+        self._told_at |= dict.fromkeys(due, now)
+        return [_line(name, self._untold.pop(name)) for name in due]
+
+    def _reasons_of(self, run: DagsterRun) -> list[tuple[str, str]]:
+        """Read why a run failed, by topic; a run of all topics may say it of none, and is told by its job's name then."""
+        does = ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
+        topic = next((name for name, duty in does if is_run_of(run, duty)), None)
+        if topic is None and run.job_name != LAND_PENDING:
+            return []
+        lines = read_reason(self._instance, run.run_id).strip().splitlines()
+        listed = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]  # below how many failed
+        reasons = [next((_WORDS[said] for said in _WORDS if said in each), each) for each in listed or lines[:1]]
+        if topic is not None:
+            return [(topic, reasons[0])]
+        return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]
+
+    def _topic_in(self, reason: str) -> str | None:
+        names = (each.name for each in self._topics)
+        return next((name for name in names if f"range {name}/" in reason or reason.startswith(f"topic {name}:")), None)
+
+
+def _line(name: str, failures: Sequence[tuple[str, str]]) -> str:
+    (run_id, reason), *others = failures
+    more = f" (and {len(others)} more failed)" if others else ""
+    return f"run {run_id[:8]} of {name} failed{more}: {reason.removeprefix(f'topic {name}: ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class LandedCount:
+    """Ranges and rows of one topic."""
+
+    ranges: int = 0
+    rows: int = 0
+
+
+class LandedSince:
+    """Reads what landed of some topics since the reading before; the first one begins now."""
+
+    def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
+        self._topics = topics  # read anew each time: there may be more by then
+        self._instance = instance
+        self._seen = self._newest()
+
+    def read(self) -> Mapping[str, LandedCount]:
+        """Return what landed of each topic; topics of which nothing did are left out."""
+        found = {}
+        for key, newest in self._newest().items():
+            before = self._seen.get(key, 0)
+            if newest < before:  # Dagster's history was wiped, and counts from its beginning again
+                before = 0
+            if newest > before:
+                self._seen[key] = newest
+                count = self._count(key, before, newest)
+                if count.ranges:
+                    found[key.path[-1]] = count
+        return found
+
+    def _newest(self) -> dict[dg.AssetKey, int]:
+        records = self._instance.get_asset_records([topic.asset_key for topic in self._topics])
+        entries = {record.asset_entry.asset_key: record.asset_entry for record in records}
+        return {key: entry.last_materialization_storage_id or 0 for key, entry in entries.items()}
+
+    def _count(self, key: dg.AssetKey, after: int, newest: int) -> LandedCount:
+        ranges = rows = 0
+        chosen = dg.AssetRecordsFilter(key, after_storage_id=after, before_storage_id=newest + 1)
+        cursor: str | None = None
+        while True:
+            page = self._instance.fetch_materializations(chosen, limit=_AT_ONCE, cursor=cursor, ascending=True)
+            for record in page.records:
+                materialization = record.asset_materialization
+                said = materialization.metadata if materialization else {}
+                outcome, value = said.get("outcome"), said.get("rows")
+                if outcome is not None and outcome.value not in NEWLY_LANDED:  # another run has landed it
+                    continue
+                ranges += 1
+                rows += int(value.value) if isinstance(value, dg.IntMetadataValue) and value.value else 0
+            cursor = page.cursor
+            if not page.has_more:
+                return LandedCount(ranges, rows)
+
+
+def landed_text(landed: Mapping[str, LandedCount]) -> str:
+    """Return one line: ranges and rows in all, and the rows of each topic, of many topics those of some."""
+    ranges, rows = sum(each.ranges for each in landed.values()), sum(each.rows for each in landed.values())
+    topics = [f"{name} {each.rows:,}" for name, each in sorted(landed.items())]
+    return f"landed {counted(ranges, 'range')}, {counted(rows, 'row')}: {some_of(topics)}"
