@@ -125,16 +125,16 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         topic.name,
         lag=totals["lag"],
         pending=len(pending),
-        held=len(pending & found.held.keys()),
+        held=len(pending & found.tries.held.keys()),
         failed=totals["failed_ranges"],
         not_accepted=lost["not_accepted_offsets"],
         late=check_expiry(topic, found.endangered).violations,
         stuck=check_progress(topic, found, instance, now_ms).violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
-        undecoded=undecoded_text(topic, found.coverage, edges, instance, known),
+        undecoded=undecoded_text(topic, found.coverage, edges, known),
         why_failed=why_failed(topic, found, instance) if totals["failed_ranges"] else "",
-        is_landing=bool(pending & found.held.keys()) and found.block is None,
+        is_landing=bool(pending & found.tries.held.keys()) and found.block is None,
         to_tick=find_missing_tick(instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}
@@ -193,8 +193,7 @@ def _lake_columns(
     for offsets, state in coverage.states().items():
         if offsets.generation == generation:
             counts[offsets.partition, state] += 1
-            has_failed = offsets in tried and tried[offsets].attempts > 0
-            failed[offsets.partition] += state is State.PENDING and has_failed
+            failed[offsets.partition] += state is State.PENDING and offsets in tried
     landed: dict[int, list[Manifest]] = defaultdict(list)
     for offsets, manifest in coverage.manifests.items():
         landed[offsets.partition].append(manifest)
@@ -220,7 +219,7 @@ def _lake_columns(
 
 
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
-    known = _lake_columns(found.coverage, found.tried, now_ms, found.marks)
+    known = _lake_columns(found.coverage, found.tries.tried, now_ms, found.marks)
     endangered = {each.partition: each for each in found.endangered}
     planned: dict[int, int] = {}  # when the first range that waits was planned: a record may say that it is of the future
     for offsets in found.coverage.pending():

@@ -157,7 +157,7 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     assert not run_pulse(world).success
     assert world.materialized() == {"0-0-1"} and len(calls) == 1
     assert not is_asked(world), "decoding backs off"
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.find_undecoded", fail)
+    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.read_undecoded", fail)
     result = run_pulse(world)
     assert not result.success and "ImportError" in reasons(result)
 

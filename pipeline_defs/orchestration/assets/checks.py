@@ -82,7 +82,7 @@ def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> d
     coverage = edges.lake.recent(topic.name)
     known = read_known(instance, [topic], edges.now_ms())
     found = read_situation(topic, coverage, edges, instance, known)
-    undecoded = undecoded_text(topic, coverage, edges, instance, known)
+    undecoded = undecoded_text(topic, coverage, edges, known)
     return as_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
 
 

@@ -40,7 +40,8 @@ from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_id
 from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_slow
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
-from .ticking import find_due_ranges, find_undecoded, run_latest_tick
+from ..runs.undecoded import read_undecoded
+from .ticking import run_latest_tick
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -151,7 +152,7 @@ class _PulseRun:
                 continue
             with self._isolated(topic, self._pass_over):
                 coverage = self.edges.lake.recent(name)
-                due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
+                due = tries[topic.landing].choose_due(coverage.pending(), self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 if due:
@@ -264,8 +265,8 @@ class _PulseRun:
             if not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
-                undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
-                if due:
+                undecoded = read_undecoded(topic, self.edges.lake.recent(topic.name), self.edges, known)
+                if due := undecoded.tries.choose_due(undecoded.due, self.edges.now_ms()):
                     last_ms = undecoded.decoded.sums.last_decoded_ms or 0
                     found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
         return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]

@@ -14,7 +14,6 @@ import dagster as dg
 
 from ...adapters.tables.latest_table import LatestSnapshot, LatestTable
 from ...core.errors import LakeUnavailable, OffsetlakeError
-from ...core.landing.dispatch import choose_due
 from ...core.landing.lag import find_lag
 from ...core.landing.verdicts import Outcome, Verdict
 from ...core.log.coverage import Coverage
@@ -38,8 +37,8 @@ from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
 from ..runs.projection import find_registered, find_unseen, find_untold, read_told_lag, register_keys, report_lag, report_losses
-from ..runs.tries import ALL, UPDATE, Tries, read_tries
-from ..runs.undecoded import Undecoded, read_undecoded
+from ..runs.tries import UPDATE, read_tries
+from ..runs.undecoded import read_undecoded
 from ..runs.waiting import UPDATING, backing_off_text, pending_text
 
 EVENTS_PER_TICK = 200  # of a topic
@@ -111,10 +110,10 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
             edges.compared[topic.asset_key] = compared
     if topic.decode is None and is_told:  # of what is summed up only the hourly comparison would tell
         move_frontier(topic, coverage, edges)
-    if not found.held:  # else the run that lands moves it
+    if not found.tries.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
         stalled = (*stalled, failure) if failure else stalled
-    due = find_due_ranges(coverage, known.tries[topic.landing], now_ms)
+    due = known.tries[topic.landing].choose_due(coverage.pending(), now_ms)
     planned = len(step.ranges) if step else 0
     waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
     return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
@@ -170,13 +169,6 @@ def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
     return None
 
 
-def find_due_ranges(coverage: Coverage, tries: Tries, now_ms: int) -> list[OffsetRange]:
-    """Find the ranges that are to be landed now: none while all of the topic backs off, whatever arrives meanwhile."""
-    if not tries.of(ALL).is_due(now_ms):
-        return []
-    return choose_due(coverage.pending(), tries.held, tries.tried, now_ms)
-
-
 def _report_dangers(
     topic: Topic, found: Situation, instance: dg.DagsterInstance, edges: Edges, known: Known
 ) -> tuple[str, ...]:
@@ -217,7 +209,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     """Run one tick: what a crash left untold is told."""
     known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.recent(topic.name)
-    found, due = find_undecoded(topic, instance, edges, known)
+    found = read_undecoded(topic, coverage, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
     compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
     unseen: list[OffsetRange] = []
@@ -237,16 +229,8 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     landed = edges.compared.get(topic.asset_key)
     if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
         move_frontier(topic, coverage, edges, found.due)
+    due = found.tries.choose_due(found.due, now_ms)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
-
-
-def find_undecoded(
-    topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known
-) -> tuple[Undecoded, list[OffsetRange]]:
-    """Find what waits to be decoded, and what of it is to be decoded now: nothing while all of the topic backs off."""
-    found, now_ms = read_undecoded(topic, edges.lake.recent(topic.name), edges, instance, known), edges.now_ms()
-    backs_off = not known.tries[topic.decoding].of(ALL).is_due(now_ms)
-    return found, [] if backs_off else found.choose(now_ms)
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
@@ -293,14 +277,14 @@ def run_latest_tick(
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
     tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)
-    turns = known.active.turns(topic.upserting)
+    turns = known.turns(topic.upserting)
     is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
     ranges = due.waiting
     if due.standing is not None and not is_held:
         _tell_latest(topic, due.standing, instance, edges, known)
     if not due.has_work:
         return LatestTick(0)
-    postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
+    postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
     return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)

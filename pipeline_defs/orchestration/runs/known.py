@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster import DagsterRun, RunRecord, RunsFilter
+from dagster import RunRecord, RunsFilter
 
 from ...core.landing.active import ActiveRun, RunState, Turns
 from ...topics import LAND_PENDING, STANDING, Duty, Topic
@@ -26,44 +26,34 @@ if TYPE_CHECKING:  # storages of Dagster that a command has no use for
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveRuns:
-    """The runs of an instance that have not ended, the oldest first, and what they wait for."""
+class Known:
+    """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
 
-    records: Sequence[RunRecord]
+    `active` are the runs of the instance that have not ended, the oldest first, which wait for one of its `slots`, or for a
+    daemon that is silent. `began` is when all that was read, in seconds of this process.
+    """
+
+    tries: Mapping[Duty, Tries]
+    active: Sequence[RunRecord]
     slots: int
     is_daemon_silent: bool
+    assets: Mapping[dg.AssetKey, AssetRecord]
+    checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
+    began: float = field(default_factory=time.monotonic)
 
     def turns(self, duty: Duty) -> Turns:
-        """Return the runs as seen from one duty."""
+        """Return the active runs as seen from one duty."""
         runs = [
             ActiveRun(
                 record.dagster_run.run_id,
                 record.dagster_run.job_name,
                 RunState(record.dagster_run.status.value),
                 int((record.start_time or record.update_timestamp.timestamp()) * 1000),
-                is_own=_does(record.dagster_run, duty),
+                is_own=is_run_of(record.dagster_run, duty) or record.dagster_run.job_name == LAND_PENDING,
             )
-            for record in self.records
+            for record in self.active
         ]
         return Turns(runs, self.slots, self.is_daemon_silent)
-
-
-def _does(run: DagsterRun, duty: Duty) -> bool:
-    return is_run_of(run, duty) or run.job_name == LAND_PENDING
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
-
-    `began` is when it was read, in seconds of this process.
-    """
-
-    tries: Mapping[Duty, Tries]
-    active: ActiveRuns
-    assets: Mapping[dg.AssetKey, AssetRecord]
-    checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
-    began: float = field(default_factory=time.monotonic)
 
     def last(self, key: dg.AssetKey) -> dg.EventLogEntry | None:
         """Return the last materialisation of an asset."""
@@ -81,18 +71,14 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
     duties = [duty for topic in topics for duty in (topic.landing, topic.decoding, topic.upserting)]
     keys = [key for topic in topics for key in (topic.asset_key, topic.decoded_key, topic.latest_key, topic.losses_key)]
     checks = [topic.check_key(name) for topic in topics for name in STANDING]
+    tries, active = read_all_tries(instance, duties), instance.get_run_records(RunsFilter(statuses=ACTIVE))
+    queue = instance.get_concurrency_config().run_queue_config
+    is_silent_daemon = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
     return Known(
-        read_all_tries(instance, duties),
-        read_active(instance, now_ms),
+        tries,
+        active[::-1],
+        queue.max_concurrent_runs if queue else -1,
+        is_silent_daemon or is_code_server_gone(instance.root_directory),  # without which no run starts
         {record.asset_entry.asset_key: record for record in instance.get_asset_records(keys)} if keys else {},
         instance.event_log_storage.get_latest_asset_check_execution_by_key(checks),
     )
-
-
-def read_active(instance: dg.DagsterInstance, now_ms: int) -> ActiveRuns:
-    """Read the runs of an instance that have not ended."""
-    records = instance.get_run_records(RunsFilter(statuses=ACTIVE))
-    queue = instance.get_concurrency_config().run_queue_config
-    silent = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
-    silent = silent or is_code_server_gone(instance.root_directory)  # without which no run starts
-    return ActiveRuns(records[::-1], queue.max_concurrent_runs if queue else -1, silent)

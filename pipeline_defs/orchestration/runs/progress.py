@@ -32,7 +32,7 @@ from .exposure import Endangered, read_endangered
 from .known import Known, read_known
 from .moments import duration_text, time_text
 from .projection import read_reason
-from .tries import ALL
+from .tries import ALL, Tries
 from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
@@ -42,18 +42,15 @@ REASON_LENGTH = 600
 class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `held` says which active run is at a range, `tried` how often in a row it has failed.
-    `turns` says when a run that lands has its turn, `of_all` how often in a row all that was tried at once has failed.
+    `tries` says what became of the tries of each range, `turns` when a run that lands has its turn.
     """
 
     coverage: Coverage
     marks: Mapping[int, Watermarks]
     endangered: Sequence[Endangered]
     transactions: Sequence[OpenTransaction]
-    held: Mapping[OffsetRange, str]
-    tried: Mapping[OffsetRange, Tried]
+    tries: Tries
     turns: Turns
-    of_all: Tried = NEVER_TRIED
 
     @property
     def last_landed_ms(self) -> int | None:
@@ -67,7 +64,7 @@ class Situation:
 
     def losses(self) -> list[Loss]:
         """Return the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
-        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.held]
+        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.held]
 
 
 def read_situation(
@@ -78,7 +75,6 @@ def read_situation(
     Raise `TopicRecreated` where the topic is not the one that was planned.
     """
     known = known or read_known(instance, [topic], edges.now_ms())
-    tries = known.tries[topic.landing]
     seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
     refuse_recreated(topic.name, coverage.log.state, seen.topic_id)
     marks = seen.watermarks
@@ -87,10 +83,8 @@ def read_situation(
         marks,
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
-        tries.held,
-        tries.tried,
-        known.active.turns(topic.landing),
-        tries.of(ALL),
+        known.tries[topic.landing],
+        known.turns(topic.landing),
     )
 
 
@@ -100,8 +94,8 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
     if pending:
         since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
         head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
-        held = sum(offsets in found.held for offsets in pending)
-        postponed = backing_off_text(pending, found.tried, now_ms, found.of_all)
+        held = sum(offsets in found.tries.held for offsets in pending)
+        postponed = backing_off_text([found.tries.tried.get(o, NEVER_TRIED) for o in pending], now_ms, found.tries.of(ALL))
         done_ms = found.last_landed_ms
         return pending_text(head, found.turns, LANDING, held=held, last_done_ms=done_ms, postponed=postponed)
     records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
@@ -119,7 +113,8 @@ def check_progress(
     `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
     """
     pending = found.coverage.pending()
-    failing = [offsets for offsets in sorted(pending) if offsets in found.tried and found.tried[offsets].is_stalled]
+    tried = found.tries.tried
+    failing = [offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled]
     waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
     silent = [
         silence
@@ -129,8 +124,7 @@ def check_progress(
     patience = patience_seconds(topic.policy.max_age_seconds)
     holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
-    tried = {offsets: found.tried[offsets] for offsets in failing}
-    violations = [_failing_text(topic, o, each, reason_of(each.failed_run)) for o, each in tried.items()]
+    violations = [_failing_text(topic, o, tried[o], reason_of(tried[o].failed_run)) for o in failing]
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
     concerns = [offsets.key for offsets in failing]
@@ -142,7 +136,7 @@ def check_progress(
         "silent_partitions": len(silent),
         "open_transactions": len(found.transactions),
     }
-    is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
+    is_at_work = all(silence.planned is not None and silence.planned in found.tries.held for silence in silent)
     looked_at = "; ".join(text for text in (waiting_text(topic, found, now_ms), undecoded) if text)
     is_warning = is_at_work and not (failing or holding)
     looked_at = looked_at or "nothing waits"
@@ -158,8 +152,8 @@ def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
 def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> str:
     """Return why the first of the ranges that have failed did so last, and in which run; nothing where none has."""
     for offsets in sorted(found.coverage.pending()):
-        tried = found.tried.get(offsets)
-        if tried is not None and tried.attempts:
+        tried = found.tries.tried.get(offsets)
+        if tried is not None:
             return _last_text(topic, offsets, tried, read_reason(instance, tried.failed_run))
     return ""
 
@@ -185,7 +179,7 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
             f"{LAND_PENDING} run, or `{command('plan', topic.name, '--apply')}`"
         )
-    holder = found.held.get(silence.planned)
+    holder = found.tries.held.get(silence.planned)
     why = (
         f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
         if holder

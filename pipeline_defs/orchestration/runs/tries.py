@@ -7,14 +7,14 @@ killed counts as failed. Two that write at once may lose a note: that costs a ba
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
 from dagster import RunsFilter
 
-from ...core.landing.dispatch import Tried
+from ...core.landing.dispatch import Tried, choose_due
 from ...core.offsets import OffsetRange
 from ...topics import Duty, Topic
 from .projection import ACTIVE, parsed
@@ -94,6 +94,10 @@ class Tries:
     def of(self, key: str) -> Tried:
         """Return how often in a row an `UPDATE`, or `ALL` of a batch, has failed."""
         return self._entries.get(key, _Entry()).tried
+
+    def choose_due(self, waiting: Iterable[OffsetRange], now_ms: int) -> list[OffsetRange]:
+        """Choose what of ranges that wait is to be tried now: none while `ALL` backs off, whatever arrives meanwhile."""
+        return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
 
     @property
     def failures(self) -> int:

@@ -5,9 +5,8 @@ Every sensor's tick, the progress check and `status` say the same. Invariant: as
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ...core.landing.active import ActiveRun, Block, RunState, Turns
 from ...core.landing.dispatch import NEVER_TRIED, Tried
@@ -21,9 +20,6 @@ _SINCE = {
     RunState.STARTED: "started",
     RunState.CANCELING: "being cancelled",
 }
-
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,12 @@ def block_text(block: Block, slots: int, words: Words) -> str:
     )
 
 
-def backing_off_text(
-    pending: Iterable[Key], tried: Mapping[Key, Tried], now_ms: int, of_all: Tried = NEVER_TRIED
-) -> str | None:
-    """Return when the next of what has failed is tried again; none where something may be asked for now.
+def backing_off_text(pending: Iterable[Tried], now_ms: int, of_all: Tried = NEVER_TRIED) -> str | None:
+    """Return when the next of what is pending, and has failed, is tried again; none where something may be asked for now.
 
     `of_all` is how the last tries went of all that was due at once: while it backs off, so does what has arrived since.
     """
-    waits = [tried[each].due_in_seconds(now_ms) if each in tried else 0.0 for each in pending]
+    waits = [each.due_in_seconds(now_ms) for each in pending]
     first, whole = min(waits, default=0.0), of_all.due_in_seconds(now_ms)
     if not waits or max(first, whole) <= 0:
         return None
