@@ -19,7 +19,7 @@ from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days
 from ...core.tables.latest import Latest
 from ...settings import DOCS
-from ...topics import LAND_PENDING, TOPIC_TAG, Topic, op_name
+from ...topics import LAND_PENDING, TOPIC_TAG, Duty, Topic
 
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
@@ -172,17 +172,17 @@ def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
 
 
 def derived_asset(
-    topic: Topic, tree: str, glob: str, lake: str | None, folder: str = "", **own: Any
+    topic: Topic, duty: Duty, tree: str, lake: str | None, **own: Any
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return `dg.asset` with what assets made of landed ranges share; files lie in a tree of that name, or in `folder`."""
+    """Return `dg.asset` with what assets made of landed ranges share; `tree` is the folder of the lake with their tables."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
-        key=dg.AssetKey([tree, topic.name]),
-        pool=op_name(dg.AssetKey([tree, topic.name])),
-        group_name=tree,
+        key=duty.asset_key,
+        pool=duty.pool,
+        group_name=duty.asset_key.path[0],
         kinds={"spark", "parquet"},
         owners=topic.owners,
         tags=asset_tags(topic),
-        metadata=_files(topic, folder or tree, glob, lake),
+        metadata=_files(topic, tree, "", lake),
         **own,
     )
     return decorator

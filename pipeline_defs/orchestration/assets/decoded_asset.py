@@ -4,10 +4,11 @@ Its partitions are the raw asset's. Invariant: the run is red unless every range
 reported even so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster_pyspark import LazyPySparkResource
 
 from ...adapters.tables.columns_of_table import arrow_schema
@@ -23,7 +24,7 @@ from ...tables.decoding import decode
 from ...topics import Topic
 from ..runs.moments import Pace
 from ..runs.projection import as_evaluation
-from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger
+from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import trying
 from .catalog import decoded_description, derived_asset
 from .checks import as_result
@@ -33,16 +34,15 @@ from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_lett
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
 
-def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
+def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.AssetsDefinition:
     """Build the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
 
     @derived_asset(
         topic,
-        "decoded",
-        "",
+        duty,
+        TREE,
         lake,
-        folder=TREE,
         deps=[topic.asset_key],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both
@@ -65,11 +65,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                     if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                         failures.append(verdict)
                         continue
-                    if context.has_partition_key:
-                        metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
-                        yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
-                    else:
-                        context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                    yield from tell_range(context, decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                     edges.watch_step("reported_decoded", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
@@ -120,17 +116,10 @@ def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int,
 
 
 def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:
-    """Return the event of one decoded range; its data version is both files' digests."""
-    return dg.AssetMaterialization(
-        asset_key=topic.decoded_key,
-        partition=decoding.offsets.key,
-        metadata=decoding_metadata(topic, decoding, outcome, edges),
-        tags={"dagster/data_version": decoding.digest},
-    )
+    """Return the event of one decoded range, with the facts that the UI shows: from its document, and how this run found it.
 
-
-def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> Mapping[str, Any]:
-    """Return the facts of a decoded range that the UI shows: from its document, and how this run found it."""
+    Its data version is both files' digests.
+    """
     offsets, provenance = decoding.offsets, decoding.provenance
     metadata: dict[str, Any] = {
         "outcome": outcome.value,
@@ -154,7 +143,8 @@ def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges:
         metadata["error_classes"] = dict(decoding.error_classes)
     if decoding.schema_ids:
         metadata["schema_ids"] = dict(decoding.schema_ids)
-    return metadata
+    tags = {DATA_VERSION_TAG: decoding.digest}
+    return dg.AssetMaterialization(topic.decoded_key, partition=offsets.key, metadata=metadata, tags=tags)
 
 
 _DESCRIPTIONS = {

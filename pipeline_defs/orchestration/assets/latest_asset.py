@@ -36,31 +36,27 @@ class UpdateConfig(dg.Config):
     full: bool = False
 
 
-def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) -> dg.AssetsDefinition:
+def build_latest_asset(topic: Topic, config: Latest, lake: str | None) -> dg.AssetsDefinition:
     """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
-    @derived_asset(
-        topic, "latest", "", lake, folder=TREE, deps=[topic.decoded_key], description=latest_description(topic, config)
-    )
+    @derived_asset(topic, topic.upserting, TREE, lake, deps=[topic.decoded_key], description=latest_description(topic, config))
     def latest(
         context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges]
     ) -> dg.MaterializeResult[Any]:
         with run_of(context, topic.upserting, edges):
             with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
-                metadata = update_and_tell(topic, new_attempt(context), context, edges, config)
+                metadata = update_and_tell(topic, new_attempt(context), context, edges, full=config.full)
                 done.add(UPDATE)
             return dg.MaterializeResult(metadata=metadata)
 
     return latest
 
 
-def update_and_tell(
-    topic: Topic, attempt: Attempt, context: Context, edges: Edges, asked: UpdateConfig | None = None
-) -> Mapping[str, Any]:
+def update_and_tell(topic: Topic, attempt: Attempt, context: Context, edges: Edges, *, full: bool = False) -> Mapping[str, Any]:
     """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
     assert topic.latest is not None
     started, tools = edges.now_ms(), edges.latest_tools(step_logger(context))
-    done = update(topic.name, topic.latest, attempt, tools, full=asked is not None and asked.full)
+    done = update(topic.name, topic.latest, attempt, tools, full=full)
     table = LatestTable(edges.lake, topic.name)
     standing = table.read()
     keys, tombstones = table.count(standing)

@@ -5,12 +5,13 @@ landed; what is landed is reported even so.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
@@ -24,7 +25,7 @@ from ...resources import Edges
 from ...topics import Topic, op_name
 from ..runs.moments import Pace
 from ..runs.projection import as_evaluation
-from ..runs.runs import new_attempt, run_of, selected_keys, step_logger
+from ..runs.runs import new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
 from ..runs.tries import trying
 from .catalog import asset_tags, raw_description, raw_metadata
@@ -51,7 +52,7 @@ def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
     return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
-def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:
+def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
     """Build the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
     @dg.asset(
@@ -98,12 +99,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
                         edges.watch_step("failed", key=verdict.offsets.key)
                         continue
                     edges.watch_step("landed", key=verdict.offsets.key)
-                    if context.has_partition_key:
-                        yield dg.MaterializeResult(
-                            metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
-                        )
-                    else:
-                        context.log_event(materialization(topic, verdict, edges))
+                    yield from tell_range(context, materialization(topic, verdict, edges))
                     edges.watch_step("reported", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     tell(verdict)
@@ -142,17 +138,10 @@ def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> I
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:
-    """Return the event of one landed range; its data version is the file's digest."""
-    return dg.AssetMaterialization(
-        asset_key=topic.asset_key,
-        partition=verdict.offsets.key,
-        metadata=range_metadata(topic, verdict, edges),
-        tags={"dagster/data_version": _digest(verdict)},
-    )
+    """Return the event of one landed range, with the facts that the UI shows: from its manifest, and how this run found it.
 
-
-def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str, Any]:
-    """Return the facts of a range that the UI shows: from its manifest, and how this run found it."""
+    Its data version is the file's digest.
+    """
     manifest = verdict.manifest
     if manifest is None:
         raise ValueError(f"{verdict.offsets.key} is not landed")
@@ -187,8 +176,5 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         metadata |= file_facts(file, provenance.landed_at_ms)
     if verdict.violations:
         metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
-    return metadata
-
-
-def _digest(verdict: Verdict) -> str:
-    return verdict.manifest.digest if verdict.manifest else ""
+    tags = {DATA_VERSION_TAG: manifest.digest}
+    return dg.AssetMaterialization(topic.asset_key, partition=offsets.key, metadata=metadata, tags=tags)

@@ -170,7 +170,7 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
     """Return why no run is asked for now, where the last ones with these tags ended before they took anything; else nothing."""
     ended = RunsFilter(job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={**tags})
     records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
-    early = list(takewhile(_took_nothing, records))
+    early = list(takewhile(lambda record: TOOK_TAG not in record.dagster_run.tags, records))
     if not early:
         return ""
     last = early[0]
@@ -181,10 +181,6 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
         f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had taken anything: "
         f"the next is asked for in {duration_text(tried.due_in_seconds(now_ms))}"
     )
-
-
-def _took_nothing(record: dg.RunRecord) -> bool:
-    return TOOK_TAG not in record.dagster_run.tags
 
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError
+from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError, as_ours
 from ...resources import Edges
 from ...topics import Topic
-from ..runs.visiting import failure_text, note_silence, refuse_silent
+from ..runs.visiting import note_silence, refuse_silent
 from ..topic_set import Broken, PatternFile, TopicFiles, file_of
 
 DISCOVER_SECONDS = 15.0
@@ -73,7 +73,7 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
             return list(_plan_new_topics(file, files, edges))
         except Exception as error:  # noqa: BLE001 (told by its type: the topics there are go on)
             name = f"topics {file.pattern} of {file_of(file.folder)}"
-            return [failure_text(name, error, name)]
+            return [f"{name}: {as_ours(error, name)}"]
 
     with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
         for failures in pool.map(plan, files.patterns):

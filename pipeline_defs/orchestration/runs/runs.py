@@ -7,9 +7,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from ...core.command_lines import command
@@ -82,6 +83,15 @@ def at_work(context: Context, edges: Edges, topic: str | None = None) -> Iterato
         ours = as_ours(error, f"run {context.run.run_id}")
         context.log.error("\n".join([f"{ours.kind}: {ours}", *ours.__notes__]))  # noqa: TRY400 (Dagster has the trace)
         raise
+
+
+def tell_range(context: dg.AssetExecutionContext, event: dg.AssetMaterialization) -> Iterator[dg.MaterializeResult[Any]]:
+    """Tell Dagster of one range: a run over a single key by its output, which the checks after it wait for."""
+    if context.has_partition_key:
+        version = dg.DataVersion((event.tags or {})[DATA_VERSION_TAG])
+        yield dg.MaterializeResult(metadata=event.metadata, data_version=version)
+    else:
+        context.log_event(event)
 
 
 def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:

@@ -83,11 +83,6 @@ def visit_topics(
     return [found[topic.name] for topic in topics]
 
 
-def failure_text(name: str, error: Exception, what: str) -> str:
-    """Return what failed of a topic, or of topics, in words; what we did not foresee by its type, and of `what` it was."""
-    return f"{name}: {as_ours(error, what)}"
-
-
 def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], object]) -> None:
     """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done.
 
@@ -98,7 +93,7 @@ def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], obj
         try:
             do(topic)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-            failures.append(failure_text(topic.name, error, f"topic {topic.name}"))
+            failures.append(f"{topic.name}: {as_ours(error, f'topic {topic.name}')}")
         edges.forget_lake()
     if failures:
         raise TopicsFailed(f"it failed for {len(failures)} of {len(topics)} topics; the others are done", failures)

@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...core.advice import some_of
 from ...core.command_lines import command
-from ...core.errors import TopicsFailed, UnknownTopic
+from ...core.errors import TopicsFailed, UnknownTopic, as_ours
 from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...resources import Edges
 from ...tables.vacuum import is_vacuum_due, vacuum
@@ -22,7 +22,7 @@ from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
 from ..pulse.comparing import COMPARE
 from ..runs.undecoded import read_due
-from ..runs.visiting import do_for_each, failure_text
+from ..runs.visiting import do_for_each
 from .compacting import compact_and_check, may_be_due
 from .pruning import Pruning, is_any_old, location_of
 from .retirement import find_retirable, has_too_many, retire_keys
@@ -72,24 +72,32 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
 
         do_for_each(_choose(topics, context.op_config["topics"]), edges, do_one)
 
-    @dg.job(name=chore.job, description=chore.description)
-    def job() -> None:
-        do()
-
-    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
-        return _is_any_due(topics, chore, edges, instance)
-
-    told = f"Launches `{chore.job}`, where something is due."
-    return _with_schedule(job, chore.cron, told, is_due, "nothing is due")
+    return _with_schedule(
+        do,
+        chore.job,
+        chore.cron,
+        f"Launches `{chore.job}`, where something is due.",
+        lambda edges, instance: _is_any_due(topics, chore, edges, instance),
+        "nothing is due",
+    )
 
 
 def _with_schedule(
-    job: dg.JobDefinition, cron: str, description: str, is_due: Callable[[Edges, dg.DagsterInstance], bool], nothing: str
+    op: dg.OpDefinition,
+    name: str,
+    cron: str,
+    description: str,
+    is_due: Callable[[Edges, dg.DagsterInstance], bool],
+    nothing: str,
 ) -> dg.Definitions:
-    """Return a job with the schedule that launches it where it is due, and else says that there is nothing."""
+    """Return the job of one op with the schedule that launches it where it is due, and else says that there is `nothing`."""
+
+    @dg.job(name=name, description=op.description)
+    def job() -> None:
+        op()
 
     @dg.schedule(
-        name=f"{job.name}_schedule",
+        name=f"{name}_schedule",
         job=job,
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
@@ -119,7 +127,7 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
         try:
             is_due = chore.is_due(topic, edges, instance)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-            failures.append(failure_text(topic.name, error, f"topic {topic.name}"))
+            failures.append(f"{topic.name}: {as_ours(error, f'topic {topic.name}')}")
             continue
         if is_due or time.monotonic() - began > LOOKING_SECONDS:
             return True
@@ -185,16 +193,12 @@ def build_sweep() -> dg.Definitions:
         for error in errors:
             raise error
 
-    @dg.job(name=SWEEP, description=description)
-    def sweep_staging() -> None:
-        sweep()
-
     def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
         lake, now_ms = edges.lake, edges.now_ms()
         return bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS)) or is_vacuum_due(lake, now_ms)
 
     told = "Sweeps the lake's staging every night, where there is something to sweep."
-    return _with_schedule(sweep_staging, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
+    return _with_schedule(sweep, SWEEP, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
 
 
 def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
@@ -217,16 +221,12 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
         pruning.sweep()
         context.add_output_metadata({"deleted": gone, "kept": kept})
 
-    @dg.job(name=PRUNE, description=description)
-    def prune_old_runs() -> None:
-        prune()
-
     def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
         days = edges.settings.run_retention_days
         return days is not None and is_any_old(instance, edges.now_ms(), days)
 
     told = "Launches the job every night, where a run is old enough."
-    return _with_schedule(prune_old_runs, "45 3 * * *", told, is_due, "no run is old enough")
+    return _with_schedule(prune, PRUNE, "45 3 * * *", told, is_due, "no run is old enough")
 
 
 def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
