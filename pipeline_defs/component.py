@@ -6,7 +6,7 @@ A wrong key or value is refused when definitions load, with file, line and what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,18 +40,12 @@ def _check_start(start: str) -> str:
     return start
 
 
-def _check_topic(topic: str | None) -> str | None:
-    return None if topic is None else check_topic(topic)
+def _optional(check: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda value: None if value is None else check(value))
 
 
-def _check_pattern(pattern: str | None) -> str | None:
-    return None if pattern is None else check_pattern(pattern)
-
-
-def _check_servers(addresses: str | None) -> str | None:
-    if addresses is None or "{{" in addresses:  # a template is rendered, and checked again then
-        return addresses
-    return check_addresses(addresses)
+def _check_servers(addresses: str) -> str:
+    return addresses if "{{" in addresses else check_addresses(addresses)  # a template is rendered, and checked again then
 
 
 def _check_owners(owners: list[str] | str) -> list[str]:
@@ -79,20 +73,20 @@ def _check_group(group: str) -> str:
 class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic, or each that matches a pattern, as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[str | None, WRITTEN, AfterValidator(_check_topic)] = Field(
+    topic: Annotated[str | None, WRITTEN, _optional(check_topic)] = Field(
         default=None, description="Kafka topic name; quoted, where YAML reads something else: '123'"
     )
-    topics: Annotated[str | None, LITERAL, AfterValidator(_check_pattern)] = Field(
+    topics: Annotated[str | None, LITERAL, _optional(check_pattern)] = Field(
         default=None,
         min_length=1,
         description=r"in place of `topic`: a regular expression, such as 'orders\..*'; each topic of the cluster whose whole "
         "name it matches is landed, new ones too, with the settings of this file; one that has a defs.yaml of its own is not "
         "among them",
     )
-    exclude: Annotated[str | None, LITERAL, AfterValidator(_check_pattern)] = Field(
+    exclude: Annotated[str | None, LITERAL, _optional(check_pattern)] = Field(
         default=None, min_length=1, description="a regular expression: which of `topics` are left out"
     )
-    bootstrap_servers: Annotated[str | None, WRITTEN, AfterValidator(_check_servers)] = Field(
+    bootstrap_servers: Annotated[str | None, WRITTEN, _optional(_check_servers)] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
     records_per_range: Annotated[int | str, number(1, 2**31 - 1, "auto")] = Field(

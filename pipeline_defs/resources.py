@@ -179,7 +179,7 @@ class Edges:
             lake=self.lake,
             kafka=self.kafka(topic),
             spark=Spark(engine, self.bootstrap_servers(topic), self.access(topic), topic.delivery),
-            files=self.spark_files(pyspark),
+            files=SparkFiles(engine),
             group=topic.group,
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
@@ -233,10 +233,6 @@ class Edges:
                 found = start_server(settings.engine_folder, config, fingerprint)
             self.watch_step("spark_started")
         return found.url
-
-    def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
-        """Return what merges files of a table."""
-        return SparkFiles(self.engine(pyspark))
 
     @property
     def decodings(self) -> Decodings:

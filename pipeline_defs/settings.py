@@ -354,7 +354,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
     if lineage := _has_lineage(env):
         require("openlineage", "lineage, which OPENLINEAGE_URL or openlineage.yml asks for,")
     home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
-    lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
+    lake, properties = env.get("OFFSETLAKE_LAKE") or str(home / "lake"), env.get("OFFSETLAKE_KAFKA_PROPERTIES")
     return Settings(
         home=home,
         lake=lake if "://" in lake else str(_folder("OFFSETLAKE_LAKE", lake, project)),
@@ -369,7 +369,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",
         lanes=int(_one_of(env, "OFFSETLAKE_LANES", tuple(map(str, range(1, MOST_LANES + 1))))),
         run_retention_days=_days("OFFSETLAKE_RUN_RETENTION_DAYS", env, "30"),
-        kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
+        kafka_properties=_path("OFFSETLAKE_KAFKA_PROPERTIES", properties, project) if properties else None,
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
 
@@ -472,10 +472,6 @@ def _folder(name: str, text: str, project: Path) -> Path:
     if wrong:
         raise BadSetting(f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it")
     return path
-
-
-def _optional_path(name: str, env: Mapping[str, str], project: Path) -> Path | None:
-    return _path(name, env[name], project) if env.get(name) else None
 
 
 def _path(name: str, text: str, project: Path) -> Path:

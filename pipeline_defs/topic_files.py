@@ -250,7 +250,9 @@ def load_topics(project: Path | None = None, edges: Edges | None = None) -> Topi
 
     Where one has a pattern, the lake is asked which topics it has.
     """
-    project = _importable(project or find_project())
+    project = project or find_project()
+    if str(project) not in sys.path:  # its own package is not installed
+        sys.path.insert(0, str(project))
 
     def planned() -> Sequence[str]:
         if is_validating():
@@ -258,10 +260,3 @@ def load_topics(project: Path | None = None, edges: Edges | None = None) -> Topi
         return (edges or Edges(read_settings(project=project))).lake.planned_topics()
 
     return read_topic_files(project, planned)
-
-
-def _importable(project: Path) -> Path:
-    """Have the project's own package be found: it is not installed."""
-    if str(project) not in sys.path:
-        sys.path.insert(0, str(project))
-    return project

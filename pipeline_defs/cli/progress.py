@@ -29,19 +29,15 @@ class Shown:
         self.waits_for = ""
         self.started = time.monotonic()
 
-    def update(self, done: int | None = None, text: str | None = None, total: int | None = None) -> None:
-        """Say how far the work is, and in words what is done now."""
+    def update(self, done: int | None = None, total: int | None = None, text: str | None = None) -> None:
+        """Say how far the work is, of how much, and in words what is done now."""
         self.done = self.done if done is None else done
-        self.text = self.text if text is None else text
         self.total = self.total if total is None else total
+        self.text = self.text if text is None else text
 
     def begin(self, text: str) -> None:
         """Say that another piece of work begins, of which nothing is done."""
         self.text, self.total, self.done, self.started = text, None, 0, time.monotonic()
-
-    def count(self, done: int, total: int) -> None:
-        """Say how much of how much is done."""
-        self.done, self.total = done, total
 
     def advance(self, by: int = 1) -> None:
         """Say that so much more is done."""

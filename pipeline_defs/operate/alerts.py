@@ -13,7 +13,6 @@ import dagster as dg
 
 from ..adapters.telemetry.alerting import send_alert
 from ..core.command_lines import command
-from ..core.errors import OffsetlakeError
 from ..core.landing.progress import Seen, see_count, see_version
 from ..landing.auditing import Finding
 from ..orchestration.assets.checks import report_standing
@@ -62,7 +61,10 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             topics,
             edges,
             lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
-            lambda topic, error: ([_unreachable(topic, error)], told[topic.name][1]),
+            lambda topic, error: (
+                [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))],
+                told[topic.name][1],
+            ),
         )
         cursor, words, news = {}, list[str](), list[Finding]()
         for topic, (found, seen) in zip(topics, watched, strict=True):
@@ -88,10 +90,6 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
         return dg.SensorResult(skip_reason=said, cursor=context.cursor if undelivered else json.dumps(cursor))
 
     return dg.Definitions(sensors=[watch] if topics else [])
-
-
-def _unreachable(topic: Topic, error: OffsetlakeError) -> Finding:
-    return Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))
 
 
 def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:

@@ -249,7 +249,7 @@ def test_a_terminal_gets_a_bar_and_a_pipe_lines(*, is_terminal: bool, shown: str
     monkeypatch.setattr(bar, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(bar, "EVERY_SECONDS", 0.02)  # the first line may be there before anything is done
     with bar.progress("landing [/b]\x1b]0;title\x07", 12) as work:
-        work.count(3, 12)
+        work.update(3, 12)
         while not re.search(f"landing \\[/b]␛]0;title␇{shown}", out.getvalue()):
             assert time.monotonic() < deadline, out.getvalue()
             time.sleep(0.01)

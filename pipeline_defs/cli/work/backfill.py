@@ -15,7 +15,6 @@ from ...core.errors import DaemonUnavailable, RangesFailed
 from ...orchestration.backfill.backfilling import (
     BackfillRequest,
     BackfillState,
-    check_daemon,
     follow_backfill,
     launch_backfill,
     preview_rows,
@@ -97,7 +96,6 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
         if not as_json:
             _print_preview(topic, document, launch)
         if launch:
-            check_daemon(instance, time.time())
             title = f"{command('backfill', topic)} by {way}"
             request = BackfillRequest(selection.ranges, choice.is_redo, on_change, title, duty)
             document["backfill"] = launch_backfill(configured, request, edges, instance)
@@ -161,7 +159,7 @@ def _follow(
     with progress(f"backfill {backfill_id}", len(keys)) as shown:
         for state in follow_backfill(topic, backfill_id, keys, instance, duty):
             at_work = f"{state.runs} runs" if state.runs else "Dagster's daemon is to launch its runs"
-            shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {at_work}")
+            shown.update(len(state.done), text=f"backfill {backfill_id}: {state.status.lower()}, {at_work}")
             if not quiet and len(state.done) not in {told, len(keys)}:
                 told = len(state.done)
                 OUT.print(f"{told} of {len(keys)} ranges are done, in {state.runs} runs so far", soft_wrap=True)

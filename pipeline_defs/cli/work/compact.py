@@ -180,7 +180,7 @@ def sweep(older_than: float, apply: bool) -> None:
     with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
         seconds = older_than * 3600
         if apply:  # by the clock that dates what was written last
-            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.count)
+            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.update)
         else:
             orphans = find_orphans(edges.lake, edges.now_ms(), seconds)
     rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]

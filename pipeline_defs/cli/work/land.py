@@ -180,7 +180,7 @@ def rebuild(topic: str | None) -> None:
 def _rebuild(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> None:
     name = topic.name
     with progress(f"rebuilding {name}") as shown:
-        rebuilt = rebuild_topic(topic, edges, instance, shown.count)
+        rebuilt = rebuild_topic(topic, edges, instance, shown.update)
     places = ", ".join(f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items()))
     OUT.print(
         f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "

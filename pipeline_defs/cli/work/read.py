@@ -124,7 +124,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
         check_completeness(topic.name, edges.lake),
     ]
     shown.begin(f"digests of {topic.name}")
-    findings.append(check_published(topic.name, edges.lake, shown.count))
+    findings.append(check_published(topic.name, edges.lake, shown.update))
     if edges.settings.has_raw_table:
         findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake, held)))
     if topic.decode is not None:
@@ -148,7 +148,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
         tools = edges.tools(topic, edges.pyspark())
         shown.begin(f"reading {topic.name} again")
         sample = None if replay == "all" else int(replay)
-        findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.count))
+        findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.update))
     return findings
 
 
