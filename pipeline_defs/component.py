@@ -22,11 +22,14 @@ from .core.log.delivery import Delivery
 from .core.log.planning import Policy
 from .core.login.client_properties import check_addresses
 from .core.offsets import check_topic
-from .orchestration.assets.catalog import check_owners, check_tags
+from .orchestration.assets.catalog import TAG_VALUE
 from .orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig
 from .orchestration.assets.yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 from .settings import find_project, read_settings
 from .topics import GROUP, TOPIC, Topic
+
+OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
+TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 
 
 def _check_start(start: str) -> str:
@@ -49,15 +52,28 @@ def _check_servers(addresses: str) -> str:
 
 
 def _check_owners(owners: list[str] | str) -> list[str]:
+    """Refuse an owner whom Dagster would refuse later, with less to say."""
     if isinstance(owners, str):  # which Dagster lets through, as it could be a template
         raise ValueError(f"expected a list, `owners: [{shown(owners)}]`, found a text")
-    return list(check_owners(tuple(owners)))
+    for owner in owners:
+        if not OWNER.fullmatch(owner):
+            raise ValueError(f"owner {owner!r} is neither an email address nor team:<name>, such as team:data-platform")
+    return owners
 
 
 def _check_tags(tags: dict[str, str] | str) -> Mapping[str, str]:
+    """Refuse a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
     if isinstance(tags, str):
         raise ValueError("expected keys with their values, `tags: {team: data}`, found a text")
-    return check_tags(tags)
+    for key, value in tags.items():
+        if key.startswith(("dagster/", "offsetlake/")):
+            raise ValueError(f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name")
+        if not TAG_KEY.fullmatch(key) or not TAG_VALUE.fullmatch(value):
+            raise ValueError(
+                f"tag {key!r}: {value!r} is not one: key and value are letters, digits, `_`, `.` and `-`, at most 63, and "
+                "the key may have one such prefix with a slash, as in example.org/domain"
+            )
+    return tags
 
 
 def _check_group(group: str) -> str:

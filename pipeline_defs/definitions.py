@@ -6,7 +6,6 @@ along, but where definitions are only checked (`dg check defs`): there it is the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -16,7 +15,6 @@ from .operate.alerts import build_failure_sensor, build_watch
 from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
-from .orchestration.topic_set import Broken
 from .orchestration.upkeep.housekeeping import build_housekeeping
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
@@ -34,8 +32,9 @@ def build_defs(
         edges = Edges(read_settings(project=project))
     if topics is None:
         found = load_topics(project, edges)
-        if is_validating():
-            found.refuse_broken()
+        broken = "; ".join(each.error.message for each in found.broken)
+        if broken and is_validating():
+            raise BadSetting(broken)
         known = [*found.topics.values()]
         matched = [build_topic_defs(found.topics[name], edges.settings.lake) for name in sorted(found.found)]
         topics = dg.Definitions.merge(
@@ -44,7 +43,7 @@ def build_defs(
             build_pulse(known, found),
             build_watch(known),
             build_housekeeping(known),
-            build_broken(found.broken),
+            build_broken(broken),
         )
     return dg.Definitions.merge(
         topics,
@@ -53,9 +52,8 @@ def build_defs(
     )
 
 
-def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
+def build_broken(said: str) -> dg.Definitions:
     """Build what shows in Dagster that some defs.yaml cannot be used: a sensor that fails at each tick, and says which."""
-    said = "; ".join(each.error.message for each in broken)
 
     @dg.sensor(
         name="broken_topics",
@@ -66,7 +64,7 @@ def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
     def fail() -> None:
         raise BadSetting(said)
 
-    return dg.Definitions(sensors=[fail] if broken else [])
+    return dg.Definitions(sensors=[fail] if said else [])
 
 
 @dg.definitions

@@ -66,8 +66,7 @@ class Edges:
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
     opened_ms: int = field(init=False)  # when this was made
-    told_days: dict[str, object] = field(default_factory=dict, init=False)  # by topic what was compared with Dagster last
-    compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
+    compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # what was when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain

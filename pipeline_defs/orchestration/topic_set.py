@@ -60,11 +60,6 @@ class TopicFiles:
         """The topics, and those of broken files that name one: what is landed of them is still there."""
         return [*self.topics, *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics)]
 
-    def refuse_broken(self) -> None:
-        """Raise `BadSetting` with all that is wrong, where anything is."""
-        if self.broken:
-            raise BadSetting("; ".join(each.error.message for each in self.broken))
-
     def find(self, name: str) -> Topic | None:
         """Find a topic that a file names or a pattern matches, whether anything is planned of it yet or not.
 

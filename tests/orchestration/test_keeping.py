@@ -248,12 +248,12 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     planned = world.coverage.log.ranges
 
     def found(room: int) -> list[str]:
-        return [each.run_id for each in read_siblings(world.instance, own, world.topic, lambda: planned, room)]
+        return [*read_siblings(world.instance, own, world.topic, lambda: planned, room)]
 
     assert found(200) == [one.run_id, two.run_id]
     assert (found(2), found(0)) == ([one.run_id], [])
     siblings = read_siblings(world.instance, own, world.topic, lambda: planned, 200)
-    assert [sibling.ranges for sibling in siblings] == [(ranges[2],), (ranges[4], ranges[5])]
+    assert [*siblings.values()] == [[ranges[2]], [ranges[4], ranges[5]]]
     assert read_landed_by(world.instance, two) is None
     end_siblings(world.instance, own, siblings, {ranges[2]})
     assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)

@@ -21,9 +21,7 @@ from ...core.tables.latest import Latest
 from ...settings import DOCS
 from ...topics import LAND_PENDING, TOPIC_TAG, Duty, Topic
 
-TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
-OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _SHOWN_TYPES = {RawType.INTEGER: "int", RawType.HEADERS: "array<struct<key: string, value: binary>>"}  # others as they are
 _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
 
@@ -199,27 +197,6 @@ def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, An
 def asset_tags(topic: Topic) -> Mapping[str, str]:
     """Return the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
     return {**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags}
-
-
-def check_owners(owners: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse an owner whom Dagster would refuse later, with less to say."""
-    for owner in owners:
-        if not OWNER.fullmatch(owner):
-            raise ValueError(f"owner {owner!r} is neither an email address nor team:<name>, such as team:data-platform")
-    return owners
-
-
-def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
-    """Refuse a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
-    for key, value in tags.items():
-        if key.startswith(("dagster/", "offsetlake/")):
-            raise ValueError(f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name")
-        if not TAG_KEY.fullmatch(key) or not TAG_VALUE.fullmatch(value):
-            raise ValueError(
-                f"tag {key!r}: {value!r} is not one: key and value are letters, digits, `_`, `.` and `-`, at most 63, and "
-                "the key may have one such prefix with a slash, as in example.org/domain"
-            )
-    return tags
 
 
 def _described(topic: Topic, text: str) -> str:

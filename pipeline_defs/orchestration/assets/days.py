@@ -29,14 +29,14 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
     told_last = [each.storage_id for each in instance.fetch_materializations(topic.days_key, limit=1).records]
     seen = (instance, told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
-    if edges.told_days.get(topic.name) == seen:
+    if edges.compared.get(topic.days_key) == seen:
         return []
     news = find_untold(topic.days, decoded, read_data_versions(instance, topic.days_key), now_ms)
     for day, facts in news.items():
         instance.report_runless_asset_event(day_event(topic, day, facts, decoded.table, edges))
         edges.watch_step("reported_day", day=day)
     if not news:
-        edges.told_days[topic.name] = seen
+        edges.compared[topic.days_key] = seen
     return [*news]
 
 

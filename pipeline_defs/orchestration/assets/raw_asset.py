@@ -82,7 +82,7 @@ def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
             siblings = read_siblings(
                 context.instance, context.run, topic, lambda: edges.lake.read_plan_log(topic.name).ranges, room
             )
-            shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
+            shared = [offsets.key for ranges in siblings.values() for offsets in ranges]
             attempt = new_attempt(context, config.on_change)
             tools = edges.tools(topic, pyspark, step_logger(context))
             failures: list[Verdict] = []

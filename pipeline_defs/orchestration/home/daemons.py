@@ -50,12 +50,6 @@ class DaemonProcess:
             return False
 
 
-def hold_as_daemon(home: str | Path) -> None:
-    """Hold a lock in a home until the end of this process, where it is one of Dagster's daemons; else do nothing."""
-    if is_daemon():
-        share_for_life(Path(home) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
-
-
 def is_daemon() -> bool:
     """Return whether this process is Dagster's daemon."""
     program = Path(sys.argv[0])
@@ -72,7 +66,7 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
             from .leading import await_leadership  # late: a command has no use for SQLAlchemy
 
             await_leadership(instance)
-            hold_as_daemon(instance.root_directory)
+            share_for_life(Path(instance.root_directory) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
 
 
 def find_daemons(home: str | Path) -> list[DaemonProcess]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.command_lines import command
+from ...core.landing.lag import find_lag
 from ...core.log.coverage import Coverage
 from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, read_rates, read_retention, seconds_to_loss
 from ...core.log.plan_step import Watermarks
@@ -42,9 +43,8 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     """Read what of a topic is not landed and since when; nothing where all is."""
     kafka = edges.kafka(topic)
     level = topic.policy.isolation_level
-    frontier = coverage.frontier(coverage.log.generation)
     retention = read_retention(kafka.read_config(topic.name))
-    landed = {p: frontier.get(p, _first_unplanned(coverage, p, mark)) for p, mark in marks.items()}
+    landed = {each.partition: each.landed for each in find_lag(coverage, marks)}
     # what the broker has deleted is lost, accepted or not, and can be deleted no more
     oldest = {p: max(landed[p], mark.earliest) for p, mark in marks.items()}
     waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
@@ -76,8 +76,3 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
     concerns = tuple(f"{topic.name}/{each.partition}" for each in late)
     looked_at = f"{len(endangered)} Kafka partitions that wait"
     return Finding("time_to_loss", looked_at, violations, facts, concerns, is_warning=not is_error)
-
-
-def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:
-    head = coverage.log.state.heads.get(partition)
-    return head.offset if head else marks.earliest

@@ -6,9 +6,8 @@ Invariant: a waiting run is ended only after every range of it is landed and rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
@@ -22,28 +21,20 @@ LANDED_BY_TAG = "offsetlake/landed_by"
 TRIED_BY_TAG = "offsetlake/tried_by"
 
 
-@dataclass(frozen=True, slots=True)
-class Sibling:
-    """A run of the same backfill that waits for its turn, and its ranges."""
-
-    run_id: str
-    ranges: tuple[OffsetRange, ...]
-
-
 def read_siblings(
     instance: dg.DagsterInstance, run: DagsterRun, topic: Topic, planned: Callable[[], Collection[OffsetRange]], room: int
-) -> list[Sibling]:
-    """Read the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
+) -> dict[str, list[OffsetRange]]:
+    """Read the waiting runs of the same backfill that ask for the same of this topic alone, with their ranges, `room` at most.
 
     `planned` reads the topic's ranges, all of history, which is asked for in a backfill only. One that another run has tried
     in vain is left to itself.
     """
     backfill = run.tags.get(BACKFILL_TAG)
     if backfill is None or run.asset_selection != frozenset({topic.asset_key}):
-        return []
+        return {}
     order = read_order(instance, topic)
     places, known = find_places(order), planned()
-    siblings = []
+    siblings = {}
     runs = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.QUEUED]))
     for waiting in reversed(runs):  # the oldest first
         if waiting.run_id == run.run_id or {LANDED_BY_TAG, TRIED_BY_TAG} & waiting.tags.keys():
@@ -55,21 +46,24 @@ def read_siblings(
             and waiting.tags.get(REDO_TAG) == run.tags.get(REDO_TAG)
         )
         if is_alike and 0 < len(ranges) <= room and all(offsets in known for offsets in ranges):
-            siblings.append(Sibling(waiting.run_id, tuple(o for o in ranges if o is not None)))
+            siblings[waiting.run_id] = [offsets for offsets in ranges if offsets is not None]
             room -= len(ranges)
     return siblings
 
 
 def end_siblings(
-    instance: dg.DagsterInstance, run: DagsterRun, siblings: Iterable[Sibling], failed: AbstractSet[OffsetRange]
+    instance: dg.DagsterInstance,
+    run: DagsterRun,
+    siblings: Mapping[str, Iterable[OffsetRange]],
+    failed: AbstractSet[OffsetRange],
 ) -> None:
     """End the waiting runs whose ranges this run has landed; one with a range that failed is left to try by itself."""
-    for sibling in siblings:
-        if not failed.isdisjoint(sibling.ranges):
-            instance.add_run_tags(sibling.run_id, {TRIED_BY_TAG: run.run_id})
+    for run_id, ranges in siblings.items():
+        if not failed.isdisjoint(ranges):
+            instance.add_run_tags(run_id, {TRIED_BY_TAG: run.run_id})
             continue
-        instance.add_run_tags(sibling.run_id, {LANDED_BY_TAG: run.run_id})
-        waiting = instance.get_run_by_id(sibling.run_id)
+        instance.add_run_tags(run_id, {LANDED_BY_TAG: run.run_id})
+        waiting = instance.get_run_by_id(run_id)
         if waiting is not None and waiting.status is DagsterRunStatus.QUEUED:
             instance.report_run_canceled(
                 waiting, f"not needed any more: run {run.run_id} of the same backfill has landed its ranges"
