@@ -28,8 +28,7 @@ from ..orchestration.assets.raw_asset import RANGES_PER_RUN, land_config
 from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
-from ..orchestration.runs.projection import failure_text, read_order, register_keys
-from ..orchestration.runs.runs import range_tags, single_key
+from ..orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, read_order, register_keys
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
 from .progress import progress
@@ -131,8 +130,8 @@ def execute(
         result = job.execute_in_process(
             instance=instance,
             raise_on_error=False,
-            partition_key=single_key(keys),
-            tags={**tags, **range_tags(keys)},
+            partition_key=keys[0] if len(keys) == 1 else None,
+            tags={**tags, **({RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {})},
             run_config={**QUIET, **(run_config or {})},
             run_id=run_id,
         )

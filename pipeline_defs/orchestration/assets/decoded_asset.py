@@ -69,7 +69,6 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.As
                     edges.watch_step("reported_decoded", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
-            report_days(topic, context.instance, edges)
             tell_decoded(topic, made, context, began_ms, edges)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
@@ -90,29 +89,32 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.As
 
 
 def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, edges: Edges) -> None:
-    """Tell OpenLineage of what a run has decoded, if anything: from the landed rows to the table as it is now."""
-    if made:
-        with telling(edges.lineage(), "tables", context.log.warning) as tell:
-            tell(_lineage(topic, made, context.run.run_id, began_ms, edges))
+    """Tell Dagster of the days that are others by what a run has decoded, and OpenLineage of that itself, if there is anything.
 
-
-def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int, edges: Edges) -> Derived:
+    OpenLineage is told of what leads from the landed rows to the table as it is now.
+    """
+    report_days(topic, context.instance, edges)
+    if not made:
+        return
     url, table = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     columns = arrow_schema(table.metadata.schema) if table.metadata is not None else ()
     rows = sum(each.rows for each in made)
-    return Derived(
-        job=topic.decode_job,
-        run_id=run_id,
-        source_url=url(f"data/{topic.name}"),
-        source_version=None,
-        read=rows + sum(each.dead for each in made),
-        table_url=url(f"{TREE}/{topic.name}"),
-        version=table.version,
-        written=rows,
-        columns={column.name: str(column.type) for column in columns},
-        began_ms=began_ms,
-        ended_ms=edges.now_ms(),
-    )
+    with telling(edges.lineage(), "tables", context.log.warning) as tell:
+        tell(
+            Derived(
+                job=topic.decode_job,
+                run_id=context.run.run_id,
+                source_url=url(f"data/{topic.name}"),
+                source_version=None,
+                read=rows + sum(each.dead for each in made),
+                table_url=url(f"{TREE}/{topic.name}"),
+                version=table.version,
+                written=rows,
+                columns={column.name: str(column.type) for column in columns},
+                began_ms=began_ms,
+                ended_ms=edges.now_ms(),
+            )
+        )
 
 
 def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:

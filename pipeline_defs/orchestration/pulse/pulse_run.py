@@ -23,21 +23,18 @@ from ...core.landing.dispatch import APART, lane_of, next_most_offsets, take_tur
 from ...core.landing.verdicts import Outcome, violations_by_range
 from ...core.offsets import OffsetRange
 from ...core.tables.decoding import Decided, Decoding
-from ...landing.attempt import Attempt
 from ...landing.landing import land_topics
 from ...resources import Edges
-from ...settings import code_version
 from ...tables.decoding import decode
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
 from ..assets.checks import QUICK, as_result, lake_result
-from ..assets.days import report_days
 from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
 from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
 from ..assets.raw_asset import landed_lineage, materialization
 from ..runs.known import read_known
 from ..runs.moments import Pace
 from ..runs.projection import as_evaluation
-from ..runs.runs import StepSummary, at_work, attempt_id
+from ..runs.runs import StepSummary, at_work, attempt_of
 from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_slow
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 from ..runs.undecoded import read_undecoded
@@ -176,7 +173,7 @@ class _PulseRun:
             self._leave_silent(tools)
             keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
             pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
-            for name, told in land_topics(keys_of, self._attempt(), tools) if tools else ():
+            for name, told in land_topics(keys_of, attempt_of(context.run.run_id), tools) if tools else ():
                 shown.result()  # a range that is told before it is shown in progress would stay so
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
@@ -281,7 +278,7 @@ class _PulseRun:
         with self._taking({topic.decoding: [*keys, ALL]}) as (taken, shown):
             done = taken[topic.decoding]
             tools = edges.decode_tools(topic.decode, self.pyspark, log_step)
-            for verdict in decode(topic.name, keys, self._attempt(), tools):
+            for verdict in decode(topic.name, keys, attempt_of(context.run.run_id), tools):
                 shown.result()
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                     self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
@@ -292,7 +289,6 @@ class _PulseRun:
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         log_step.tell()
         self._judge([topic.decoding], (edges.now_ms() - began_ms) / 1000)
-        report_days(topic, context.instance, edges)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():
             self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
@@ -316,7 +312,7 @@ class _PulseRun:
             self._land_next()
             with self._isolated(topic, self._fail):
                 with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
-                    facts = update_and_tell(topic, self._attempt(), context, edges)
+                    facts = update_and_tell(topic, attempt_of(context.run.run_id), context, edges)
                     shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)
@@ -333,10 +329,6 @@ class _PulseRun:
             yield
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             note(topic, as_ours(error, f"topic {topic.name}"))
-
-    def _attempt(self) -> Attempt:
-        run_id = self.context.run.run_id
-        return Attempt(attempt_id(run_id), run_id, code_version())
 
     def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
         """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""

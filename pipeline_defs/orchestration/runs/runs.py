@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import dagster as dg
@@ -24,16 +25,6 @@ from ..home.run_locks import hold_run
 from .projection import RANGE_END, RANGE_START, is_redo_of_person
 
 Context = dg.OpExecutionContext | dg.AssetExecutionContext
-
-
-def single_key(keys: Sequence[str]) -> str | None:
-    """Return the partition key of a run over just one key; none where its tags say which it is over."""
-    return keys[0] if len(keys) == 1 else None
-
-
-def range_tags(keys: Sequence[str]) -> dict[str, str]:
-    """Return the tags by which Dagster lets a run have all keys between two; none for a single one."""
-    return {RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}
 
 
 def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
@@ -98,12 +89,12 @@ def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "r
     """Name this try; a run that a person asked for does again what is done, one that a machine asked for does not."""
     tags = context.run.tags
     redo = tags.get(REDO_TAG, "yes" if is_redo_of_person(tags) else "no") == "yes"
-    return Attempt(attempt_id(context.run.run_id), context.run.run_id, code_version(), redo=redo, on_change=on_change)
+    return replace(attempt_of(context.run.run_id), redo=redo, on_change=on_change)
 
 
-def attempt_id(run_id: str) -> str:
-    """Return a new name of a try of a run."""
-    return f"{run_id[:8]}-{uuid.uuid4().hex[:8]}"
+def attempt_of(run_id: str) -> Attempt:
+    """Return a new try of a run."""
+    return Attempt(f"{run_id[:8]}-{uuid.uuid4().hex[:8]}", run_id, code_version())
 
 
 class StepSummary:

@@ -1,6 +1,5 @@
 """Compaction of a topic's raw and decoded table: what is due of them, and a run that does it."""
 
-import uuid
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
@@ -8,13 +7,12 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...core.errors import CompactionFailed, OffsetlakeError, Refused
 from ...core.tables.compaction import CompactionVerdict, Group
-from ...landing.attempt import Attempt, Tools
+from ...landing.attempt import Tools
 from ...resources import Edges
-from ...settings import code_version
 from ...tables.compaction import RawTable, compact, compact_table
 from ...tables.decoded_compaction import DecodedTable
 from ...topics import Topic
-from ..runs.runs import step_logger
+from ..runs.runs import attempt_of, step_logger
 
 
 def may_be_due(topic: Topic, edges: Edges) -> bool:
@@ -57,13 +55,10 @@ def compact_tables(
 ) -> Iterator[CompactionVerdict]:
     """Compact what is due of a topic's tables; yield a verdict per group of files. What is broken of one ends no other."""
     target_bytes, errors = topic.policy.target_file_bytes, list[OffsetlakeError]()
-
-    def attempt() -> Attempt:
-        return Attempt(f"{run_id[:8]}-{uuid.uuid4().hex[:8]}", run_id, code_version())
-
-    compactions = [compact_table(DecodedTable(topic.name, edges.decodings), attempt(), tools, target_bytes, every=every)]
+    table = DecodedTable(topic.name, edges.decodings)
+    compactions = [compact_table(table, attempt_of(run_id), tools, target_bytes, every=every)]
     if edges.settings.has_raw_table:
-        compactions.insert(0, compact(topic.name, attempt(), tools, target_bytes, every=every))
+        compactions.insert(0, compact(topic.name, attempt_of(run_id), tools, target_bytes, every=every))
     for verdicts in compactions:
         try:
             yield from verdicts
