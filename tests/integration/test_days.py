@@ -210,12 +210,12 @@ def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_re
     configure(world, EventTime("value.n", "s"))
     edges = Edges(world.settings)
     assert report_days(world.topic, world.instance, edges) == [], "rows that were counted otherwise are still there"
-    assert "were counted by another event time" in check_outside(world.topic, world.topic.days, edges).violations[0]
+    assert "were counted by another event time" in check_outside(world.topic, edges).violations[0]
     assert world.topic.days is not None
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
     assert report_days(world.topic, world.instance, Edges(world.settings)) == [START], "no row is of it any more"
     assert told(world)[START]["rows"] == 0
-    assert "5 rows are of days before" in check_outside(world.topic, world.topic.days, Edges(world.settings)).violations[0]
+    assert "5 rows are of days before" in check_outside(world.topic, Edges(world.settings)).violations[0]
 
     configure(world)
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)

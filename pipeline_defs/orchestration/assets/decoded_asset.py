@@ -4,7 +4,7 @@ Its partitions are the raw asset's. Invariant: the run is red unless every range
 reported even so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -19,6 +19,7 @@ from ...core.landing.verdicts import violations_by_range
 from ...core.log.latency import file_facts
 from ...core.tables.decoded_table import TREE
 from ...core.tables.decoding import Decided, DecodeVerdict, Decoding
+from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
 from ...topics import Topic
@@ -149,10 +150,16 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edg
     return dg.AssetMaterialization(topic.decoded_key, partition=offsets.key, metadata=metadata, tags=tags)
 
 
-_DESCRIPTIONS = {
-    COMPLETENESS: "rows + dead letters + holes + lost = end - start for every decoded range.",
-    DEAD_LETTERS: "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
-    OUTSIDE: "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+_CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
+    COMPLETENESS: (check_decoded, "rows + dead letters + holes + lost = end - start for every decoded range."),
+    DEAD_LETTERS: (
+        check_dead_letters,
+        "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    ),
+    OUTSIDE: (
+        check_outside,
+        "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+    ),
 }
 
 
@@ -162,25 +169,19 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
 
 
 def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
+    question, description = _CHECKS[name]
+
+    @dg.asset_check(asset=topic.decoded_key, name=name, description=description)
     def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return _result(topic, name, edges, is_recent=False)
+        return as_result(question(topic, edges))
 
     return check
 
 
 def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
     """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
-    return {name: _result(topic, name, edges, is_recent=True) for name in _names(topic)}
+    return {name: as_result(_CHECKS[name][0](topic, edges, is_recent=True)) for name in _names(topic)}
 
 
 def _names(topic: Topic) -> list[str]:
-    return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
-
-
-def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.AssetCheckResult:
-    if name == COMPLETENESS:
-        return as_result(check_decoded(topic, edges, is_recent=is_recent))
-    if name == OUTSIDE and topic.days:
-        return as_result(check_outside(topic, topic.days, edges, is_recent=is_recent))
-    return as_result(check_dead_letters(topic, edges, is_recent=is_recent))
+    return [name for name in _CHECKS if name != OUTSIDE or topic.days]

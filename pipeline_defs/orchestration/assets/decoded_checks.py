@@ -9,7 +9,6 @@ from ...adapters.tables.sql_text import file_pattern
 from ...adapters.tables.topic_rows import within
 from ...core.command_lines import command
 from ...core.offsets import OffsetRange
-from ...core.tables.days import Days
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_sums import DecodedSums
 from ...core.tables.decoded_table import TREE, first_range
@@ -117,12 +116,13 @@ def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -
     )
 
 
-def check_outside(topic: Topic, days: Days, edges: Edges, *, is_recent: bool = False) -> Finding:
+def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
     """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day.
 
     `is_recent` only counts those of compacted files.
     """
-    decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
+    assert topic.days is not None
+    days, decoded, now_ms = topic.days, edges.decodings.read_ranges(topic.name), edges.now_ms()
     own = days.event_time.text
 
     def rows_outside(found: Mapping[str, int]) -> dict[str, int]:

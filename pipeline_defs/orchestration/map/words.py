@@ -30,7 +30,6 @@ DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
 
 def bar(picture: Picture, line: Line) -> str:
     """Return a line as `BAR_WIDTH` characters, from its first offset to its head; the most urgent within each is shown."""
-    rank = {look: place for place, look in enumerate(URGENCY)}
     span = slice(line.first, line.first + line.count)
     ends = [int(end) for end in accumulate(picture.lengths[span])]
     cells = [LinkLook.LANDED] * BAR_WIDTH
@@ -39,7 +38,7 @@ def bar(picture: Picture, line: Line) -> str:
         look = LinkLook(number)
         if look is not LinkLook.LANDED:
             for cell in range(start * BAR_WIDTH // ends[-1], (end * BAR_WIDTH - 1) // ends[-1] + 1):
-                cells[cell] = max(cells[cell], look, key=lambda each: rank[each])
+                cells[cell] = max(cells[cell], look, key=URGENCY.index)
         start = end
     return "".join(GLYPHS[cell] for cell in cells)
 
