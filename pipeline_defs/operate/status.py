@@ -186,8 +186,8 @@ def _lake_columns(
     coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
     """Return what the lake says of each of these Kafka partitions in the open generation, sorted."""
-    generation, heads = coverage.log.generation, coverage.log.state.heads
-    frontier = coverage.frontier(generation)
+    generation = coverage.log.generation
+    frontier, planned = coverage.frontier(generation), {p: head.offset for p, head in coverage.log.state.heads.items()}
     counts: Counter[tuple[int, State]] = Counter()
     failed: Counter[int] = Counter()
     for offsets, state in coverage.states().items():
@@ -202,20 +202,18 @@ def _lake_columns(
         last[partition] = max(last.get(partition, 0), at_ms)
     for (of, partition), sums in coverage.log.summed.items():
         counts[partition, State.LANDED] += sums.ranges if of == generation else 0
-
-    def columns(partition: int) -> dict[str, Any]:
-        head = heads[partition].offset if partition in heads else None
-        return {
-            "planned_offset": head,
-            "landed_offset": frontier.get(partition, head),
+    return {
+        partition: {
+            "planned_offset": planned.get(partition),
+            "landed_offset": frontier.get(partition, planned.get(partition)),
             "landed_per_second": landed_per_second(landed[partition], now_ms),
             "landed_ranges": counts[partition, State.LANDED],
             "pending_ranges": counts[partition, State.PENDING],
             "failed_ranges": failed[partition],
             "last_landed_at_ms": last.get(partition),
         }
-
-    return {partition: columns(partition) for partition in sorted(partitions)}
+        for partition in sorted(partitions)
+    }
 
 
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:

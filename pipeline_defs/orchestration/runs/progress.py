@@ -137,9 +137,8 @@ def check_progress(
         "open_transactions": len(found.transactions),
     }
     is_at_work = all(silence.planned is not None and silence.planned in found.tries.held for silence in silent)
-    looked_at = "; ".join(text for text in (waiting_text(topic, found, now_ms), undecoded) if text)
+    looked_at = "; ".join(filter(None, (waiting_text(topic, found, now_ms), undecoded))) or "nothing waits"
     is_warning = is_at_work and not (failing or holding)
-    looked_at = looked_at or "nothing waits"
     return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
 
 
