@@ -212,34 +212,40 @@ def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
     assert_right(report["drills"])
 
 
+BROKEN = [
+    pytest.param(
+        "kill_at_publish",
+        "pipeline_defs/resources.py",
+        "delivery=topic.delivery,",
+        'delivery="at_least_once",',
+        id="published before it is committed",
+    ),
+    pytest.param(
+        "kill_at_commit",
+        "pipeline_defs/landing/committing.py",
+        "        elif not run.coverage.is_landed(offsets):\n",
+        "        elif False:\n",
+        id="what is committed is not rolled forward",
+    ),
+    pytest.param(
+        "tear_staged_file",
+        "pipeline_defs/landing/redo.py",
+        "if parquet.digest(staged) != manifest.digest:",
+        "if False:",
+        id="what is rolled forward is not verified",
+    ),
+]
+
+
+@pytest.mark.parametrize(("_drill", "file", "line", "_instead"), BROKEN)
+def test_what_a_broken_build_breaks_is_there(_drill: str, file: str, line: str, _instead: str) -> None:
+    """The test of broken builds is a long one: what it breaks may move meanwhile."""
+    assert (PROJECT / file).read_text().count(line) == 1
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("drill", "file", "line", "instead"),
-    [
-        pytest.param(
-            "kill_at_publish",
-            "pipeline_defs/resources.py",
-            "delivery=topic.delivery,",
-            'delivery="at_least_once",',
-            id="published before it is committed",
-        ),
-        pytest.param(
-            "kill_at_commit",
-            "pipeline_defs/landing/landing.py",
-            "        elif not run.coverage.is_landed(offsets):\n",
-            "        elif False:\n",
-            id="what is committed is not rolled forward",
-        ),
-        pytest.param(
-            "tear_staged_file",
-            "pipeline_defs/landing/redo.py",
-            "if parquet.digest(staged) != manifest.digest:",
-            "if False:",
-            id="what is rolled forward is not verified",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("drill", "file", "line", "instead"), BROKEN)
 def test_a_broken_build_turns_a_drill_red(tmp_path: Path, drill: str, file: str, line: str, instead: str) -> None:
     """Proves that the drills can fail: one line of a copy of the code is broken, and the row says what it does."""
     code, report = run_drills(tmp_path / "home", drill, code=broken_build(tmp_path / "code", file, line, instead))

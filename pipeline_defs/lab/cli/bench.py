@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..bench.measurement import Tell
 
 DEFAULT_SIZES = "100,1000,10000"
-PART_ROUNDS = 5
+PART_ROUNDS, PULSE_ROUNDS = 5, 10
 OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
 
@@ -39,7 +39,11 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option("--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds.")
-@click.option("--rounds", type=click.IntRange(min=1), help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}, of {PULSE} {PULSE_ROUNDS}.",
+)
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @json_option
@@ -76,7 +80,7 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
             elif part == TOPICS:
                 report = topics_cost.run_topics_bench(settings, topics_cost.TopicsProfile(), tell)
             elif part == PULSE:
-                report = pulse_cost.run_pulse_bench(settings, rounds or pulse_cost.ROUNDS, tell)
+                report = pulse_cost.run_pulse_bench(settings, rounds or PULSE_ROUNDS, tell)
             else:
                 report = derived.run_derived_bench(settings, derived.DerivedProfile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:

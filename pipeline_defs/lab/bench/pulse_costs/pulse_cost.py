@@ -19,7 +19,6 @@ HISTORY_AIMS: Mapping[str, float] = {
     "status_seconds": 2.0,
     "trace_seconds": 3.0,
 }  # at the longest history, which is to be as quick as the shortest
-ROUNDS = 10  # after a warm-up
 RANGES = (1_000, 10_000, 100_000, 1_000_000)  # that are landed
 
 
