@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
 from pipeline_defs.core.log.delivery import Acceptance, Claim
+from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, Landing
@@ -20,7 +21,7 @@ RANGE = OffsetRange(0, 0, 0, 10)
 STEP = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (Link(LinkKind.RANGE, RANGE),), {0: Head(10, 0)})
 DOCUMENTS: dict[str, Any] = {
     "plan step": STEP,
-    "manifest": Landing(RANGE, tuple(range(10)), ()).manifest,
+    "manifest": Landing(RANGE, (0, 1, 4, *range(5, 10)), (Interval(2, 4, Cause.COMPACTED),)).manifest,
     "claim": Claim(TOPIC, RANGE, "attempt-1", "run-1", EPOCH_MS),
     "acceptance": Acceptance(TOPIC, RANGE, (0, 5), "ada", EPOCH_MS),
 }
@@ -76,3 +77,34 @@ def test_a_document_without_one_of_its_facts_is_broken(name: str, key: str) -> N
     document = json.loads(DOCUMENTS[name].to_json())
     document.pop(key)
     check_broken(name, json.dumps(document).encode())
+
+
+PLACE = {"generation": 0, "partition": 0}
+NO_NUMBERS = ["7", 7.0, -7, True, None, []]
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *(("plan step", {key: wrong}) for key in ("seq", "generation", "planned_at_ms") for wrong in NO_NUMBERS),
+    *(("plan step", {"heads": {"0": [wrong, 0]}}) for wrong in NO_NUMBERS),
+    *(("plan step", {"watermarks": {"0": [wrong, 9]}}) for wrong in NO_NUMBERS),
+    *(("plan step", {"links": [{"kind": "range", **PLACE, "start": 0, "end": wrong}]}) for wrong in NO_NUMBERS),
+    *(("plan step", {"links": [{"kind": kind, **PLACE, "start": 0, "end": 1}]}) for kind in ("gap", "RANGE", "", None)),
+    *(("plan step", {"skips": skips}) for skips in ({}, "", None, 3, [{"kind": "skipped", **PLACE}], [None])),
+    ("manifest", {"key": "0-0-11"}),
+    ("manifest", {"key": "0-0-10-g1"}),
+    ("manifest", {"offsets": {**PLACE, "start": 0, "end": 11}}),
+    ("manifest", {"offsets": {**PLACE, "start": 10, "end": 0}}),
+    ("manifest", {"holes": []}),
+    ("manifest", {"holes": [{"start": 2, "end": 4, "cause": "somehow"}]}),
+    ("manifest", {"holes": [{"start": 4, "end": 2, "cause": "compacted"}]}),
+    ("manifest", {"file": None}),
+    ("manifest", {"file": {"rows": 8}}),
+    ("manifest", {"format": 0}),
+    ("manifest", {"unheard_of": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), WRONG, ids=repr)
+def test_a_document_with_a_fact_that_cannot_be_is_broken(name: str, change: dict[str, Any]) -> None:
+    """[R-37] [R-92] An end that does not agree with the key; a head of "20", which arithmetic would fail of elsewhere; skips
+    that are passed over, so that what was left out would be landed.
+    """
+    check_broken(name, json.dumps({**json.loads(DOCUMENTS[name].to_json()), **change}).encode())

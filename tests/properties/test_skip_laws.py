@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.log.losses import find_losses, find_skips, unrecorded_losses
-from pipeline_defs.core.log.plan_step import LogState, PlanStep
+from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, plan_skip
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, covered, decide, landed, log_of, logs, scripts, skip_in
@@ -92,13 +91,3 @@ def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
     before = PlanLog(TOPIC, log.steps[:-1])
     assert [each.is_landable for each in find_skips(Coverage(before, {}, {}))] == [True], "the control"
     assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]
-
-
-@pytest.mark.parametrize("skips", [{}, "", None, 3, [{"kind": "skipped", "generation": 0, "partition": 0}], [None]])
-def test_skips_that_are_none_are_refused_and_not_passed_over(skips: object) -> None:
-    """[R-92] Else what was left out would be landed."""
-    step = decide(LogState(), World().observe(LogState()), Policy(), EPOCH_MS)
-    document = json.loads(step.to_json())
-    assert PlanStep.from_json(json.dumps(document).encode(), "here") == step, "the control"
-    with pytest.raises(BrokenPlanLog, match="restore this object"):
-        PlanStep.from_json(json.dumps({**document, "skips": skips}).encode(), "here")
