@@ -20,9 +20,9 @@ from tests.support.strategies import EPOCH_MS, TOPIC, decide, lists_of
 CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
 
 
-def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0", earliest: int = 0) -> TopicState:
+def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0") -> TopicState:
     """Return what a broker shows of a topic of one Kafka partition."""
-    partition = PartitionState(Watermarks(earliest, end), leader_epoch=epoch)
+    partition = PartitionState(Watermarks(0, end), leader_epoch=epoch)
     return TopicState(TOPIC, topic_id, {0: partition})
 
 

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import conform
 from pipeline_defs.adapters.tables.decodings import Decodings
-from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.compaction import compact_table
@@ -29,10 +28,8 @@ class ArrowFiles:
         pq.write_table(rows.sort_by([(name, "ascending") for name in order]), Path(folder) / "part.parquet")
 
 
-def compact_decoded(
-    lake: Lake, topic: str, target_bytes: int = 2**30, *, every: bool = True, on_step: StepWatcher = no_step
-) -> list[CompactionVerdict]:
-    """Compact a decoded table, by default to one file of rows and one of dead letters."""
-    tools = fake_tools(lake, None, None, files=ArrowFiles(), on_step=on_step)
+def compact_decoded(lake: Lake, topic: str) -> list[CompactionVerdict]:
+    """Compact a decoded table to one file of rows and one of dead letters."""
     attempt = Attempt(f"compact-{uuid.uuid4().hex[:6]}", "run", "test")
-    return list(compact_table(DecodedTable(topic, Decodings(lake)), attempt, tools, target_bytes, every=every))
+    tools = fake_tools(lake, None, None, files=ArrowFiles())
+    return list(compact_table(DecodedTable(topic, Decodings(lake)), attempt, tools, 2**30, every=True))

@@ -271,13 +271,11 @@ class SmallWorld:
         own = {"files": ArrowFiles(), "on_step": on_step, "has_raw_table": self.has_raw_table}
         return fake_tools(lake, self.kafka, spark, **own)
 
-    def compact(
-        self, lake: Lake | None = None, *, target_bytes: int = 2**30, on_step: StepWatcher = no_step
-    ) -> list[CompactionVerdict]:
+    def compact(self, lake: Lake | None = None) -> list[CompactionVerdict]:
         """Compact the raw table as `offsetlake compact --all --apply` does."""
         self.attempts += 1
         attempt = Attempt(f"compact-{self.attempts}", "run", "test")
-        return list(compact(TOPIC, attempt, self.tools(lake or self.lake, on_step), target_bytes, every=True))
+        return list(compact(TOPIC, attempt, self.tools(lake or self.lake), 2**30, every=True))
 
     def drop(self, lake: Lake | None = None, on_step: StepWatcher = no_step) -> list[DropVerdict]:
         """Drop range files as `offsetlake compact --drop-range-files-after 0d --apply` does."""

@@ -51,9 +51,9 @@ def offset_ranges(draw: st.DrawFn, *, most: int = 2**63 - 1) -> OffsetRange:
     return OffsetRange(draw(st.integers(0, 3)), draw(st.sampled_from([0, 1, 7, 2**31 - 1])), start, end)
 
 
-def intervals(most: int = 40) -> st.SearchStrategy[list[tuple[int, int]]]:
+def intervals() -> st.SearchStrategy[list[tuple[int, int]]]:
     """Draws half-open intervals, in any order, that may touch, overlap or be empty."""
-    ends = st.tuples(st.integers(0, most), st.integers(0, most))
+    ends = st.tuples(st.integers(0, 40), st.integers(0, 40))
     return st.lists(ends.map(lambda pair: (min(pair), max(pair))), max_size=8)
 
 
