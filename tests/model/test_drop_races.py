@@ -11,7 +11,6 @@ from pipeline_defs.adapters.lake.layout import given_up_paths, published_path
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
@@ -27,10 +26,6 @@ def compacted(world: SmallWorld) -> None:
     world.has_raw_table = True
     world.land()
     world.compact()
-
-
-def first(world: SmallWorld) -> Manifest:
-    return min(world.open(Writer()).read_manifests(TOPIC).values(), key=lambda each: each.offsets)
 
 
 def assert_all_is_well(world: SmallWorld, glob: Glob) -> None:
@@ -51,7 +46,7 @@ def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: Sma
         for offset in (0, 1):
             world.lose_a_row(offset)
             world.land("replace", world.open(Writer(after=glob.look)))
-            meanwhile.append(published_path(first(world)))
+            meanwhile.append(published_path(world.first))
             if not offset:
                 world.compact(world.open(Writer()))
                 world.drop(world.open(Writer(after=glob.look)))
@@ -88,7 +83,7 @@ def test_a_publisher_that_stood_still_brings_nothing_back(world: SmallWorld, is_
 
     writer = Writer(before=stand, after=glob.look)
     verdicts = world.land("replace" if is_replacing else "land", world.open(writer))
-    assert stood and first(world).revision == is_replacing + 2 * is_replaced, "the fault"
+    assert stood and world.first.revision == is_replacing + 2 * is_replaced, "the fault"
     ours = min(verdicts, key=lambda each: each.offsets).outcome
     assert ours is (Outcome.SUPERSEDED if is_replaced else Outcome.REPLACED if is_replacing else Outcome.LANDED)
     world.land("replace")
@@ -98,7 +93,7 @@ def test_a_publisher_that_stood_still_brings_nothing_back(world: SmallWorld, is_
 def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
     """[R-73] By who saw a damaged file before, has staged what belongs there, and publishes it now."""
     compacted(world)
-    stale = first(world)
+    stale = world.first
     data, glob = world.files()[published_path(stale)], Glob(world)
     glob.look()
     world.drop()
@@ -106,22 +101,22 @@ def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
     assert not world.lake.is_replaced(stale) and world.lake.own_path(stale) is None
     lake, staged = world.open(Writer(after=glob.look)), "staging/mend/part.parquet"
     lake.store.put_new(staged, data, "staging/scratch")
-    for manifest in (stale, first(world)):
-        assert lake.publish(manifest, staged, mend=True) == first(world)
-    assert lake.publish(first(world), staged) == first(world)
+    for manifest in (stale, world.first):
+        assert lake.publish(manifest, staged, mend=True) == world.first
+    assert lake.publish(world.first, staged) == world.first
     assert world.shown() == {} and glob.wrong == []
 
 
 def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
     """[R-73] From a file that the drop does not know of: who has copied it in a bucket looks again, and deletes it."""
     compacted(world)
-    stale = first(world)
+    stale = world.first
     data = world.files()[published_path(stale)]
     world.drop()
     glob = Glob(world)
     lake = world.open(Writer(after=glob.look))
     lake.store.put_new("staging/other/part.parquet", data, "staging/scratch")
-    assert lake.publish(stale, "staging/other/part.parquet") == first(world)
+    assert lake.publish(stale, "staging/other/part.parquet") == world.first
     assert world.shown() == {}
     assert (glob.seen != set()) == (world.bucket is not None), "the control: on a disk it is not even linked"
 
@@ -133,11 +128,11 @@ def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallW
     with pytest.raises(Dead):
         world.drop(on_step=stop_at("drop_marked"))
     world.die("commit", "replace")
-    stale = given_up_paths(first(world))
+    stale = given_up_paths(world.first)
     assert stale == [path for path in world.files() if path in stale], "the control: it is there"
     lake = world.open(Writer())
     assert lake.coverage(TOPIC).doubles == {} and check_tiling(TOPIC, lake).violations == ()
-    assert lake.coverage(TOPIC).pending() == [first(world).offsets]
+    assert lake.coverage(TOPIC).pending() == [world.first.offsets]
     glob = Glob(world)
     world.land(lake=world.open(Writer(after=glob.look)))
     assert sorted(world.shown()) == [1, 2, 3, 4, 5]
@@ -147,7 +142,7 @@ def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallW
 def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWorld) -> None:
     """[R-73] Brought back from a backup, say: the next drop deletes it; once the range is replaced, the audit names it."""
     compacted(world)
-    path, data = published_path(first(world)), world.files()[published_path(first(world))]
+    path, data = published_path(world.first), world.files()[published_path(world.first)]
     world.drop()
     world.lake.store.put_new(path, data, "staging/scratch")
     assert len(world.drop()) == 1 and world.shown() == {}
@@ -178,7 +173,7 @@ def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, m
 
     monkeypatch.setattr(other.store, "list", list_late)
     coverage = other.coverage(TOPIC)
-    assert given_up_paths(first(world))[0] in listed, "the control"
+    assert given_up_paths(world.first)[0] in listed, "the control"
     assert coverage.doubles == {} and coverage.pending() == []
 
 
@@ -202,11 +197,11 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
 def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: SmallWorld) -> None:
     """[R-74] It has the revision that was never seen, and a name in `data/` that was never given."""
     begin_what_nobody_can_finish(world)
-    unseen = published_path(first(world))
+    unseen = published_path(world.first)
     world.land()
     world.lose_a_row(2)
     world.land("replace")
-    assert published_path(first(world)) != unseen
+    assert published_path(world.first) != unseen
     assert_all_is_well(world, Glob(world))
 
 

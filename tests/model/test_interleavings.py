@@ -43,12 +43,11 @@ def make(folder: Path, kind: str, start: str, delivery: Delivery, has_raw_table:
         world.die("commit")
         return world
     world.land()
-    (manifest,) = world.coverage.manifests.values()
     if start in {"compacted", "lost", "damaged"}:
         world.kafka.compact(100)
         assert world.in_kafka() == {0, 1, 3}
     if start in {"lost", "damaged"}:
-        path = published_path(manifest)
+        path = published_path(world.first)
         data = world.files()[path]
         world.lake.store.delete_folder(path)
     if start == "damaged":

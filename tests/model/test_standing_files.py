@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -41,15 +41,13 @@ def outcomes(verdicts: list[Verdict]) -> list[Outcome]:
     return [verdict.outcome for verdict in verdicts]
 
 
-def first_of(world: SmallWorld) -> Manifest:
-    coverage = world.coverage
-    return coverage.manifests[coverage.log.links[0].offsets]
-
-
-def overwrite(world: SmallWorld, path: str, data: bytes) -> None:
-    """Put other bytes in the place of an object, as a failing disk or a careless person would."""
+def land_and_spoil(world: SmallWorld, change: Callable[[bytes], bytes]) -> None:
+    """Land all, and put other bytes in the place of the first file, as a failing disk or a careless person would."""
+    world.land()
+    path = published_path(world.first)
+    data = world.files()[path]
     world.lake.store.delete_folder(path)
-    assert world.lake.store.put_new(path, data, "staging/careless")
+    assert world.lake.store.put_new(path, change(data), "staging/careless")
 
 
 def assert_all_is_shown_once(world: SmallWorld) -> None:
@@ -78,11 +76,11 @@ def test_a_lost_file_is_landed_again_and_shown(world: SmallWorld) -> None:
     """[R-24] By the next run where Kafka has the same; a redo says so too, and so does a replace."""
     for mode in ("land", "redo", "replace"):
         world.land()
-        world.lake.store.delete_folder(published_path(first_of(world)))
+        world.lake.store.delete_folder(published_path(world.first))
         assert world.shown().keys() < world.in_kafka(), "the fault"
-        digest = first_of(world).digest
+        digest = world.first.digest
         assert world.land(mode)[0].outcome is Outcome.LANDED
-        assert first_of(world).digest == digest
+        assert world.first.digest == digest
         assert_all_is_shown_once(world)
 
 
@@ -269,7 +267,7 @@ def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: Smal
 def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_digest(world: SmallWorld, how: str) -> None:
     """[R-24] What is no longer what was committed is never shown: the range is read again, as the next revision."""
     world.die("commit")
-    before = first_of(world)
+    before = world.first
     assert before.file is not None
     data = world.lake.store.get(before.file.path)
     assert data is not None and not world.shown(), "the fault: committed, and not published"
@@ -277,8 +275,8 @@ def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_diges
     if how == "torn":
         assert world.lake.store.put_new(before.file.path, data[:-100] + bytes(100), "staging/careless")
     verdict = world.land()[0]
-    assert (verdict.outcome, verdict.manifest) == (Outcome.LANDED, first_of(world))
-    assert (first_of(world).revision, first_of(world).digest) == (before.revision + 1, before.digest)
+    assert (verdict.outcome, verdict.manifest) == (Outcome.LANDED, world.first)
+    assert (world.first.revision, world.first.digest) == (before.revision + 1, before.digest)
     assert_all_is_shown_once(world)
 
 
@@ -378,9 +376,7 @@ def test_a_replace_that_was_overtaken_brings_nothing_back(world: SmallWorld, ste
 
 def test_a_file_that_was_cut_short_is_not_landed_and_mended_by_the_next_run(world: SmallWorld) -> None:
     """[R-16] Its size is not the manifest's: tiling says so, the range is pending, and Kafka still has the same rows."""
-    world.land()
-    path = published_path(first_of(world))
-    overwrite(world, path, world.files()[path][:-10])
+    land_and_spoil(world, lambda data: data[:-10])
     coverage = world.coverage
     assert [*coverage.states().values()] == [State.PENDING, State.LANDED]
     assert "bytes, its manifest says" in tiling_violations(coverage)[0]
@@ -391,15 +387,12 @@ def test_a_file_that_was_cut_short_is_not_landed_and_mended_by_the_next_run(worl
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: SmallWorld, is_compacted: bool) -> None:
     """[R-21] [R-39] As many bytes, not the same: audit and redo name the file, a replace puts what Kafka has in its place."""
-    world.land()
-    path = published_path(first_of(world))
-    sound = world.files()[path]
-    overwrite(world, path, sound[:8] + bytes([sound[8] ^ 1]) + sound[9:])
+    land_and_spoil(world, lambda sound: sound[:8] + bytes([sound[8] ^ 1]) + sound[9:])
     if is_compacted:
         world.kafka.compact(100)
     assert world.coverage.pending() == [], "a tick reads no file"
     (violation,) = check_published(TOPIC, world.lake).violations
-    assert first_of(world).offsets.text(TOPIC) in violation
+    assert world.first.offsets.text(TOPIC) in violation
     found = world.land("redo")[0]
     assert found.outcome is Outcome.FAILED
     assert "was changed after it was landed" in found.violations[0]
@@ -411,18 +404,14 @@ def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: Sm
 
 def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
     """[R-15] Of its very size, but no Parquet: the redo compares it with other rows; the range behind it is compared too."""
-    world.land()
-    path = published_path(first_of(world))
-    overwrite(world, path, b"x" * len(world.files()[path]))
+    land_and_spoil(world, lambda data: b"x" * len(data))
     world.kafka.compact(100)
     assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
 
 
 def test_of_a_file_that_was_cut_nobody_is_told_to_accept_a_loss(world: SmallWorld) -> None:
     """[R-15] Kafka has deleted its records since: a backup of the lake has them."""
-    world.land()
-    path = published_path(first_of(world))
-    overwrite(world, path, world.files()[path][:-1])
+    land_and_spoil(world, lambda data: data[:-1])
     world.kafka.expire(0, 50)
     (failed, *_) = world.land()
     assert failed.outcome is Outcome.FAILED and "restore that from a backup" in failed.violations[0]
@@ -432,7 +421,7 @@ def test_of_a_file_that_was_cut_nobody_is_told_to_accept_a_loss(world: SmallWorl
 def land_and_lose_a_manifest(world: SmallWorld) -> OffsetRange:
     """Have the manifest of the first landed range deleted; return the range."""
     world.land()
-    offsets = first_of(world).offsets
+    offsets = world.first.offsets
     world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
     world.lake = world.open(Writer())
     return offsets
@@ -562,7 +551,7 @@ def test_a_redo_that_was_overtaken_says_what_stands_now(world: SmallWorld) -> No
 def test_the_revision_after_999_is_the_newest(world: SmallWorld) -> None:
     """[R-48] Revisions are numbers: the thousandth is later than the one before it, whatever its name sorts after."""
     world.land()
-    manifest = first_of(world)
+    manifest = world.first
     for revision in (998, 999, 1000):
         world.lake.commit_manifest(replace(manifest, revision=revision))
     assert world.open(Writer()).read_manifests(TOPIC)[manifest.offsets].revision == 1000

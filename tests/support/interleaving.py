@@ -44,6 +44,7 @@ from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage, completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
@@ -293,6 +294,11 @@ class SmallWorld:
     @property
     def coverage(self) -> Coverage:
         return self.lake.coverage(TOPIC)
+
+    @property
+    def first(self) -> Manifest:
+        """Return the manifest of the first range, as a process reads it that knows nothing yet."""
+        return min(self.open(Writer()).read_manifests(TOPIC).values(), key=lambda each: each.offsets)
 
     def files(self) -> dict[str, bytes]:
         """Return what a plain glob over the lake's data shows, by path."""
