@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokenManifest
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
-from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
@@ -44,7 +43,7 @@ from pipeline_defs.core.tables.decoding import (
     verify_decoding,
 )
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
-from tests.support.strategies import TOPIC, covered, landed, runs_of
+from tests.support.strategies import TOPIC, covered, landed, runs_of, step_of
 
 
 def file_of(rows: int, sha256: str = "a" * 64) -> StagedFile:
@@ -135,8 +134,7 @@ def test_a_document_that_is_gone_or_was_changed_is_named(change: bytes) -> None:
 def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[str]) -> None:
     """[R-70] In log order; what is not landed, or has no rows, is never due; a decoder that has changed makes nothing due."""
     ranges = [OffsetRange(0, 0, 10 * n, 10 * n + 10) for n in range(len(states))]
-    links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
-    log = PlanLog(TOPIC, (PlanStep(0, TOPIC, 0, None, 0, {}, {}, links, {0: Head(10 * len(ranges), 0)}),))
+    log = PlanLog(TOPIC, (step_of(0, *((each.start, each.end) for each in ranges), head=10 * len(ranges)),))
     by_range = dict(zip(ranges, states, strict=True))
     manifests = [landed(each, () if state == "empty" else None) for each, state in by_range.items() if state != "pending"]
     sources = {each.offsets: each.file.sha256 for each in manifests if each.file}

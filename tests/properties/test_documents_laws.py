@@ -1,8 +1,9 @@
-"""Documents of the lake: what is cut short, empty, newer or no document at all is one error that names the object."""
+"""Documents of the lake: each reads back as it was written; what is cut short, empty, newer, untrue or none is one error."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +13,14 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
 from pipeline_defs.core.log.delivery import Acceptance, Claim
 from pipeline_defs.core.log.holes import Cause, Interval
-from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Landing
+from tests.support.strategies import EPOCH_MS, TOPIC, Landing, landings, step_of
 
 WHERE = "file:///lake/it.json"
 RANGE = OffsetRange(0, 0, 0, 10)
-STEP = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (Link(LinkKind.RANGE, RANGE),), {0: Head(10, 0)})
 DOCUMENTS: dict[str, Any] = {
-    "plan step": STEP,
+    "plan step": step_of(0, (0, 10), head=10),
     "manifest": Landing(RANGE, (0, 1, 4, *range(5, 10)), (Interval(2, 4, Cause.COMPACTED),)).manifest,
     "claim": Claim(TOPIC, RANGE, "attempt-1", "run-1", EPOCH_MS),
     "acceptance": Acceptance(TOPIC, RANGE, (0, 5), "ada", EPOCH_MS),
@@ -108,3 +108,39 @@ def test_a_document_with_a_fact_that_cannot_be_is_broken(name: str, change: dict
     that are passed over, so that what was left out would be landed.
     """
     check_broken(name, json.dumps({**json.loads(DOCUMENTS[name].to_json()), **change}).encode())
+
+
+# ---- manifests
+
+
+@given(landings(), st.integers(0, 3), st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3))
+def test_a_manifest_reads_back_as_it_was_written(landing: Landing, revision: int, schema: dict[str, str]) -> None:
+    """The same manifest gives the same bytes: a write of unknown outcome is settled by reading back."""
+    manifest = replace(landing.manifest, revision=revision, schema=schema)
+    data = manifest.to_json()
+    again = Manifest.from_json(data, WHERE)
+    assert again == manifest
+    assert again.to_json() == data
+    assert json.loads(data)["key"] == landing.offsets.key
+
+
+@given(landings())
+def test_rows_and_holes_are_all_offsets(landing: Landing) -> None:
+    """[R-27] A range without records has no file, 0 rows and the digest `empty`."""
+    manifest = landing.manifest
+    assert manifest.rows + sum(hole.end - hole.start for hole in manifest.holes) == len(landing.offsets)
+    assert manifest.rows == len(landing.present)
+    assert (manifest.digest == "empty") == (manifest.file is None) == (not landing.present)
+
+
+@given(landings(least_rows=1), st.sampled_from([-1, 1]))
+def test_a_manifest_that_does_not_add_up_cannot_exist(landing: Landing, by: int) -> None:
+    """[R-27] Rows + holes + lost = end - start, exactly; it is refused on construction and on reading."""
+    manifest = landing.manifest
+    assert manifest.file is not None
+    wrong = replace(manifest.file, rows=manifest.rows + by)
+    with pytest.raises(BrokenManifest, match=f"expected {len(landing.offsets)} in all"):
+        replace(manifest, file=wrong)
+    document = json.loads(manifest.to_json())
+    document["file"]["rows"] += by
+    check_broken("manifest", json.dumps(document).encode())

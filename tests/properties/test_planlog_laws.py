@@ -15,23 +15,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, logs
-
-
-def step_of(seq: int, *links: tuple[int, int], head: int, generation: int = 0) -> PlanStep:
-    """Is a step of one Kafka partition."""
-    return PlanStep(
-        seq=seq,
-        topic=TOPIC,
-        generation=generation,
-        topic_id=None,
-        planned_at_ms=EPOCH_MS,
-        policy={},
-        watermarks={0: Watermarks(0, 1000)},
-        links=tuple(Link(LinkKind.RANGE, OffsetRange(generation, 0, start, end)) for start, end in links),
-        heads={0: Head(head, EPOCH_MS)},
-    )
+from tests.support.strategies import TOPIC, logs, step_of
 
 
 def refusal(*steps: PlanStep) -> str:

@@ -22,12 +22,11 @@ from pipeline_defs.core.landing.selection import (
 )
 from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from tests.properties.test_coverage_laws import lakes
-from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, landed, log_of
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, landed, log_of, step_of
 
 
 def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
@@ -127,9 +126,7 @@ class Day:
     earliest: list[int]  # of each moment: where the broker's log begins; the last is when all is landed
 
     def coverage(self, moment: int) -> Coverage:
-        links = tuple(Link(LinkKind.RANGE, offsets) for offsets in self.ranges)
-        end = len(self.times)
-        step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, end)}, links, {0: Head(end, EPOCH_MS)})
+        step = step_of(0, *((each.start, each.end) for each in self.ranges), head=len(self.times))
         pairs = zip(self.ranges, self.landed_at, strict=True)
         manifests = [self._manifest(offsets, self.earliest[at]) for offsets, at in pairs if at <= moment]
         return covered(PlanLog(TOPIC, (step,)), manifests)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
-from pipeline_defs.core.log.plan_step import LinkKind, LogState, PlanStep, Watermarks
+from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
@@ -322,6 +322,13 @@ def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, 
     step = plan(log_state, state, policy, now_ms, through_end=through_end)
     assert step is not None
     return step
+
+
+def step_of(seq: int, *links: tuple[int, int], head: int, generation: int = 0) -> PlanStep:
+    """Return a step of one Kafka partition with ranges from where to where."""
+    ranges = tuple(Link(LinkKind.RANGE, OffsetRange(generation, 0, *link)) for link in links)
+    marks = {0: Watermarks(0, max(1000, head))}
+    return PlanStep(seq, TOPIC, generation, None, EPOCH_MS, {}, marks, ranges, {0: Head(head, EPOCH_MS)})
 
 
 def first_step(records: int, grid: int = 10) -> PlanStep:
