@@ -55,18 +55,16 @@ class History:
     def happen(self) -> None:
         """Have one thing happen to the topic, and then what a tick and a run do about it, as far as they come."""
         self.world.wait(self.draw.choice([1, 60, 1800]))
-        kind = self.draw.choices(["grow", "expire", "add", "recreate", "truncate"], [12, 2, 1, 1, 1])[0]
         partition, percent, count = self.draw.randrange(4), self.draw.randrange(100), self.draw.randrange(30)
-        if kind == "grow":
-            self.world.grow(partition, count)
-        elif kind == "expire":
-            self.world.expire(partition, percent)
-        elif kind == "add":
-            self.world.add_partition(count)
-        elif kind == "recreate":
-            self.world.recreate(self.draw.randint(1, 3), count)
-        else:
-            self.world.truncate(partition, percent)
+        events = [
+            *[("grow", (partition, count))] * 12,
+            *[("expire", (partition, percent))] * 2,
+            ("add_partition", (count,)),
+            ("recreate", (1 + partition % 3, count)),
+            ("truncate", (partition, percent)),
+        ]
+        name, arguments = self.draw.choice(events)
+        getattr(self.world, name)(*arguments)
         self.plan()
         if self.draw.random() < 0.1:
             self.skip()
