@@ -73,9 +73,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
     module = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
     monkeypatch.setattr(module, "open_edges", lambda: world.edges)
     monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
-    world.create_topic(2)
-    world.send_numbered(1000, 0)
-    world.send_numbered(300, 1)
+    world.fill(1000, 300)
     world.tick()
     world.delete_records(1, 40)
     (launched,) = world.try_launch()

@@ -11,9 +11,9 @@ from dagster._core.execution.backfill import PartitionBackfill
 from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.errors import OffsetlakeError
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.raw_asset import land_config
 from pipeline_defs.topics import REDO_TAG
+from tests.support.pulse import run_job
 from tests.support.world import World
 
 HOUR_MS = 3_600_000
@@ -38,9 +38,9 @@ def hour(world: World) -> World:
 
 def run(world: World, config: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
     """Runs the job as the Launchpad does, with this config of its one op."""
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.backfill_job)
-    run_config = {} if config is None else {"ops": {f"launch_{world.topic.backfill_job}": {"config": config}}}
-    return job.execute_in_process(instance=world.instance, run_config=run_config)
+    job = world.topic.backfill_job
+    run_config = {} if config is None else {"ops": {f"launch_{job}": {"config": config}}}
+    return run_job(world, job, run_config=run_config, raise_on_error=True)
 
 
 def backfills(world: World) -> list[PartitionBackfill]:

@@ -11,23 +11,18 @@ from unittest.mock import Mock
 import dagster as dg
 import pytest
 
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs import projection
 from pipeline_defs.orchestration.runs.known import read_known
-from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, find_untold
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, find_untold
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import op_name
+from tests.support.pulse import reasons, run_job
 from tests.support.world import World
 
 
-def run_job(world: World, **arguments: Any) -> dg.ExecuteInProcessResult:
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.land_job)
-    return job.execute_in_process(instance=world.instance, raise_on_error=False, **arguments)
-
-
-def reasons(result: dg.ExecuteInProcessResult) -> str:
-    return "\n".join(failure_text(event) for event in result.all_events if event.is_step_failure)
+def land(world: World, **how: Any) -> dg.ExecuteInProcessResult:
+    return run_job(world, world.topic.land_job, **how)
 
 
 def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
@@ -38,12 +33,11 @@ def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
 
 def test_500_ranges_due_are_500_keys_all_due(world: World) -> None:
     """[R-30] None is dropped by a limit."""
-    world.create_topic()
     world.with_policy(records_per_range=1, budget=500)
-    world.send_numbered(500)
+    world.fill(500)
     tick = world.tick()
     assert tick.registered == 500
-    assert len(world.instance.get_dynamic_partitions(f"{world.name}__ranges")) == 500
+    assert len(world.keys) == 500
     assert sorted(tick.due) == [*world.coverage.log.ranges]
 
 
@@ -52,10 +46,9 @@ def test_one_key_shows_its_facts(world: World) -> None:
 
     [R-21] Materialising it again is a success with an equal data version: nothing downstream goes stale.
     """
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
-    result = run_job(world, partition_key="0-0-100")
+    result = land(world, partition_key="0-0-100")
     assert result.success
     event = materializations(world)["0-0-100"]
     shown = {name: value.value for name, value in event.metadata.items()}
@@ -78,8 +71,7 @@ def test_what_is_no_selection_of_ranges_makes_a_red_run(world: World) -> None:
 
     It calls a range run from a later to an earlier key a success with no partitions; here it is red.
     """
-    world.create_topic()
-    world.send_numbered(200)
+    world.fill(200)
     world.tick()
     world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["flights", "0-5-6"])
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -88,19 +80,18 @@ def test_what_is_no_selection_of_ranges_makes_a_red_run(world: World) -> None:
         ({"tags": {RANGE_START: "0-100-200", RANGE_END: "0-0-100"}}, "the second comes before the first"),
     ]
     for how, words in wrong:
-        result = run_job(world, **how)
+        result = land(world, **how)
         assert not result.success and words in reasons(result), how
     assert world.rows() == []
 
 
 def test_a_landed_range_is_green_again_after_a_run_that_was_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-34] Dagster calls its partition failed: the next tick that compares tells it anew, once no run is at it."""
-    world.create_topic()
-    world.send_numbered(200)
+    world.fill(200)
     world.tick()
     world.launch()
     world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["flights"])
-    assert not run_job(world, tags={RANGE_START: "0-0-100", RANGE_END: "flights"}).success
+    assert not land(world, tags={RANGE_START: "0-0-100", RANGE_END: "flights"}).success
 
     def red() -> set[str]:
         storage = world.instance.event_log_storage
@@ -121,8 +112,7 @@ def test_a_landed_range_is_green_again_after_a_run_that_was_refused(world: World
 
 def test_what_a_tick_has_no_time_to_tell_is_told_by_the_next(world: World) -> None:
     """[R-34] Dagster gives up a tick of more than a minute, which goes on beside the next one; it is not taken for told."""
-    world.create_topic()
-    world.send_numbered(300)
+    world.fill(300)
     world.tick()
     world.launch()
     world.lose_dagster()
@@ -135,13 +125,12 @@ def test_what_a_tick_has_no_time_to_tell_is_told_by_the_next(world: World) -> No
 
 def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -> None:
     """[R-20] One clear error; the ranges stay planned and land when the broker is back."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     there = world.edges.settings
     world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
     world.edges.kafka_timeout_seconds = 2
-    result = run_job(world, partition_key="0-0-100")
+    result = land(world, partition_key="0-0-100")
     assert not result.success
     assert "Kafka broker at 127.0.0.1:1 does not answer" in reasons(result)
     log = world.instance.all_logs(result.run_id)
@@ -162,11 +151,10 @@ def test_a_fault_that_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(
     """[R-15] So that a red run whose log has none of ours has died; of the fault's own words, which may have a record in them,
     the line has nothing.
     """
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     monkeypatch.setattr(Edges, "check_lake", Mock(side_effect=RuntimeError("secret")))
-    result = run_job(world, partition_key="0-0-100")
+    result = land(world, partition_key="0-0-100")
     errors = [entry.user_message for entry in world.instance.all_logs(result.run_id) if entry.level == logging.ERROR]
     assert re.match(r"unforeseen: run \S+: RuntimeError was raised at \S+, line \d+", errors[0]) and "secret" not in errors[0]
 
@@ -180,8 +168,8 @@ def lags(world: World) -> list[tuple[Any, Any]]:
 
 def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) -> None:
     """[R-56] The plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
-    world.create_topic()
-    world.send_numbered(250)
+    world.later(0)
+    world.fill(250)
     world.tick()
     assert lags(world) == [(250, 250)]
     world.launch()

@@ -21,6 +21,7 @@ from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, 
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.resources import Edges
+from tests.support.pulse import check_of
 from tests.support.world import World
 
 
@@ -52,13 +53,7 @@ def told(world: World) -> set[str]:
 
 
 def check(world: World, name: str) -> dg.AssetCheckEvaluation:
-    key = dg.AssetCheckKey(world.topic.decoded_key, name)
-    record = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
-    assert record.event is not None
-    assert record.event.dagster_event is not None
-    data = record.event.dagster_event.event_specific_data
-    assert isinstance(data, dg.AssetCheckEvaluation)
-    return data
+    return check_of(world, dg.AssetCheckKey(world.topic.decoded_key, name))
 
 
 def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:

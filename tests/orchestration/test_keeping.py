@@ -20,12 +20,10 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.retiring import retired
-from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.checks import QUICK
@@ -37,36 +35,20 @@ from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
-from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
+from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from tests.support.fake_registry import Answering, serving
 from tests.support.killing import stopped_at
+from tests.support.pulse import evaluate, refuse, requests_of, run_job
 from tests.support.queued import queue_run
 from tests.support.world import World
 
 
-def keys_of(world: World) -> list[str]:
-    return list(world.instance.get_dynamic_partitions(f"{world.name}__ranges"))
-
-
-def run_job(world: World, job: str) -> dg.ExecuteInProcessResult:
-    return build_defs(world.edges, topics=world.definitions).resolve_job_def(job).execute_in_process(instance=world.instance)
-
-
-def evaluate_schedule(world: World, name: str) -> dg.ScheduleExecutionData:
-    """Evaluates a real schedule of the definitions, as the daemon does."""
-    definitions = build_defs(world.edges, topics=world.definitions)
-    schedule = definitions.resolve_schedule_def(name)
-    with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        return schedule.evaluate_tick(context)
-
-
 def fill(world: World, ranges: int, max_keys: int) -> list[str]:
     """Plans so many ranges of 10 records and registers them; Dagster is to show `max_keys` of them."""
-    world.create_topic()
     world.with_policy(records_per_range=10)
     world.topic = dataclasses.replace(world.topic, max_keys=max_keys)
-    world.send_numbered(10 * ranges)
+    world.fill(10 * ranges)
     world.tick()
     return [offsets.key for offsets in world.coverage.log.ranges]
 
@@ -77,8 +59,8 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     Nothing remembers them: when the database is lost, the lake alone says which they are.
     """
     keys = fill(world, 8, max_keys=3)
-    assert keys_of(world) == keys, "the control: what is not landed is never retired"
-    assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
+    assert world.keys == keys, "the control: what is not landed is never retired"
+    assert requests_of(world, RETIRE) == []
     (launched,) = world.launch()
     said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
     assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
@@ -87,22 +69,21 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     )
     assert {check.status.value for check in checks.values()} == {"SUCCEEDED"}, "a range run has its checks too"
     assert {check.run_id for check in checks.values()} == {launched.run_id} and len(checks) == len(QUICK)
-    schedule = evaluate_schedule(world, f"{RETIRE}_schedule")
-    assert schedule.run_requests is not None and len(schedule.run_requests) == 1
+    assert len(requests_of(world, RETIRE)) == 1
     assert run_job(world, RETIRE).success
-    assert keys_of(world) == keys[5:]
-    assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
+    assert world.keys == keys[5:]
+    assert requests_of(world, RETIRE) == []
 
     world.send_numbered(10)
     assert [offsets.key for offsets in world.tick().due] == ["0-80-90"]
     world.launch()
-    assert keys_of(world) == [*keys[5:], "0-80-90"]
+    assert world.keys == [*keys[5:], "0-80-90"]
     world.assert_proven()
     assert trace_row(world.topic, 0, 25, world.edges)["row"]["offset"] == 25
 
     (launched,) = world.launch(choose_ranges(world.topic, [keys[2]], world.edges), redo=True)
     assert [offsets.key for offsets in launched.ranges] == [keys[2]]
-    assert keys_of(world)[-1] == keys[2]
+    assert world.keys[-1] == keys[2]
     world.send_numbered(20)
     assert [offsets.key for offsets in world.tick().due] == ["0-90-100", "0-100-110"]
     world.launch()
@@ -112,8 +93,8 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
     assert (rebuilt.keys, rebuilt.events) == (3, 3)
     planned = list(world.coverage.log.ranges)
-    assert keys_of(world) == [offsets.key for offsets in planned[-3:]]
-    assert world.materialized_after_tick() == {*keys_of(world)}
+    assert world.keys == [offsets.key for offsets in planned[-3:]]
+    assert world.materialized_after_tick() == {*world.keys}
     assert retired(world.coverage, 3) == {*planned[:-3]}
 
 
@@ -168,7 +149,7 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(world: Worl
 
     with pytest.raises(KeyboardInterrupt):
         retirement.retire_keys(world.topic, world.coverage, world.instance, on_retired=die)
-    assert keys_of(world) == keys[2:], "the fault: half of it is done"
+    assert world.keys == keys[2:], "the fault: half of it is done"
     assert world.tick().registered == 0
     coverage = world.coverage
     with ThreadPoolExecutor(3) as pool:
@@ -176,7 +157,7 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(world: Worl
         ticks = [pool.submit(world.tick) for _ in range(2)]
     assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
     assert [(tick.result().registered, tick.result().due) for tick in ticks] == [(0, ())] * 2
-    assert keys_of(world) == keys[6:]
+    assert world.keys == keys[6:]
 
 
 def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
@@ -184,12 +165,11 @@ def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
     world.topic = dataclasses.replace(world.topic, decode=Decode())
     keys = fill(world, 3, max_keys=1)
     world.land()
-    hourly = f"{RETIRE}_schedule"
-    assert evaluate_schedule(world, hourly).run_requests == [], "all of them are due"
-    assert run_job(world, RETIRE).success and keys_of(world) == keys
+    assert requests_of(world, RETIRE) == [], "all of them are due"
+    assert run_job(world, RETIRE).success and world.keys == keys
     world.decode([keys[0]])
-    assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
-    assert run_job(world, RETIRE).success and keys_of(world) == keys[1:]
+    assert len(requests_of(world, RETIRE)) == 1
+    assert run_job(world, RETIRE).success and world.keys == keys[1:]
 
 
 def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
@@ -280,10 +260,7 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutionData:
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}, cursor=cursor) as context:
-        (sensor,) = build_watch([world.topic, *others]).sensors or ()
-        assert isinstance(sensor, dg.SensorDefinition)
-        return sensor.evaluate_tick(context)
+    return evaluate(world, build_watch([world.topic, *others]), cursor)
 
 
 def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
@@ -295,8 +272,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     """
     url, told = hook
     world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=("json://127.0.0.1:1/down",))
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     quiet = watch(world, None)
     assert quiet.skip_message == "0 troubles, 0 of them new"
@@ -337,8 +313,7 @@ def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_top
     """
     url, told = hook
     there = world.edges.settings
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     world.delete_records(0, 40)
     cursor = watch(world, None).cursor
@@ -354,14 +329,7 @@ def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_top
 
     first = watch(world, None, other)
     assert first.skip_message == "3 troubles, 3 of them new"
-    real = Lake.coverage
-
-    def fail(self: Lake, topic: str) -> Coverage:
-        if topic == other.name:
-            raise RuntimeError("the fault")
-        return real(self, topic)
-
-    monkeypatch.setattr(Lake, "coverage", fail)
+    refuse(monkeypatch, Lake, "coverage", other.name, RuntimeError("the fault"))
     again = watch(world, first.cursor, other)
     assert again.skip_message == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
 
@@ -447,8 +415,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
 def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
     """To the hook, and as an observation of the raw asset."""
     url, told = hook
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     world.delete_records(0, 40)
     (launched,) = world.try_launch()
@@ -472,11 +439,11 @@ def test_the_sweep_is_a_job_that_runs_where_there_is_something(world: World) -> 
     orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(10))
-    assert evaluate_schedule(world, "sweep_staging_schedule").run_requests == [], "the control: it was written just now"
-    assert run_job(world, "sweep_staging").success and orphan.exists()
+    assert requests_of(world, SWEEP) == [], "the control: it was written just now"
+    assert run_job(world, SWEEP).success and orphan.exists()
     world.later(4 * 3600 * 1000)
-    assert len(evaluate_schedule(world, "sweep_staging_schedule").run_requests or []) == 1
-    assert run_job(world, "sweep_staging").success and orphan.exists(), "by the clock of the lake it was written just now"
+    assert len(requests_of(world, SWEEP)) == 1
+    assert run_job(world, SWEEP).success and orphan.exists(), "by the clock of the lake it was written just now"
     for path in (orphan, orphan.parent):
         os.utime(path, (0, 0))
-    assert run_job(world, "sweep_staging").success and not orphan.exists()
+    assert run_job(world, SWEEP).success and not orphan.exists()

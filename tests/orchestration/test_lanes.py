@@ -16,7 +16,7 @@ from pipeline_defs.core.landing.dispatch import APART, lane_of
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG
-from tests.support.pulse import ask, location_of, refuse_tools, said
+from tests.support.pulse import ask, refuse_tools, run_job, said
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -29,8 +29,7 @@ def other(world: World) -> World:
     world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=2)
     other = world.beside(name)
     for each in (world, other):
-        each.create_topic()
-        each.send_numbered(100)
+        each.fill(100)
         each.plan()
     return other
 
@@ -44,8 +43,7 @@ def asked_lanes(world: World, other: World) -> list[str | None]:
 
 
 def run_lane(world: World, other: World, lane: str) -> dg.ExecuteInProcessResult:
-    job = location_of(world, other.topic).resolve_job_def(LAND_PENDING)
-    return job.execute_in_process(instance=world.instance, raise_on_error=False, tags={LANE_TAG: lane})
+    return run_job(world, LAND_PENDING, other.topic, tags={LANE_TAG: lane})
 
 
 def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World, other: World) -> None:
@@ -171,8 +169,7 @@ def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
         for request in ask(world, other.topic).run_requests or ():
             if request.job_name == LAND_PENDING:
                 lanes_of_runs.add(request.tags.get(LANE_TAG))
-                job = location_of(world, other.topic).resolve_job_def(LAND_PENDING)
-                job.execute_in_process(instance=world.instance, raise_on_error=False, tags=dict(request.tags))
+                run_job(world, LAND_PENDING, other.topic, tags=dict(request.tags))
         assert not world.pending
         world.later(700_000)
     assert (APART in lanes_of_runs) is (lanes > 1), "the fault moves it"

@@ -13,12 +13,11 @@ from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import PruningFailed, ScanFailed
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, JOBS, PRUNE
 from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
 from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.topics import LAND_PENDING
-from tests.support.pulse import run_pulse
+from tests.support.pulse import requests_of, run_job, run_pulse
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -35,8 +34,8 @@ def pruning_of(world: World, location: str | None = None) -> Pruning:
     return Pruning([world.topic], JOBS, world.instance, location)
 
 
-def old_runs(world: World, days: int = 30) -> list[str]:
-    return [run.run_id for run in pruning_of(world).find_old(world.edges.now_ms(), days)]
+def old_runs(world: World, location: str | None = None) -> list[str]:
+    return [run.run_id for run in pruning_of(world, location).find_old(world.edges.now_ms(), 30)]
 
 
 def prune(world: World) -> tuple[int, int]:
@@ -65,7 +64,7 @@ def test_an_old_run_goes_once_its_keys_are_retired(world: World) -> None:
     assert prune(world) == (1, 1)
     assert world.instance.get_run_by_id(first) is None
     assert not list(shards.glob(f"{first}*")) and has_events(world, second)
-    assert before & {*world.instance.get_dynamic_partitions(f"{world.name}__ranges")} <= world.materialized()
+    assert before & {*world.keys} <= world.materialized()
     world.assert_all_landed_once()
 
 
@@ -117,8 +116,7 @@ def test_runs_of_others_and_runs_that_have_not_ended_stay(world: World) -> None:
     world.instance.report_run_canceled(mine)
     world.later(31 * DAY_MS)
     for location, expected in (("offsetlake", True), ("another", False), (None, False)):
-        found = pruning_of(world, location).find_old(world.edges.now_ms(), 30)
-        assert (mine.run_id in {run.run_id for run in found}) is expected, location
+        assert (mine.run_id in old_runs(world, location)) is expected, location
 
 
 def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +169,7 @@ def test_what_another_asset_shows_stays(world: World) -> None:
 
 def test_a_range_that_is_shown_as_failed_stays_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-99] By the last run that tried it; those before it go."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     runs = []
     with monkeypatch.context() as patch:
@@ -211,15 +208,8 @@ def test_the_job_prunes_by_the_setting(world: World, days: int | None) -> None:
     """[R-99]"""
     failed = create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
     world.edges.settings = dataclasses.replace(world.edges.settings, run_retention_days=days)
-    definitions = build_defs(world.edges, topics=world.definitions)
-
-    def is_launched() -> bool:
-        schedule = definitions.resolve_schedule_def(f"{PRUNE}_schedule")
-        with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
-            return bool(schedule.evaluate_tick(context).run_requests)
-
-    assert not is_launched()
+    assert not requests_of(world, PRUNE)
     world.later(31 * DAY_MS)
-    assert is_launched() is (days is not None)
-    assert definitions.resolve_job_def(PRUNE).execute_in_process(instance=world.instance).success
+    assert bool(requests_of(world, PRUNE)) is (days is not None)
+    assert run_job(world, PRUNE).success
     assert (world.instance.get_run_by_id(failed) is None) is (days is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -15,11 +14,10 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
-from pipeline_defs.orchestration.runs.projection import failure_text
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOOK_TAG
-from tests.support.pulse import ask, is_asked, refuse_tools, run_pulse, said
+from tests.support.pulse import ask, check_of, is_asked, reasons, refuse, refuse_tools, run_pulse, said
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -27,14 +25,6 @@ from tests.support.world import World
 @pytest.fixture
 def other(world: World) -> World:
     return world.beside()
-
-
-def passed(world: World, key: dg.AssetCheckKey) -> bool:
-    return world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key].status.value == "SUCCEEDED"
-
-
-def reasons(result: dg.ExecuteInProcessResult) -> str:
-    return "\n".join(failure_text(event) for event in result.all_events if event.is_step_failure)
 
 
 def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World) -> None:
@@ -58,10 +48,10 @@ def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World
     for each in (world, other):
         each.assert_all_landed_once()
         assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
-        assert all(passed(world, each.topic.check_key(name)) for name in QUICK)
+        assert all(check_of(world, each.topic.check_key(name)).passed for name in QUICK)
     decoded = world.instance.get_materialized_partitions(world.topic.decoded_key)
     assert decoded == world.materialized()
-    assert passed(world, dg.AssetCheckKey(world.topic.latest_key, RECOMPUTED))
+    assert check_of(world, dg.AssetCheckKey(world.topic.latest_key, RECOMPUTED)).passed
     assert said(world, other.topic) == "nothing waits"
 
     def told_keys() -> object:
@@ -77,8 +67,7 @@ def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World
 
 def test_a_run_takes_what_arrives_after_it_was_asked_for(world: World) -> None:
     """[R-31] What is pending is read when the run starts; while one waits or is at work, nothing is asked for."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     others = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: "another"})
     assert is_asked(world), "the run of another location keeps nobody from asking"
     world.instance.delete_run(others.run_id)
@@ -98,8 +87,7 @@ def test_a_run_takes_what_arrives_after_it_was_asked_for(world: World) -> None:
 
 def test_runs_that_die_early_back_off(world: World) -> None:
     """[R-33] Where the lake cannot be written, say: not a red run for each tick; and one that got through is no such run."""
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     start_ms = world.edges.now_ms()
     for number, wait in enumerate([10, 20, 40], 1):
         world.edges.now_ms = lambda number=number: start_ms + number * 3_600_000  # type: ignore[misc]
@@ -119,9 +107,9 @@ def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-33] Each tick has a new range, which has never failed: not a red run for each; the other topic is landed."""
+    world.later(0)
     for each in (world, other):
-        each.create_topic()
-        each.send_numbered(100)
+        each.fill(100)
         each.tick()
 
     refuse_tools(monkeypatch, world.name)
@@ -143,6 +131,7 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-30] What only the run cannot read does not go on in green for ever; nor does a run spin on what always raises."""
+    world.later(0)
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")))
     world.create_topic()
     world.send([{"partition": 0, "value": b'{"id": 1}'}])
@@ -167,16 +156,8 @@ def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
 ) -> None:
     """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
     for each in (world, other):
-        each.create_topic()
-        each.send_numbered(100)
-    real = Kafka.read_topic_state
-
-    def refuse(self: Kafka, topic: str, *rest: Any) -> Any:
-        if topic == world.name:
-            raise BrokerUnavailable("the fault")
-        return real(self, topic, *rest)
-
-    monkeypatch.setattr(Kafka, "read_topic_state", refuse)
+        each.fill(100)
+    refuse(monkeypatch, Kafka, "read_topic_state", world.name, BrokerUnavailable("the fault"))
     assert is_asked(world, other.topic)
     assert run_pulse(world, other.topic).success
     other.assert_all_landed_once()
@@ -186,8 +167,7 @@ def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
 def test_a_broken_topic_stops_no_other(world: World, other: World, broken: str) -> None:
     """[R-30] Neither the sensor nor the run; what is broken is said, and makes the tick red once nothing else is due."""
     for each in (world, other):
-        each.create_topic()
-        each.send_numbered(100)
+        each.fill(100)
     topic = other.topic
     if broken == "broker":
         topic = dataclasses.replace(topic, bootstrap_servers="127.0.0.1:1")
@@ -209,9 +189,8 @@ def test_a_broken_topic_stops_no_other(world: World, other: World, broken: str) 
 
 def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World) -> None:
     """[R-33] Its neighbour is landed; the partition shows as failed; back-off, then the second try."""
-    world.create_topic(2)
-    world.send_numbered(100, 0)
-    world.send_numbered(100, 1)
+    world.later(0)
+    world.fill(100, 100)
     world.tick()
     world.delete_records(0, 40)
     result = run_pulse(world)
@@ -238,8 +217,7 @@ def test_a_topic_with_a_backlog_keeps_no_other_waiting(world: World, other: Worl
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_PER_RUN", 6)
     for each, count in ((world, 3000), (other, 100)):
-        each.create_topic()
-        each.send_numbered(count)
+        each.fill(count)
         each.tick()
     assert run_pulse(world, other.topic).success
     assert not other.pending
@@ -255,9 +233,8 @@ def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.JOB_SECONDS", 0.0)
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
-    world.create_topic(1)
-    other.create_topic(1)
-    world.send_numbered(1200)
+    other.create_topic()
+    world.fill(1200)
     world.plan()
     passed: list[str] = []
 
@@ -280,8 +257,7 @@ def test_a_topic_is_landed_in_the_order_of_its_policy(world: World, monkeypatch:
     """[R-93] Each batch has the oldest ranges that wait, or the newest ones."""
     monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 2)
     world.with_policy(order=order)
-    world.create_topic(1)
-    world.send_numbered(600)
+    world.fill(600)
     world.plan()
     landed = run_pulse(world).asset_materializations_for_node("land_and_derive")
     starts = [int(str(event.metadata["start_offset"].value)) for event in landed]
@@ -292,9 +268,7 @@ def test_a_topic_is_landed_in_the_order_of_its_policy(world: World, monkeypatch:
 
 def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     """[R-31] Whoever asked for that run; it tells of them."""
-    world.create_topic(2)
-    world.send_numbered(100, 0)
-    world.send_numbered(100, 1)
+    world.fill(100, 100)
     world.tick()
     run = queue_run(world.instance, world.topic.land_job)
     with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):

@@ -21,8 +21,7 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
     A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps.
     """
     world.keep_raw_table()
-    world.create_topic()
-    world.send_numbered(250)
+    world.fill(250)
     world.tick()
     world.launch()
     table = check_table(world.name, world.edges.lake)

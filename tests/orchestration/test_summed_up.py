@@ -29,7 +29,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.compacting import compact_decoded
 from tests.support.killing import stopped_at
-from tests.support.pulse import ask, location_of, run_pulse
+from tests.support.pulse import ask, run_job, run_pulse
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -54,9 +54,7 @@ def asked_jobs(world: World) -> list[str | None]:
 
 
 def compare(world: World, location: str = "") -> dg.ExecuteInProcessResult:
-    job = location_of(world).resolve_job_def(COMPARE)
-    tags = {LOCATION_TAG: location}
-    return job.execute_in_process(instance=world.instance, raise_on_error=False, tags=tags)
+    return run_job(world, COMPARE, tags={LOCATION_TAG: location})
 
 
 def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
@@ -82,7 +80,7 @@ def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     old.lose_dagster()
     ask(old)
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
-    assert [*old.instance.get_dynamic_partitions(f"{old.name}__ranges")] == keys, "in log order, by which ranges are chosen"
+    assert old.keys == keys, "in log order, by which ranges are chosen"
     assert compare(old).success
     assert old.materialized() == {*keys}
     old.assert_proven()

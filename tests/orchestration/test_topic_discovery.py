@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
-from tests.support.pulse import run_pulse
+from tests.support.pulse import evaluate, refuse, run_pulse
 from tests.support.world import World
 
 
@@ -45,14 +46,7 @@ def files_of(world: World, *own: Topic, **changes: Any) -> TopicFiles:
 
 def sensor_of(world: World, files: TopicFiles) -> Callable[[], dg.SensorExecutionData]:
     """Return the sensor of a code server that was loaded with these files, to be evaluated."""
-    (sensor,) = build_pulse([*files.topics.values()], files).sensors or ()
-    assert isinstance(sensor, dg.SensorDefinition)
-
-    def tick() -> dg.SensorExecutionData:
-        with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
-            return sensor.evaluate_tick(context)
-
-    return tick
+    return partial(evaluate, world, build_pulse([*files.topics.values()], files))
 
 
 def create(world: World, *names: str) -> None:
@@ -85,14 +79,7 @@ def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, mon
     """[R-98]"""
     bad = f"{world.name}-bad"
     create(world, world.name, bad)
-    real = Kafka.read_topic_state
-
-    def refuse(self: Kafka, topic: str, *rest: Any) -> Any:
-        if topic == bad:
-            raise OffsetlakeError("the fault")
-        return real(self, topic, *rest)
-
-    monkeypatch.setattr(Kafka, "read_topic_state", refuse)
+    refuse(monkeypatch, Kafka, "read_topic_state", bad, OffsetlakeError("the fault"))
     with pytest.raises(TopicsFailed, match=f"{bad}: the fault"):
         sensor_of(world, files_of(world))()
     assert world.edges.lake.planned_topics() == (world.name,)

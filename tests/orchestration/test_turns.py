@@ -83,8 +83,7 @@ ASKED = {LOCATION_TAG: ""}
 @pytest.fixture
 def filled(world: World) -> World:
     """A topic with planned ranges, over which Dagster's daemon watches."""
-    world.create_topic()
-    world.send_numbered(250)
+    world.fill(250)
     have_dagster_run(world)
     return world
 

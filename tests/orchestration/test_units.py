@@ -52,9 +52,7 @@ def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) ->
     project, (code, web) = tmp_path / "my_lake", free_ports(2)
     with running_postgres() as postgres, World(settings, tmp_path / "world", f"t{uuid.uuid4().hex[:8]}") as world:
         postgres.make_home(world.settings.dagster_home)
-        world.create_topic(2)
-        for partition in (0, 1):
-            world.send_numbered(150, partition)
+        world.fill(150, 150)
         write_project(plan_project(project, [world.name], None))
         settled = project / "my_lake" / "defs" / world.name / "defs.yaml"
         settled.write_text(f"{settled.read_text()}  max_age_seconds: 1\n")

@@ -1,7 +1,8 @@
-"""The pulse of a code location over real parts: what its sensor asks for, and its run in this process."""
+"""A code location over real parts, in this process: its jobs, schedules and sensors, above all its pulse."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -9,9 +10,10 @@ import pytest
 
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.landing.attempt import Tools
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
+from pipeline_defs.orchestration.runs.projection import failure_text
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
+from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import World
@@ -20,18 +22,50 @@ from tests.support.world import World
 def location_of(world: World, *others: Topic) -> dg.Definitions:
     """Build the code location of a world's topic and others."""
     topics = [world.topic, *others]
-    defs = [build_topic_defs(topic) for topic in topics]
-    found = build_defs(world.edges, topics=dg.Definitions.merge(*defs, build_pulse(topics)))
+    defs = [*map(build_topic_defs, topics), build_pulse(topics), build_housekeeping(topics)]
+    found = build_defs(world.edges, topics=dg.Definitions.merge(*defs))
     found.get_repository_def().load_all_definitions()  # as a code location does
     return found
 
 
-def ask(world: World, *others: Topic) -> dg.SensorExecutionData:
-    """Evaluate the sensor, as Dagster's daemon does."""
-    (sensor,) = build_pulse([world.topic, *others]).sensors or ()
+def run_job(world: World, name: str, *others: Topic, **how: Any) -> dg.ExecuteInProcessResult:
+    """Run a job of the code location, successfully or not."""
+    job = location_of(world, *others).resolve_job_def(name)
+    return job.execute_in_process(instance=world.instance, **{"raise_on_error": False, **how})
+
+
+def reasons(result: dg.ExecuteInProcessResult) -> str:
+    """Return why the steps of a run have failed."""
+    return "\n".join(failure_text(event) for event in result.all_events if event.is_step_failure)
+
+
+def requests_of(world: World, job: str, *others: Topic) -> list[dg.RunRequest]:
+    """Evaluate the schedule of a job, as Dagster's daemon does; return what it asks for."""
+    schedule = location_of(world, *others).resolve_schedule_def(f"{job}_schedule")
+    with dg.build_schedule_context(world.instance, datetime.now(UTC), resources={"edges": world.edges}) as context:
+        return [*(schedule.evaluate_tick(context).run_requests or ())]
+
+
+def evaluate(world: World, definitions: dg.Definitions, cursor: str | None = None) -> dg.SensorExecutionData:
+    """Evaluate the only sensor of definitions, as Dagster's daemon does."""
+    (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}, cursor=cursor) as context:
         return sensor.evaluate_tick(context)
+
+
+def check_of(world: World, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+    """Return what Dagster was told last of a check."""
+    record = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    assert record.event is not None and record.event.dagster_event is not None
+    found = record.event.dagster_event.event_specific_data
+    assert isinstance(found, dg.AssetCheckEvaluation)
+    return found
+
+
+def ask(world: World, *others: Topic) -> dg.SensorExecutionData:
+    """Evaluate the pulse's sensor."""
+    return evaluate(world, build_pulse([world.topic, *others]))
 
 
 def is_asked(world: World, *others: Topic) -> bool:
@@ -45,19 +79,23 @@ def said(world: World, *others: Topic) -> str:
     return data.skip_message or ""
 
 
-def refuse_tools(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Have all that is tried of a topic fail: its part of the lake cannot be used."""
+def refuse(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, name: str, error: Exception) -> None:
+    """Have a method fail for a topic of that name, which it is given first."""
 
-    def refuse(self: Edges, topic: Topic, *rest: Any) -> Tools:
-        if topic.name == name:
-            raise LakeUnavailable("the fault")
+    def refused(self: object, topic: Topic | str, *rest: Any) -> Any:
+        if name == getattr(topic, "name", topic):
+            raise error
         return real(self, topic, *rest)
 
-    real = Edges.tools
-    monkeypatch.setattr(Edges, "tools", refuse)
+    real = getattr(kind, method)
+    monkeypatch.setattr(kind, method, refused)
+
+
+def refuse_tools(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have all that is tried of a topic fail: its part of the lake cannot be used."""
+    refuse(monkeypatch, Edges, "tools", name, LakeUnavailable("the fault"))
 
 
 def run_pulse(world: World, *others: Topic) -> dg.ExecuteInProcessResult:
     """Run the job that the sensor asks for, successfully or not."""
-    job = location_of(world, *others).resolve_job_def(LAND_PENDING)
-    return job.execute_in_process(instance=world.instance, raise_on_error=False)
+    return run_job(world, LAND_PENDING, *others)

@@ -325,6 +325,11 @@ class World:
         chosen = self.pending if ranges is None else list(ranges)
         return list(self.in_process.land(chosen, redo=redo))
 
+    @property
+    def keys(self) -> list[str]:
+        """Return the keys that Dagster has of the topic's ranges, in its order."""
+        return [*self.instance.get_dynamic_partitions(f"{self.name}__ranges")]
+
     def materialized_after_tick(self) -> set[str]:
         """Ticks once, since a tick reports what a crash left unreported, and returns the keys Dagster shows landed."""
         self.tick()
