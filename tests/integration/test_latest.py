@@ -47,6 +47,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.latest import Latest, Placed, Stretch
 from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import Finding
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_share
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import LatestTick, run_latest_tick
@@ -54,7 +55,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows, table_files
-from tests.support.killing import everywhere, stopped_at
+from tests.support.killing import PLACES, everywhere, stopped_at
 from tests.support.plain_latest import find_winners
 from tests.support.reading import LoopingReader
 from tests.support.strategies import EPOCH_MS
@@ -86,6 +87,14 @@ class State:
         attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
         return update(self.topic.name, self.config, attempt, self.tools(on_step), full=full)
 
+    def check(self) -> list[Finding]:
+        """Return what the check finds of each share of the keys."""
+        return [check_share(self.topic.name, self.config, share, self.tools()) for share in range(SHARES)]
+
+    @property
+    def has_work(self) -> bool:
+        return find_due(self.topic.name, self.config, self.tools().decodings).has_work
+
     def recomputed(self) -> list[tuple[Any, ...]]:
         return self.topic.recomputed(self.marks, self.config.sequence or "NULL::BIGINT")
 
@@ -99,7 +108,11 @@ class State:
 
 
 @pytest.fixture
-def state(one_database: None, tmp_path: Path) -> State:
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> State:
+    """A topic in a lake on a disk, or in a `bucket` where the test's parameter says so."""
+    if getattr(request, "param", "disk") == "bucket":
+        return State(f"{request.getfixturevalue('bucket')}/{uuid.uuid4().hex}")
+    request.getfixturevalue("one_database")
     return State(str(tmp_path / "lake"))
 
 
@@ -119,12 +132,10 @@ def test_the_check_sees_a_key_that_stands_twice(state: State) -> None:
     """As a foreign writer, or delta-rs' own OPTIMIZE, may leave it; each copy alone is as it should be."""
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(12)})
     state.update()
-    found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
-    assert not any(each.violations for each in found), "the control"
+    assert not any(each.violations for each in state.check()), "the control"
     table = DeltaTable(str(state.folder))
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
-    found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
-    told = [text for each in found for text in each.violations]
+    told = [text for each in state.check() for text in each.violations]
     assert told and all("--rebuild" in text for text in told)
     state.update(full=True)
     state.assert_right()
@@ -199,6 +210,7 @@ def test_a_compaction_of_the_decoded_table_changes_no_key(state: State) -> None:
     assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
 
 
+@pytest.mark.parametrize("state", PLACES, indirect=True)
 def test_two_updates_at_once_lose_nothing(state: State) -> None:
     """[R-87] Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
@@ -220,6 +232,8 @@ def test_two_updates_at_once_lose_nothing(state: State) -> None:
     assert refused == ["commit_latest"], "the fault: one was overtaken"
     assert sorted(each.has_committed for each in done) == [False, True]
     state.assert_right()
+    rows = Duck(state.topic.lake, [state.topic.name]).query(f'SELECT count(*) FROM latest."{state.topic.name}"')[1]
+    assert rows == [(len(state.topic.shown()),)], "what the view shows"
 
 
 def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(state: State) -> None:
@@ -295,9 +309,9 @@ def test_what_a_power_cut_tears_is_made_anew_under_another_id(
     """[R-88]"""
     upsert_twice(state)
     before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
-    assert find_due(state.topic.name, state.config, state.tools().decodings).has_work is False, "the control"
+    assert not state.has_work, "the control"
     break_it(state)
-    assert find_due(state.topic.name, state.config, state.tools().decodings).has_work
+    assert state.has_work
     assert why in state.update().rebuilt
     assert state.topic.shown() == right == state.recomputed()
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
@@ -307,28 +321,23 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-88] No lock holds there, so nothing that another one may have made anew is deleted: of two one commits."""
-    topic = DecodedTopic(Lake(f"{bucket}/{uuid.uuid4().hex}"), f"t{uuid.uuid4().hex[:8]}", pa.string())
-    folder, attempts = f"tables/latest/{topic.name}", [Attempt(f"update-{n}", "no-run", "test") for n in range(3)]
-
-    def run(attempt: Attempt, on_step: StepWatcher = no_step) -> Updated:
-        decodings = Decodings(Lake(topic.lake.store.root))
-        tools = LatestTools(decodings, lambda: time.time_ns() // 1_000_000, on_step)
-        return update(topic.name, Latest(), attempt, tools)
-
+    state = State(f"{bucket}/{uuid.uuid4().hex}")
+    topic = state.topic
+    folder = f"tables/latest/{topic.name}"
     topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(20)})
-    run(attempts[0])
+    state.update()
     name = next(path for path in topic.lake.store.list(folder) if path.endswith(".parquet"))
     topic.lake.store.delete_folder(name)
     others: list[Updated] = []
 
     def overtake(step: str, **_: object) -> None:
         if step == "read_decoded" and not others:
-            others.append(run(attempts[1]))
+            others.append(state.update())
 
     deleted = []
     with monkeypatch.context() as patch:
         patch.setattr(RemoteStore, "delete_folder", lambda _, path: deleted.append(path))
-        run(attempts[2], overtake)
+        state.update(on_step=overtake)
     assert "is missing" in others[0].rebuilt, "the fault: both have seen it"
     assert folder not in deleted
     assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
@@ -371,7 +380,7 @@ def test_where_no_record_is_decoded_any_more_no_key_is_left(state: State) -> Non
     assert len(state.topic.shown()) == 2, "the control"
     state.topic.put(RANGE, {}, revision=1)
     assert state.update().has_committed and state.topic.shown() == []
-    assert not find_due(state.topic.name, state.config, state.tools().decodings).has_work
+    assert not state.has_work
     state.topic.put(LATER, {20: ("a", {"n": 3})})
     state.update()
     state.assert_right()
@@ -461,13 +470,12 @@ def test_a_store_that_does_not_answer_is_no_damage(state: State, monkeypatch: py
 def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(state: State) -> None:
     """[R-88] Its log and its size are right, so nobody knows before; the table is made anew, and the audit says so."""
     upsert_twice(state)
-    right, tools = state.topic.shown(), state.tools()
+    right = state.topic.shown()
     for file in DeltaTable(str(state.folder)).file_uris():
         spoil(Path(file))
     with pytest.raises(duckdb.Error):
         state.topic.shown()
-    told = [check_share(state.topic.name, state.config, share, tools).violations for share in range(SHARES)]
-    assert all("cannot be read: " in texts[0] and "--rebuild" in texts[0] for texts in told)
+    assert all("cannot be read: " in each.violations[0] and "--rebuild" in each.violations[0] for each in state.check())
     state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
     assert "cannot be read: " in state.update().rebuilt
     state.assert_right()
@@ -558,17 +566,12 @@ def test_the_check_compares_all_that_later_updates_go_by(state: State) -> None:
     upsert_twice(state)
     table = DeltaTable(str(state.folder))
     right = table.version()
-
-    def failed() -> int:
-        found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
-        return sum(not each.passed for each in found)
-
-    assert failed() == 0, "the control"
+    assert all(each.passed for each in state.check()), "the control"
     second = "timestamp + INTERVAL '1 second'"
     others = {"_deleted": "NOT _deleted", "_reached": "_reached + 1", "_epoch": "_epoch + 1", "timestamp": second}
     for column, other in others.items():
         table.update(updates={column: other}, predicate="key = 'k3'")
-        assert failed() == 1, column
+        assert [each.passed for each in state.check()].count(False) == 1, column
         table.restore(right)
 
 

@@ -28,8 +28,8 @@ def worlds_of(world: World, count: int) -> list[World]:
     """Make so many topics of one lake and one Dagster instance, each with records that wait for their range's age."""
     found = []
     for number in range(count):
-        each = World(world.settings, world.folder, f"{world.name}-{number}", Policy(records_per_range=100, max_age_seconds=600))
-        each._instance, each.edges = world.instance, world.edges
+        each = world.beside(f"{world.name}-{number}")
+        each.with_policy(max_age_seconds=600)
         each.fill(5, 0)
         found.append(each)
     return found

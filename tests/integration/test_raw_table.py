@@ -43,6 +43,7 @@ from tests.conftest import JARS
 from tests.support.environment import plain_environment
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.killing import PLACES
 from tests.support.own_spark import spark_defaults
 from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
@@ -62,11 +63,21 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> SmallWorld:
-    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> SmallWorld:
+    """Two landed ranges in the table; in a `bucket`, `replaced` or `compacted` where the test's parameter says so."""
+    state = getattr(request, "param", "disk")
+    world = SmallWorld(tmp_path, "bucket" if state == "bucket" else "disk", records=6, grid=3)
     world.has_raw_table = True
     world.land()
+    if state == "replaced":
+        world.lose_a_row(0)
+        world.land("replace")
+    elif state == "compacted":
+        world.compact(world.lake)
     return world
+
+
+in_each_place = pytest.mark.parametrize("world", PLACES, indirect=True)
 
 
 def table_of(world: SmallWorld) -> DeltaTable:
@@ -231,6 +242,11 @@ def test_a_vacuum_that_somebody_forces_takes_no_landed_row_along(world: SmallWor
     assert check_table(TOPIC, world.lake).violations == ()
 
 
+def rotten(data: bytes) -> bytes:
+    """Return bytes of which one is another."""
+    return data[:10] + bytes([data[10] ^ 255]) + data[11:]
+
+
 def let_anybody_write(world: SmallWorld) -> None:
     """Take the feature that no other writer knows out of the table's log, as nobody should."""
     first = world.folder / f"tables/raw/{TOPIC}/_delta_log/{0:020d}.json"
@@ -243,9 +259,7 @@ def test_a_file_that_rots_with_its_landed_one_is_mended_under_a_new_name(world: 
     """[R-83] Both names lead to one file: a replace mends the landed one, and the table takes that one in, in one commit."""
     (manifest, other) = manifests(world)
     path = world.folder / published_path(manifest)
-    data = bytearray(path.read_bytes())
-    data[10] ^= 255
-    path.write_bytes(data)
+    path.write_bytes(rotten(path.read_bytes()))
     with pytest.raises(AssertionError):
         world.in_table()
     world.land("redo")
@@ -270,18 +284,14 @@ def test_a_file_that_was_cut_short_with_its_landed_one_is_mended_by_the_next_run
     assert check_table(TOPIC, world.lake).violations == ()
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
-def test_a_file_that_rots_in_the_table_alone_is_named_and_mended_by_a_redo(tmp_path: Path, kind: str) -> None:
+@in_each_place
+def test_a_file_that_rots_in_the_table_alone_is_named_and_mended_by_a_redo(world: SmallWorld) -> None:
     """[R-83] So is one whose run died after it had mended the landed file, and before it told the table."""
-    world = SmallWorld(tmp_path, kind, records=6, grid=3)
-    world.has_raw_table = True
-    world.land()
     (path, file), _ = raw_table_log(TOPIC, world.lake.store).read().files.items()
     name = f"tables/raw/{TOPIC}/{path}"
-    data = bytearray(world.lake.store.get(name) or b"")
-    data[10] ^= 255
+    data = rotten(world.lake.store.get(name) or b"")
     world.lake.store.delete_folder(name)
-    assert world.lake.store.put_new(name, bytes(data), "staging/scratch") is Answer.COMMITTED
+    assert world.lake.store.put_new(name, data, "staging/scratch") is Answer.COMMITTED
     named = check_table(TOPIC, world.lake).violations
     assert f"{path} has sha256 {sha256(data).hexdigest()}, expected {file.tags['sha256']}" in named[0]
     assert f"`offsetlake land {TOPIC} --key {file.tags[KEY]}` gives the table the landed file" in named[1]
@@ -313,28 +323,13 @@ def forget(world: SmallWorld, manifest: Manifest) -> None:
     world.lake = world.open(Writer())
 
 
-def prepared(tmp_path: Path, before: str) -> SmallWorld:
-    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
-    world.has_raw_table = True
-    world.land()
-    if before == "replaced":
-        world.lose_a_row(0)
-        world.land("replace")
-    elif before == "compacted":
-        world.compact(world.lake)
-    return world
-
-
-@pytest.mark.parametrize("before", ["", "replaced", "compacted"])
+@pytest.mark.parametrize("world", ["disk", "replaced", "compacted"], indirect=True)
 @pytest.mark.parametrize("lost", [(1,), (0, 1, 2)])
-def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(
-    tmp_path: Path, before: str, lost: tuple[int, ...]
-) -> None:
+def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(world: SmallWorld, lost: tuple[int, ...]) -> None:
     """[R-81] Somebody deleted a range's manifest and file, and Kafka has less of it by now: whatever the table has it in.
 
     Nothing takes them out of the table by itself, nor does a redo; the audit says what does.
     """
-    world = prepared(tmp_path, before)
     first, rows = manifests(world)[0], world.in_table()
     forget(world, first)
     for offset in lost:
@@ -356,10 +351,9 @@ def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_manifest_that_is_restored_from_a_backup_has_its_rows_in_the_table_by_a_redo(
-    tmp_path: Path, *, is_compacted: bool
+    world: SmallWorld, *, is_compacted: bool
 ) -> None:
     """[R-81] The table has a later revision than any manifest, with fewer rows: the audit says so, and what mends it."""
-    world = prepared(tmp_path, "")
     first = manifests(world)[0]
     backup = {path: path.read_bytes() for name in ("data", "manifests") for path in (world.folder / name).rglob("*.*")}
     world.lose_a_row(1)
@@ -392,12 +386,9 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
     assert world.in_table() == world.shown() == dict.fromkeys(range(6), 1)
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
-def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_person(tmp_path: Path, kind: str) -> None:
+@in_each_place
+def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_person(world: SmallWorld) -> None:
     """[R-83] The range's file was deleted, and Kafka has less of it: it stays pending, and says why, until it is replaced."""
-    world = SmallWorld(tmp_path, kind, records=6, grid=3)
-    world.has_raw_table = True
-    world.land()
     world.compact(world.lake)
     first = manifests(world)[0]
     world.lake.store.delete_folder(published_path(first))
@@ -412,9 +403,9 @@ def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_p
     assert check_table(TOPIC, world.lake).violations == ()
 
 
-def test_a_rotten_landed_file_is_no_measure_of_a_compacted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("world", ["compacted"], indirect=True)
+def test_a_rotten_landed_file_is_no_measure_of_a_compacted_one(world: SmallWorld) -> None:
     """[R-62] The audit names it, and goes on; another range of that file has fewer rows in it than are landed."""
-    world = prepared(tmp_path, "compacted")
     first, second = manifests(world)
     forget(world, first)
     world.lose_a_row(1)
@@ -428,9 +419,8 @@ def test_a_rotten_landed_file_is_no_measure_of_a_compacted_one(tmp_path: Path) -
     assert ["only the table has 1 row of it" in each for each in said].count(True) == 1
 
 
-def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_sums_come_out(tmp_path: Path) -> None:
+def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_sums_come_out(world: SmallWorld) -> None:
     """[R-62] [R-72] One row more of a range that was landed anew, one less of one whose manifest was restored."""
-    world = prepared(tmp_path, "")
     first, second = manifests(world)
     backup = {
         path: path.read_bytes() for path in world.folder.rglob(f"*{second.offsets.start:020d}-*") if "tables" not in path.parts
@@ -458,9 +448,9 @@ def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_
     assert check_table(TOPIC, world.lake).violations == () and world.in_table() == world.shown()
 
 
-def test_a_replace_that_dies_is_appended_by_the_next_tick_where_a_manifest_was_deleted_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("world", ["replaced"], indirect=True)
+def test_a_replace_that_dies_is_appended_by_the_next_tick_where_a_manifest_was_deleted_before(world: SmallWorld) -> None:
     """[R-63] What the table says that it has, summed up, is what it has: less than before, where a later revision is gone."""
-    world = prepared(tmp_path, "replaced")
     first, second = manifests(world)
     forget(world, first)
     world.land(only=first.offsets)
@@ -530,7 +520,7 @@ def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp
     assert pq.read_table(tmp_path / published_path(first)).num_rows == 3
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
+@pytest.mark.parametrize("kind", PLACES)
 def test_a_range_that_is_replaced_while_it_is_linked_is_added_as_it_is_then(tmp_path: Path, kind: str) -> None:
     """[R-81] Wherever the replace comes in between, and although both files have one size: a name has its revision's rows."""
     for number in itertools.count():
@@ -557,10 +547,9 @@ def replace_by_as_many_bytes(world: SmallWorld) -> None:
     """Publish a second revision of the one range, of which a byte differs."""
     (manifest,) = manifests(world)
     assert manifest.file is not None
-    data = bytearray(world.files()[published_path(manifest)])
-    data[10] ^= 255
+    data = rotten(world.files()[published_path(manifest)])
     staged, lake = "staging/other/0.parquet", world.open(Writer())
-    lake.store.put_new(staged, bytes(data), "staging/other/scratch")
+    lake.store.put_new(staged, data, "staging/other/scratch")
     file = replace(manifest.file, path=staged, sha256=sha256(data).hexdigest())
     newer = replace(manifest, revision=1, file=file)
     assert lake.commit_manifest(newer) == newer
@@ -791,12 +780,9 @@ def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) ->
     assert log.read() == whole and log.read_head().transactions == {"n": 2}
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
-def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(tmp_path: Path, kind: str) -> None:
+@in_each_place
+def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(world: SmallWorld) -> None:
     """[R-84] Replaced files go once nobody can read them; named ones, those that a run is about to name and others' stay."""
-    world = SmallWorld(tmp_path, kind, records=6, grid=3)
-    world.has_raw_table = True
-    world.land()
     world.kafka.compact(100)
     world.land("replace")
     folder = f"tables/raw/{TOPIC}"
