@@ -15,17 +15,12 @@ from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark
 from pipeline_defs.adapters.spark.spark import select_raw
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.tables.days import EventTime
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
-from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.latest import update
 from tests.support.compacting import compact_decoded
+from tests.support.killing import PLACES
 from tests.support.world import World
 
 
@@ -37,21 +32,35 @@ def as_a_user(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETLAKE_SPARK_DRIVER_MEMORY", settings.spark_driver_memory)
 
 
-def test_each_form_has_the_landed_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-85] Arrow, DuckDB and Spark, of the topic and of a range that is in the middle of a compacted file."""
-    world.keep_raw_table()
-    sent(world)
-    list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
-    world.send_numbered(50)
-    world.plan_and_land()
+@pytest.mark.parametrize("placed", PLACES, indirect=True)
+def test_each_form_has_the_landed_rows(placed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-85] Arrow, DuckDB and Spark, of the topic and of a range: landed alone, and in the middle of a compacted file.
+
+    A Spark that knows no bucket is refused before it is started.
+    """
+    world = placed
     monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
-    for key in (None, "0-100-200"):
-        expected = rows_of(world, key)
-        rows = offsetlake.read(world.name, range=key)
-        assert rows.schema == RAW_SCHEMA and plain(rows) == expected
-        assert plain(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
-        frame = offsetlake.read(world.name, range=key, as_="spark")
-        assert plain(frame.toArrow()) == expected
+    world.fill(250, 150)
+    world.send([{"partition": 1, "key": b"k", "value": None, "headers": [("h", b"x"), ("e", b"")]}])
+    world.plan_and_land()
+    for is_compacted in (False, True):
+        for key in (None, "0-100-200"):
+            expected = rows_of(world, key)
+            rows = offsetlake.read(world.name, range=key)
+            assert rows.schema == RAW_SCHEMA and plain(rows) == expected
+            assert plain(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
+            if not world.edges.lake.store.is_remote:
+                assert plain(offsetlake.read(world.name, range=key, as_="spark").toArrow()) == expected
+        if not is_compacted:
+            world.keep_raw_table()
+            world.send_numbered(50)
+            world.plan_and_land()
+            assert world.compact()
+            world.send_numbered(50)
+            world.plan_and_land()
+    if world.edges.lake.store.is_remote:
+        with pytest.raises(Refused, match="the Spark of this machine reads no object store, and the lake is s3://"):
+            offsetlake.read(world.name, as_="spark")
 
 
 def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +68,8 @@ def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, mon
     world.keep_raw_table()
     with monkeypatch.context() as patch:
         patch.setattr(spark, "select_raw", lambda *given: select_raw(*given).drop("timestamp_type"))
-        sent(world)
+        world.fill(250, 150)
+        world.plan_and_land()
     world.send_numbered(50)
     world.plan_and_land()
     assert len({frozenset(each.schema) for each in world.coverage.manifests.values()}) == 2, "the control"
@@ -70,25 +80,7 @@ def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, mon
         frame = offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
         assert frame.columns == RAW_SCHEMA.names and frame.where("timestamp_type IS NULL").count() == nulls
         assert plain(frame.toArrow()) == plain(rows) == rows_of(world, None)
-        verdicts = list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 2**30, every=True))
-        assert not [each.violations for each in verdicts if each.violations]
-
-
-def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(world: World, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-85] With the raw table and without; a Spark that knows no bucket is refused before it is started."""
-    world.move_lake(f"{bucket}/{world.name}")
-    sent(world)
-    for _ in range(2):
-        for key in (None, "0-100-200"):
-            rows = offsetlake.read(world.name, range=key, lake=world.settings.lake)
-            assert plain(rows) == rows_of(world, key)
-            relation = offsetlake.read(world.name, range=key, as_="duckdb", lake=world.settings.lake)
-            assert plain(relation.arrow().read_all()) == rows_of(world, key)
-        world.keep_raw_table()
-        world.send_numbered(50)
-        world.plan_and_land()
-    with pytest.raises(Refused, match="the Spark of this machine reads no object store, and the lake is s3://"):
-        offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
+        world.compact()
 
 
 def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
@@ -98,14 +90,13 @@ def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
 
     def grow(schema: str) -> None:
         for topic in (first, second):
-            decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(10, 1.0))
-            world.topic = dataclasses.replace(topic, decode=decode, latest=Latest())
+            world.topic = topic
+            world.derive(schema, latest=Latest())
             world.send([{"partition": 0, "key": b"k%d" % n, "value": b'{"n": %d}' % n} for n in range(120)])
             world.send([{"partition": 0, "key": b"k0", "value": None}, {"partition": 0, "value": b"{cut off"}])
             world.plan_and_land()
-            edges = Edges(world.settings)
             world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-            update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
+            world.update_latest()
 
     for world.topic in (first, second):
         world.create_topic()
@@ -130,14 +121,7 @@ def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
 def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-85] Also of a range in a file of many, sorted otherwise; and what was asked for stays what it was."""
     monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
-    at = EventTime("value.at", "s")
-    decode = Decode(Side(Format.STRING), Side(Format.JSON, "n BIGINT, at BIGINT"), Budget(10, 1.0), at)
-    world.topic = dataclasses.replace(world.topic, decode=decode, latest=Latest())
-
-    def derive() -> None:
-        edges = Edges(world.settings)
-        world.decode()
-        update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
+    world.derive("n BIGINT, at BIGINT", event_time=EventTime("value.at", "s"), latest=Latest())
 
     def rows(table: str, key: str | None = None) -> list[tuple[int, int, str, Any]]:
         """What was produced: without what cannot be decoded; the newest of each key, without tombstones."""
@@ -163,13 +147,13 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
         )
         world.send([{"partition": 0, "key": b"k3", "value": None}, {"partition": 0, "key": b"k4", "value": b"{cut off"}])
         world.plan_and_land()
+        world.decode()
+        world.update_latest()
 
     world.create_topic()
     grow(0)
-    derive()
     assert len(compact_decoded(world.edges.lake, world.name)) == 1, "rows of two ranges in one file, the last ones first"
     grow(130)
-    derive()
     asked = [("decoded", None), ("decoded", "0-0-100"), ("decoded", "0-100-132"), ("latest", None)]
     before = dict[tuple[str, str | None], Any]()
     for table, key in asked:
@@ -180,17 +164,10 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
         assert expected and shown(arrow) == expected and shown(frame.toArrow()) == expected
         assert arrow["offset"].to_pylist() == sorted(arrow["offset"].to_pylist()), "in offset order"
     grow(260)
-    derive()
     compact_decoded(world.edges.lake, world.name)
     for (table, key), (relation, expected) in before.items():
         assert shown(relation.to_arrow_table()) == expected, "fixed when it was asked for"
         assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), "the control"
-
-
-def sent(world: World) -> None:
-    world.fill(250, 150)
-    world.send([{"partition": 1, "key": b"k", "value": None, "headers": [("h", b"x"), ("e", b"")]}])
-    world.plan_and_land()
 
 
 def plain(rows: pa.Table) -> list[tuple[Any, ...]]:

@@ -23,13 +23,16 @@ from pipeline_defs.adapters.lake.lake_memory import FOLDER
 from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.tables.duck import connect
 from pipeline_defs.cli.launching import InProcessRuns, Launched
+from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.plan_step import PlanStep, Watermarks
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
-from pipeline_defs.core.tables.decoding import DecodeVerdict, Decoding
+from pipeline_defs.core.tables.compaction import CompactionVerdict
+from pipeline_defs.core.tables.days import EventTime
+from pipeline_defs.core.tables.decoding import Budget, DecodeVerdict, Decoding
 from pipeline_defs.landing.attempt import Attempt, Tools
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.landing.landing import land
@@ -41,7 +44,9 @@ from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
+from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.decoding import decode
+from pipeline_defs.tables.latest import Updated, update
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
 
@@ -62,8 +67,15 @@ ScriptDirectory.from_config = classmethod(  # type: ignore[method-assign, assign
 
 PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""
+ANY_DEAD = Budget(10**6, 1.0)
+"""Every record may be a dead letter."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 """partition, offset, key, value, headers, timestamp in ms."""
+
+
+def new_attempt(**how: Any) -> Attempt:
+    """Give an attempt that nobody has made yet."""
+    return Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", **how)
 
 
 @contextmanager
@@ -126,6 +138,11 @@ class World:
 
     def with_policy(self, **changes: Any) -> None:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
+
+    def derive(self, schema: str, *, budget: Budget = ANY_DEAD, event_time: EventTime | None = None, **tables: Any) -> None:
+        """Has keys decoded as text and values as JSON of a schema, and other tables made of that."""
+        decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), budget, event_time)
+        self.topic = dataclasses.replace(self.topic, decode=decode, **tables)
 
     def move_lake(self, url: str) -> None:
         self.settings = dataclasses.replace(self.settings, lake=url)
@@ -268,8 +285,7 @@ class World:
     ) -> list[Verdict]:
         """Runs the landing protocol in this process, without Dagster."""
         chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
-        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo, on_change=on_change)
-        return list(land(self.name, chosen, attempt, self.tools(on_step)))
+        return list(land(self.name, chosen, new_attempt(redo=redo, on_change=on_change), self.tools(on_step)))
 
     def decode(
         self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
@@ -279,9 +295,17 @@ class World:
         due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
-        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
         tools = self.edges.decode_tools(self.topic.decode, self.edges.pyspark(), on_step)
-        return list(decode(self.name, due if keys is None else keys, attempt, tools))
+        return list(decode(self.name, due if keys is None else keys, new_attempt(redo=redo), tools))
+
+    def update_latest(self) -> Updated:
+        """Brings the latest table up to date in this process, without Dagster."""
+        assert self.topic.latest is not None
+        return update(self.name, self.topic.latest, new_attempt(), self.edges.latest_tools())
+
+    def compact(self, *, every: bool = True) -> list[CompactionVerdict]:
+        """Compacts the raw table in this process, without Dagster."""
+        return list(compact(self.name, new_attempt(), self.tools(), self.topic.policy.target_file_bytes, every=every))
 
     @property
     def decodings(self) -> Mapping[OffsetRange, Decoding]:
@@ -338,11 +362,26 @@ class World:
     def materialized(self) -> set[str]:
         return self.instance.get_materialized_partitions(self.topic.asset_key)
 
+    def checked(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+        """Returns what Dagster was last told of a check; none where it was told nothing."""
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+        evaluation: Any = found and found.event and found.event.dagster_event and found.event.dagster_event.event_specific_data
+        return evaluation
+
     # ---- what a reader sees
 
     @property
     def glob(self) -> str:
         return self.edges.lake.store.url(f"data/{self.name}/**/*.parquet")
+
+    def files(self, tree: str = "") -> dict[Path, bytes]:
+        """Reads every file of the lake, or of one of its folders."""
+        return {path: path.read_bytes() for path in (self.lake_folder / tree).rglob("*") if path.is_file()}
+
+    @property
+    def digests(self) -> dict[OffsetRange, str]:
+        """Are the digests of what is landed."""
+        return {offsets: manifest.digest for offsets, manifest in self.coverage.manifests.items()}
 
     def rows(self) -> list[Row]:
         """Reads every row a plain glob shows, sorted; a doubled row stands twice. Of a bucket files are listed, not globbed."""
