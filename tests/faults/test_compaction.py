@@ -9,15 +9,13 @@ import importlib
 import json
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 
 from pipeline_defs.adapters.lake.lake import Lake
@@ -26,16 +24,16 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import CompactionFailed, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.tables.compaction import CompactionOutcome, CompactionVerdict
+from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.raw_table import is_compacted, is_compacted_name
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing.appending import append_landed
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_table, check_tiling
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
-from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.vacuum import vacuum
+from tests.support.buckets import sent_rows, shown_rows
+from tests.support.commands import Run, commands_of
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
 from tests.support.world import World
 
@@ -43,32 +41,20 @@ PER_RANGE = 50
 NOISE = random.Random(0).randbytes  # does not compress: what is produced is about what a file weighs
 
 
-def fill(world: World, ranges: int, *, landed: int | None = None) -> None:
-    """Has ranges of 50 records and about 26 KB landed, all or the first few; the target is four times that."""
+def fill(world: World, ranges: int, *, landed: int | None = None, with_aborted: bool = False) -> None:
+    """Has ranges of 50 records and about 26 KB landed, all or the first few; the target is four times that.
+
+    The first may hold an aborted record, which a reader of committed ones will not see, so that a replace changes it.
+    """
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000)
+    if with_aborted:
+        world.with_policy(isolation_level="read_uncommitted")
+        world.send_aborted(partition=0, key=b"never", value=b"aborted")
     world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(ranges * PER_RANGE))
     world.plan()
     world.land([offsets.key for offsets in world.pending[:landed]])
-
-
-def run_compact(world: World, *, every: bool = True, attempt: str = "test-compact") -> list[CompactionVerdict]:
-    target = world.topic.policy.target_file_bytes
-    return list(compact(world.name, Attempt(attempt, "no-run", "test"), world.tools(), target, every=every))
-
-
-def duck(world: World) -> Duck:
-    """Opens the views afresh, as another process would."""
-    return Duck(Lake(world.settings.lake), [world.name])
-
-
-def view(world: World) -> list[tuple[int, bytes, bytes]]:
-    """Is what the topic's view shows; a doubled row stands twice."""
-    return duck(world).query(f'SELECT "offset", "key", "value" FROM "{world.name}" ORDER BY "offset"')[1]  # type: ignore[return-value]
-
-
-def sent(world: World) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(offset, key, value) for (_, offset), (_, _, key, value, _, _) in sorted(world.sent.items())]
+    world.with_policy(isolation_level="read_committed")
 
 
 def table_folder(world: World) -> Path:
@@ -97,10 +83,6 @@ def compacted_files(world: World) -> list[Path]:
     return sorted(table_folder(world) / file.path for file in table.files.values() if is_compacted(file))
 
 
-def data_tree(world: World) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*") if path.is_file()}
-
-
 def assert_all_is_well(world: World) -> None:
     for check in (check_tiling, check_completeness, check_published, check_table):
         assert check(world.name, Lake(world.settings.lake)).violations == ()
@@ -113,12 +95,10 @@ def raw_table(world: World) -> None:
 
 
 @pytest.fixture
-def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Is `offsetlake compact` on this world's topic."""
-    command = importlib.import_module("pipeline_defs.cli.work.compact")  # the package has the command itself by this name
-    monkeypatch.setattr(command, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
-    return lambda *arguments: CliRunner().invoke(command.compact, [world.name, *arguments])
+    run = commands_of("work.compact", world, monkeypatch)
+    return lambda *arguments: run("compact", world.name, *arguments)
 
 
 def test_small_files_become_few_large_ones(world: World) -> None:
@@ -128,24 +108,26 @@ def test_small_files_become_few_large_ones(world: World) -> None:
     name both the range and its compacted file.
     """
     fill(world, 10)
-    before, target = data_tree(world), world.topic.policy.target_file_bytes
-    verdicts = run_compact(world, every=False)
+    before, target = world.files("data"), world.topic.policy.target_file_bytes
+    verdicts = world.compact(every=False)
     assert [(v.outcome, v.group.offsets.key) for v in verdicts] == [
         (CompactionOutcome.COMPACTED, "0-0-200"),
         (CompactionOutcome.COMPACTED, "0-200-400"),
     ]
-    assert view(world) == sent(world)
+    assert shown_rows(world) == sent_rows(world)
     names = [path.name for path in sorted(compacted_files(world)) for _ in range(4)]
-    _, rows = duck(world).query("SELECT parse_filename(compacted_file) FROM ranges ORDER BY start")
+    _, rows = Duck(Lake(world.settings.lake), [world.name]).query(
+        "SELECT parse_filename(compacted_file) FROM ranges ORDER BY start"
+    )
     assert [name for (name,) in rows] == [*names, None, None]
     found = trace_row(world.topic, 0, 60, world.edges)
     assert (found["range"], Path(found["compacted_file"]).name, found["row"]["offset"]) == ("0-50-100", names[0], 60)
-    assert run_compact(world, every=False) == [], "what is compacted is compacted"
-    assert [v.group.offsets.key for v in run_compact(world)] == ["0-400-500"]
+    assert world.compact(every=False) == [], "what is compacted is compacted"
+    assert [v.group.offsets.key for v in world.compact()] == ["0-400-500"]
     files = compacted_files(world)
     assert len(files) == 3 <= -(-sum(map(len, before.values())) // target) + 1
     assert statistics.median(path.stat().st_size for path in files) >= target / 2
-    assert data_tree(world) == before and view(world) == sent(world)
+    assert world.files("data") == before and shown_rows(world) == sent_rows(world)
     world.assert_all_landed_once()
     columns = [(field.name, field.type) for field in pq.read_schema(next(iter(before)))]
     assert all([(field.name, field.type) for field in pq.read_schema(path)] == columns for path in files)
@@ -175,27 +157,16 @@ def test_compaction_killed_at_any_step_leaves_each_row_once(placed: World, step:
     world = placed
     fill(world, 6)
     with stopped_at(world, "compact", step):
-        assert view(world) == sent(world) and snapshot(world) == [*range(300)]
+        assert shown_rows(world) == sent_rows(world) and snapshot(world) == [*range(300)]
         named = {path.name for path in compacted_files(world)}
         left = {name for name in table_names(world) if is_compacted_name(name)} - named
         assert STEPS[step](len(named), len(left)), "the fault: it is in the middle"
-    assert {verdict.outcome for verdict in run_compact(world)} <= {CompactionOutcome.COMPACTED}
-    assert len(compacted_files(world)) == 2 and run_compact(world) == []
+    assert {verdict.outcome for verdict in world.compact()} <= {CompactionOutcome.COMPACTED}
+    assert len(compacted_files(world)) == 2 and world.compact() == []
     vacuum(world.edges.lake, world.edges.now_ms(), ALL_SECONDS)
     assert table_names(world) == {path.name for path in compacted_files(world)}
-    assert view(world) == sent(world) and snapshot(world) == [*range(300)]
+    assert shown_rows(world) == sent_rows(world) and snapshot(world) == [*range(300)]
     assert_all_is_well(world)
-
-
-def with_an_aborted_record(world: World, ranges: int = 12) -> None:
-    """Has the first range hold a record that a reader of committed records will not see, so that a replace changes it."""
-    world.create_topic(retention_ms="-1")
-    world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000, isolation_level="read_uncommitted")
-    world.send_aborted(partition=0, key=b"never", value=b"aborted")
-    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(ranges * PER_RANGE))
-    world.plan()
-    world.land()
-    world.with_policy(isolation_level="read_committed")
 
 
 @pytest.mark.parametrize(
@@ -204,15 +175,15 @@ def with_an_aborted_record(world: World, ranges: int = 12) -> None:
 def test_cutting_killed_at_any_step_leaves_each_row_once(placed: World, step: str) -> None:
     """[R-63] SIGKILL: a view has the replaced range's new rows already, the table has the old ones or the new ones."""
     world = placed
-    with_an_aborted_record(world, ranges=4)
-    run_compact(world)
-    old, new = snapshot(world), [offset for offset, *_ in sent(world)]
+    fill(world, 4, with_aborted=True)
+    world.compact()
+    old, new = snapshot(world), [offset for _, offset, *_ in sent_rows(world)]
     assert len(old) == len(new) + 1
     with stopped_at(world, "replace", step):
         assert snapshot(world) == (old if step == "link_to_table" else new), "the fault: it is in the middle"
-        assert view(world) == sent(world)
+        assert shown_rows(world) == sent_rows(world)
     append_landed(world.name, world.edges.lake, world.edges.now_ms)
-    assert snapshot(world) == new and view(world) == sent(world)
+    assert snapshot(world) == new and shown_rows(world) == sent_rows(world)
     assert_all_is_well(world)
 
 
@@ -225,14 +196,14 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
     """[R-72] [R-73] SIGKILL: a view shows each row once; then the rest is dropped, read again from Kafka, and decoded."""
     world = placed
     fill(world, 4)
-    run_compact(world)
+    world.compact()
     with stopped_at(world, "drop", step):
-        assert view(world) == sent(world) and not world.pending
+        assert shown_rows(world) == sent_rows(world) and not world.pending
     there = len(world.edges.lake.store.list("data"))
     assert there == (4 if step == "drop_marked" else 3), "the fault: it is in the middle"
-    assert view(world) == sent(world)
+    assert shown_rows(world) == sent_rows(world)
     assert drop(world) == [None] * there
-    assert world.edges.lake.store.list("data") == {} and view(world) == sent(world)
+    assert world.edges.lake.store.list("data") == {} and shown_rows(world) == sent_rows(world)
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     assert trace_row(world.topic, 0, 60, world.edges)["row"]["offset"] == 60
@@ -247,7 +218,7 @@ def drop(world: World) -> list[str | None]:
     return [verdict.reason for verdict in dropping.drop_range_files(world.name, world.edges.lake, plans, 0)]
 
 
-def test_the_command_and_the_job_compact(world: World, commands: Callable[..., Any]) -> None:
+def test_the_command_and_the_job_compact(world: World, commands: Run) -> None:
     """[R-61] [R-65] [R-72] `offsetlake compact` shows first, then does; `compact_tables` runs by itself where it is due."""
     fill(world, 8, landed=5)
     assert "would compact 4 files" in commands().stdout and not compacted_files(world)
@@ -268,12 +239,12 @@ def test_the_command_and_the_job_compact(world: World, commands: Callable[..., A
     assert "is no age" in commands("--drop-range-files-after", "soon").output
     assert "would drop 0 range files" in commands("--drop-range-files-after", "30d").stdout
     assert "would drop 8 range files" in commands("--drop-range-files-after", "0d").stdout
-    assert len(data_tree(world)) == 8
+    assert len(world.files("data")) == 8
     assert "shows their rows no more" in commands("--drop-range-files-after", "0d", "--apply").stdout.replace("\n", " ")
-    assert data_tree(world) == {} and view(world) == sent(world)
+    assert world.files("data") == {} and shown_rows(world) == sent_rows(world)
 
 
-def test_what_cannot_be_compacted_is_said(world: World, commands: Callable[..., Any]) -> None:
+def test_what_cannot_be_compacted_is_said(world: World, commands: Run) -> None:
     """[R-61] A file of the table that was changed, by name; and that a lake has no table."""
     fill(world, 4)
     damaged = next(table_folder(world).glob("*.parquet"))

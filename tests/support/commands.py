@@ -1,0 +1,22 @@
+"""Commands of `offsetlake` in this process, on a world's topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.world import World
+
+Run = Callable[..., Result]
+
+
+def commands_of(module: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Have the commands of a module know a world, and its topic whatever it is called; return how to run one by its name."""
+    commands = import_module(f"pipeline_defs.cli.{module}")  # a package has the command itself by the name of its module
+    monkeypatch.setattr(commands, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(commands, "find_topic", lambda name: world.topic)
+    monkeypatch.setattr(commands, "find_topics", lambda name: ([world.topic], ()), raising=False)
+    return lambda verb, *arguments: CliRunner().invoke(getattr(commands, verb), arguments)
