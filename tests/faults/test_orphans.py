@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import time
@@ -10,10 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from click.testing import CliRunner
 
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.settings import PROJECT
+from tests.support.commands import commands_of
 from tests.support.world import World
 
 
@@ -50,9 +49,8 @@ def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pyt
     orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(10))
-    command = importlib.import_module("pipeline_defs.cli.work.compact")  # the package has the command itself by this name
-    monkeypatch.setattr(command, "open_edges", lambda: world.edges)
-    run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.sweep, arguments).stdout  # noqa: E731
+    commands = commands_of("work.compact", world, monkeypatch)
+    run: Callable[..., str] = lambda *arguments: commands("sweep", *arguments).stdout  # noqa: E731
     run("--apply")
     assert orphan.exists(), "the control: it was written just now"
     moment = later(world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.settings import Settings
+from tests.support.commands import Run, commands_of
 from tests.support.world import World
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -30,10 +28,8 @@ def quiet(settings: Settings, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def run(quiet: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    command = importlib.import_module("pipeline_defs.cli.work.land")
-    monkeypatch.setattr(command, "open_edges", lambda: quiet.edges)
-    monkeypatch.setattr(command, "find_topic", lambda name: quiet.topic)
-    return lambda verb, *arguments: CliRunner().invoke(getattr(command, verb), [quiet.name, *arguments])
+    commands = commands_of("work.land", quiet, monkeypatch)
+    return lambda verb, *arguments: commands(verb, quiet.name, *arguments)
 
 
 def test_a_plan_says_that_a_tail_waits_for_its_age_and_how_to_cut_it(quiet: World, run: Run) -> None:
@@ -74,10 +70,8 @@ def backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": NOON_MS + n * MINUTE_MS} for n in range(50))
     world.plan()
     world.land([offsets.key for offsets in world.pending[:4]])
-    command = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
-    monkeypatch.setattr(command, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
-    return lambda *arguments: CliRunner().invoke(command.backfill, [world.name, *arguments])
+    commands = commands_of("work.backfill", world, monkeypatch)
+    return lambda *arguments: commands("backfill", world.name, *arguments)
 
 
 def chosen(result: Result) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import threading
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.work.losses import LATEST, find_skip
@@ -27,12 +25,12 @@ from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_l
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.orchestration.upkeep.retirement import find_retirable
+from tests.support.commands import commands_of
 from tests.support.queued import queue_run
 from tests.support.world import Row, World
 
 HOUR_MS = 3_600_000
 TWO_DAYS_MS = 48 * HOUR_MS
-commands = importlib.import_module("pipeline_defs.cli.work.losses")  # the package has a command itself by this name
 
 
 def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
@@ -198,12 +196,10 @@ def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: Wor
     Afterwards `losses` names what was left out, and no loss.
     """
     name = behind.name
-    monkeypatch.setattr(commands, "open_edges", lambda: behind.edges)
-    monkeypatch.setattr(commands, "find_topic", lambda name: behind.topic)
-    monkeypatch.setattr(commands, "find_topics", lambda name: ([behind.topic], ()))
+    commands = commands_of("work.losses", behind, monkeypatch)
 
     def offsetlake(verb: str, *arguments: str) -> str:
-        ended = CliRunner().invoke(getattr(commands, verb), [name, *arguments])
+        ended = commands(verb, name, *arguments)
         assert ended.exit_code == 0, (ended.exception, ended.output)
         return ended.stdout
 

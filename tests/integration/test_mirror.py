@@ -97,13 +97,13 @@ def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: Worl
     land(world)
     world.tick()
     for harm, harmed, more in ((move, {0: 7, 1: 7}, "1-20-30"), (("--delete",), {}, "1-30-40")):
-        before = {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()}
+        before = world.files()
         kafka_consumer_groups(world, *harm)
         assert group(world) == harmed, "the fault"
         tick = world.tick()
         assert (tick.due, tick.planned, tick.pending) == ((), 0, 0), harm
         world.assert_all_landed_once()
-        assert {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()} == before, harm
+        assert world.files() == before, harm
         world.send_numbered(10, 1)
         world.plan()
         assert [offsets.key for offsets in world.pending] == [more]

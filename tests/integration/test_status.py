@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster._daemon.types import DaemonHeartbeat
@@ -93,18 +92,6 @@ def endangered(world: World) -> list[Endangered]:
     return read_endangered(world.topic, world.coverage, marks, world.edges)
 
 
-def told(world: World) -> Any:
-    """Return what Dagster was last told by a tick: passed, severity, text; none where it was told nothing."""
-    key = dg.AssetCheckKey(world.topic.losses_key, TIME_TO_LOSS)
-    latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if latest is None:
-        return None
-    assert latest.event is not None and latest.event.dagster_event is not None
-    evaluation = latest.event.dagster_event.event_specific_data
-    assert isinstance(evaluation, dg.AssetCheckEvaluation)
-    return evaluation.passed, evaluation.severity, evaluation.metadata
-
-
 def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World) -> None:
     """[R-43] As retention comes closer the check passes, warns, fails, each before the first record goes."""
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
@@ -115,22 +102,24 @@ def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World
     for hours in (1, 6, 8):
         world.edges.now_ms = lambda hours=hours: began_ms + (hours - 1) * HOUR_MS
         world.tick()
-        alarm = told(world)
-        seen.append(alarm and alarm[:2])
+        alarm = world.checked(world.topic.standing_key(TIME_TO_LOSS))
+        seen.append(alarm and (alarm.passed, alarm.severity))
         (waiting,) = endangered(world)
         assert waiting.partition == 0
         assert waiting.seconds is not None
         assert abs(waiting.seconds - (10 - hours) * 3600) < 60
-        assert alarm is None or abs(alarm[2]["seconds_to_loss"].value - (10 - hours) * 3600) < 60
+        assert alarm is None or abs(float(str(alarm.metadata["seconds_to_loss"].value)) - (10 - hours) * 3600) < 60
     warn, error = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
     assert seen == [None, (False, warn), (False, error)], "that all is well is not news"
-    assert f"{world.name}/0: offset 0 is not landed and may be deleted in 12" in alarm[2]["offsets"].value
+    assert alarm is not None
+    assert f"{world.name}/0: offset 0 is not landed and may be deleted in 12" in str(alarm.metadata["offsets"].value)
     assert world.watermarks(0).earliest == 0, "the alarm came before the loss"
     world.edges.now_ms = real_now
     world.land()
     world.assert_all_landed_once()
     world.tick()
-    assert told(world)[0], "the control: what is landed is not endangered"
+    last = world.checked(world.topic.standing_key(TIME_TO_LOSS))
+    assert last is not None and last.passed, "the control: what is landed is not endangered"
     assert endangered(world) == []
 
 
