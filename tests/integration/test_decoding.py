@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,13 +20,12 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.landing import staging_places
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
 from pipeline_defs.settings import Settings
 from pipeline_defs.tables.decoding import decode
 from tests.support.footers import list_encodings_falling
-from tests.support.world import World
+from tests.support.world import World, new_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +33,6 @@ if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
-
-
-def configure(world: World, schema: str = SCHEMA, records: int = 1_000) -> None:
-    decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(records, 1.0))
-    world.topic = dataclasses.replace(world.topic, decode=decode)
 
 
 def record(number: int) -> dict[str, object]:
@@ -67,7 +60,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
 
     [R-69] Redo with a decoder that reads more replaces the dead letters of that range, and of no other.
     """
-    configure(world, "id INT NOT NULL, name STRING")
+    world.derive("id INT NOT NULL, name STRING")
     world.create_topic(2)
     world.send({**record(n), "partition": 0} for n in range(100))  # the control: a range without poison
     places = world.send({"partition": 1, "key": b"k", "value": value} for value in POISON)
@@ -99,7 +92,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     assert errors[b"{'id': 1}"].startswith("the text is not one JSON value, or one beyond")
 
     before = {path: path.read_bytes() for path in (world.lake_folder / TREE).rglob("*.parquet")}
-    configure(world, "id DOUBLE NOT NULL, name STRING")
+    world.derive("id DOUBLE NOT NULL, name STRING")
     assert world.decode() == [], "a changed decoder makes nothing due by itself"
     assert [verdict.outcome for verdict in world.decode([clean.offsets.key])] == [Decided.ALREADY_DECODED]
     (redone,) = world.decode([poisoned.offsets.key], redo=True)
@@ -125,7 +118,7 @@ def test_when_kafka_has_nothing_any_more_the_same_is_decoded_again(
         if step == "files_decoded":
             told.append(fields)
 
-    configure(world)
+    world.derive(SCHEMA)
     world.create_topic(1)
     world.send({**record(n), "partition": 0} for n in range(199))
     world.send([{"partition": 0, "key": b"k", "value": b"poison"}])
@@ -169,23 +162,22 @@ def decode_with(world: World, engine: Engine, fault: str, *, redo: bool = False)
     decoder = BadSpark(engine, world.topic.decode, fault)
     tools = world.edges.decode_tools(world.topic.decode, world.edges.pyspark())
     keys = [offsets.key for offsets in world.coverage.log.ranges]
-    attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
-    return list(decode(world.name, keys, attempt, dataclasses.replace(tools, decoder=lambda: decoder)))
+    return list(decode(world.name, keys, new_attempt(redo=redo), dataclasses.replace(tools, decoder=lambda: decoder)))
 
 
 def test_what_is_not_what_was_landed_does_not_become_visible(world: World, engine: Engine) -> None:
     """[R-67] A range above its budget, a row in neither file, a changed landed file: each fails by name, and shows nothing."""
-    configure(world)
+    world.derive(SCHEMA)
     world.create_topic(1)
     world.send({**record(n), "partition": 0} for n in range(99))
     world.send([{"partition": 0, "key": b"k", "value": b"poison"}])
     world.plan_and_land()
-    configure(world, records=0)
+    world.derive(SCHEMA, budget=Budget(0, 1.0))
     (above,) = world.decode()
     assert above.outcome is Decided.FAILED
     assert "1 of 100 records cannot be decoded (1 json_malformed)" in above.violations[0]
     assert "nothing became visible; first offset 99: the text is not one JSON value" in above.violations[0]
-    configure(world)
+    world.derive(SCHEMA)
     (lost,) = decode_with(world, engine, "loses dead letters")
     assert lost.outcome is Decided.FAILED
     assert "99 decoded rows + 0 dead letters are not its 100 landed rows, each once" in lost.violations[0]
