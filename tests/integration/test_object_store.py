@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,20 +16,14 @@ from pipeline_defs.adapters.testbed.broker import Broker
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.drills.arena import Arena, FaultNotProven
 from pipeline_defs.lab.drills.report import open_arena
 from pipeline_defs.lab.drills.systems import visible_values
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
+from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.settings import Settings
-from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.latest import update
-from tests.support.decoded import DecodedTopic
+from tests.support.buckets import assert_all_is_there_once
 from tests.support.world import World
 
 
@@ -80,21 +73,17 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert Outcome.SUPERSEDED in outcomes
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    world.assert_proven()
-    _, rows = Duck(world.edges.lake, [world.name]).ask(
-        f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL'
-    )
-    assert rows == sorted(row[:4] for row in world.sent.values())
+    assert_all_is_there_once(world)
     assert not world.edges.lake.store.list("staging")
 
-    (verdict,) = compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 10**6, every=True)
+    (verdict,) = world.compact()
     assert (verdict.outcome, verdict.group.offsets.key) == (CompactionOutcome.COMPACTED, "0-0-250")
-    duck = Duck(world.edges.lake, [world.name])
-    assert duck.query(f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL')[1] == rows
-    ((compacted,),) = duck.query("SELECT count(*) FROM ranges WHERE compacted_file LIKE 's3://%'")[1]
+    assert_all_is_there_once(world)
+    ((compacted,),) = Duck(world.edges.lake, [world.name]).query(
+        "SELECT count(*) FROM ranges WHERE compacted_file LIKE 's3://%'"
+    )[1]
     assert compacted == 3 and {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    for check in (check_tiling, check_published, check_table):
-        assert check(world.name, world.edges.lake).violations == ()
+    assert check_table(world.name, world.edges.lake).violations == ()
     store = world.edges.lake.store
     assert not store.list("staging")
 
@@ -104,37 +93,6 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert sweep_orphans(world.edges.lake, now_ms) == [], "the control: all of it is new"
     swept = sweep_orphans(world.edges.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
     assert [orphan.name for orphan in swept] == ["dead", "plan-dead"] and not store.list("staging")
-
-
-@pytest.mark.usefixtures("bucket")
-def test_latest_records_in_a_bucket(world: World) -> None:
-    """[R-87] Tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
-    world.move_lake(f"s3://lake/{world.name}")
-    topic = DecodedTopic(world.edges.lake, world.name, pa.string())
-    first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
-    tools = world.edges.latest_tools()
-    committed = list[object]()
-
-    def latest(on_step: StepWatcher = no_step) -> dict[str, int]:
-        attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
-        update(world.name, Latest(), attempt, dataclasses.replace(tools, on_step=on_step))
-        _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT "key", "value"."n" FROM latest."{world.name}"')
-        return dict(rows)
-
-    def overtake(step: str, **fields: object) -> None:
-        if step == "read_decoded":
-            latest()
-        if step == "commit_latest":
-            committed.append(fields["committed"])
-
-    topic.put(first, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
-    topic.put(second, {10: ("a", {"n": 3})})
-    assert latest() == {"a": 3, "b": 2}
-    topic.put(late, {0: ("b", {"n": 4}), 1: ("c", {"n": 5}), 2: ("d", {"n": 6})})
-    topic.put(second, {11: ("e", {"n": 7})}, 1)
-    assert latest(overtake) == {"a": 1, "b": 2, "d": 6, "e": 7}
-    assert committed[0] is False, "the fault: another had committed since the table was seen"
-    assert not [path for path in world.edges.lake.store.list("staging") if "update-" in path]
 
 
 # ---- what a drill leaves in a bucket: nothing of its own lake, and all that is beside it
