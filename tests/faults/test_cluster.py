@@ -352,29 +352,6 @@ def test_a_stall_without_end_ends_the_run_by_name(lone: Lone, unlanded: World, i
     assert_landed_whole(world)
 
 
-def test_a_reader_that_took_a_stall_for_the_end_would_be_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark raises; were it to end early instead, the missing offsets have no cause, and nothing is visible.
-
-    [R-52]
-    """
-    world.create_topic()
-    world.send_numbered(100)
-    world.plan()
-    honest = spark_edge.kafka_options
-
-    def ends_early(*given: Any, **more: Any) -> dict[str, str]:
-        return honest(*given, **more) | {"endingOffsets": f'{{"{world.name}": {{"0": 60}}}}'}
-
-    monkeypatch.setattr(spark_edge, "kafka_options", ends_early)
-    (verdict,) = world.land()
-    assert verdict.outcome is Outcome.FAILED
-    assert "[60, 100)" in "".join(verdict.violations)
-    assert world.rows() == [] and not world.coverage.manifests
-    monkeypatch.undo()
-    assert outcomes(world.land()) == {Outcome.LANDED}
-    assert_landed_whole(world)
-
-
 # ---- a topic is deleted
 
 
@@ -387,7 +364,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
     world.send_numbered(150)
     world.plan()
     assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}, "the control"
-    landed, before = world.rows(), lake_files(world)
+    landed, before = world.rows(), world.files()
     waiting = world.pending
     world.delete_topic()
     world.wait_until(lambda: world.name not in world.edges.kafka().list_topics())
@@ -397,7 +374,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
         world.plan()
     (run,) = world.try_launch()
     assert not run.succeeded and f"topic {world.name} does not exist" in run.reason
-    assert lake_files(world) == before
+    assert world.files() == before
     assert world.pending == waiting and world.rows() == landed
 
     world.create_topic()
@@ -408,10 +385,6 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
     assert len(world.rows()) == 100 + 30
     (loss,) = read_ledger(world.topic, world.edges)
     assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
-
-
-def lake_files(world: World) -> dict[Path, int]:
-    return {path: path.stat().st_ino for path in world.lake_folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.long
