@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.landing.scans import READS_AT_ONCE
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
-from tests.support.world import World
+from tests.support.world import World, new_attempt
 
 
 def test_raw_columns_are_lossless(world: World) -> None:
@@ -100,17 +98,13 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     world.fill(250, 80)
     world.plan_and_land()
     keys = [offsets.key for offsets in world.coverage.log.ranges]
-
-    def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
-
-    before = files()
+    before = world.files("data")
     world.add_partitions(3)
     world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
     world.send_numbered(20, 2)
     again = world.land(keys, redo=True)
     assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
-    assert before == files() and not list((world.lake_folder / "staging").glob("*"))
+    assert before == world.files("data") and not list((world.lake_folder / "staging").glob("*"))
 
     monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
     other = world.land(keys, redo=True)
@@ -122,7 +116,7 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     (expired,) = world.land(["0-0-100"], redo=True)
     assert expired.outcome is Outcome.EXPIRED
     assert "60 offsets [0, 60) are gone" in expired.violations[0] and "accept-loss" not in expired.violations[0]
-    assert before == files()
+    assert before == world.files("data")
     world.plan_and_land()
     world.assert_all_landed_once()
 
@@ -260,8 +254,7 @@ def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
                 each.send_numbered(records, partition)
             each.plan()
         keys = {topic: [offsets.key for offsets in each.pending] for topic, each in worlds.items()}
-        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
-        verdicts = [*land_topics(keys, attempt, {topic: each.tools(count) for topic, each in worlds.items()})]
+        verdicts = [*land_topics(keys, new_attempt(), {topic: each.tools(count) for topic, each in worlds.items()})]
         assert [verdict.outcome for _, verdict in verdicts] == [Outcome.LANDED] * 6
         assert scans == [f"{world.name},{other.name}"]
         for each in worlds.values():
