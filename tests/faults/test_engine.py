@@ -11,7 +11,6 @@ import os
 import signal
 import stat
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -43,11 +42,10 @@ from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.environment import plain_environment
-from tests.support.killing import run_module
+from tests.support.killing import Striker, run_module
 from tests.support.world import PATIENCE_SECONDS, World, own_spark
 
 pytestmark = pytest.mark.scenario
@@ -195,27 +193,16 @@ def lonely(killable: Settings, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def strike_while_it_writes(world: World, struck: list[float], *signals: tuple[str, signal.Signals]) -> StepWatcher:
-    """Return a watcher of steps that sends signals to the Spark of the first scan once a file of the scan is there."""
+def striker_of(world: World, *signals: tuple[str, signal.Signals]) -> Striker:
+    """Return who sends signals to the Spark of a world while it writes."""
 
     def strike() -> None:
-        staging = world.lake_folder / "staging"
-        World.wait_until(lambda: any(staging.rglob("*.parquet")))
         server = read_server(world.settings.engine_folder)
         assert server is not None
         for process, number in signals:
             os.kill(getattr(server, process).pid, number)
-        struck.append(time.monotonic())
 
-    striker = threading.Thread(target=strike)
-
-    def on_step(step: str, **_: Any) -> None:
-        if step == "scan" and not striker.ident:
-            striker.start()
-        if step == "report":
-            striker.join()
-
-    return on_step
+    return Striker(world, strike)
 
 
 KILLED = ("jvm", signal.SIGKILL)
@@ -232,18 +219,17 @@ def test_ranges_whose_spark_freezes_are_read_again_by_another_one(lonely: World,
     lonely.send_numbered(1000, 0)
     lonely.send_numbered(1000, 1)
     lonely.plan()
-    struck: list[float] = []
     lost: list[tuple[float, str]] = []
-    watch = strike_while_it_writes(lonely, struck, *FROZEN)
+    striker = striker_of(lonely, *FROZEN)
 
     def on_step(step: str, **fields: Any) -> None:
-        watch(step, **fields)
+        striker.on_step(step, **fields)
         if step == "engine_lost" and "went away" in fields["reason"]:  # a start whose port another took is no death
             lost.append((time.monotonic(), fields["reason"]))
 
     verdicts = lonely.land(on_step=on_step)
-    assert struck and len(lost) == 1, "the fault: it was struck in the middle of a scan"
-    assert lost[0][0] - struck[0] < ERROR_SECONDS
+    assert striker.struck_at and len(lost) == 1, "the fault: it was struck in the middle of a scan"
+    assert lost[0][0] - striker.struck_at < ERROR_SECONDS
     assert "went away; nothing became visible" in lost[0][1]
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED} and len(verdicts) == 200
     lonely.assert_all_landed_once()
@@ -258,10 +244,10 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
         lonely.topic = dataclasses.replace(lonely.topic, policy=policy)
         lonely.send_numbered(records_per_range * ranges, 0)
         lonely.plan()
-    struck: list[float] = []
-    verdicts = lonely.land(on_step=strike_while_it_writes(lonely, struck, KILLED))
+    striker = striker_of(lonely, KILLED)
+    verdicts = lonely.land(on_step=striker.on_step)
     failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
-    assert struck and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, "the fault: it died in mid-scan"
+    assert striker.struck_at and [*map(len, failed)] == [10] * 120, "the fault: it died in mid-scan"
     told = [verdict.violations[0] for verdict in verdicts if verdict.offsets in failed]
     assert all("went away; nothing became visible; what was claimed for this scan is abandoned" in each for each in told)
     assert len(verdicts) == 270

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
-from tests.support.killing import stopped_at
+from tests.support.killing import Striker, has_staged, stopped_at
 from tests.support.secured import SECRETS, Secured
 from tests.support.world import World
 
@@ -48,33 +48,13 @@ def assert_all_is_there_once(world: World) -> None:
     world.assert_proven()
 
 
-class Striker:
-    """Strikes once, in the middle of the first scan: when the first file of it is there."""
-
-    def __init__(self, world: World, strike: Callable[[], None]) -> None:
-        self.has_struck = False
-        self._world, self._strike = world, strike
-        self._thread = threading.Thread(target=self._watch)
-
-    def on_step(self, step: str, **_: Any) -> None:
-        if step == "scan" and not self._thread.ident:
-            self._thread.start()
-        if step in {"engine_lost", "report"}:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        World.wait_until(lambda: any(path.endswith(".parquet") for path in self._world.edges.lake.store.list("staging")))
-        self._strike()
-        self.has_struck = True
-
-
 def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: World, s3_cluster: SparkCluster) -> None:
     """[R-80] Its tasks are done again by another worker, and what it had half written is nowhere."""
     fill(remote)
     striker = Striker(remote, lambda: s3_cluster.kill("worker0"))
     verdicts = remote.land(on_step=striker.on_step)
     s3_cluster.start_worker(0)
-    assert striker.has_struck, "the fault: it was killed in the middle of a scan"
+    assert striker.struck_at, "the fault: it was killed in the middle of a scan"
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
     assert_all_is_there_once(remote)
     assert not remote.edges.lake.store.list("staging")
@@ -93,7 +73,7 @@ def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(rem
             s3_cluster.start_server()
 
     verdicts = remote.land(on_step=on_step)
-    assert striker.has_struck and len(lost) == 1 and "went away" in lost[0], "the fault"
+    assert striker.struck_at and len(lost) == 1 and "went away" in lost[0], "the fault"
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
     assert_all_is_there_once(remote)  # executors of the dead one may have written more to staging, which a sweep finds
 
@@ -135,7 +115,7 @@ def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: W
     fill(remote)
     with stopped_at(remote, "land", "scan") as child:
         child.connection.send("go on")
-        World.wait_until(lambda: any(path.endswith(".parquet") for path in remote.edges.lake.store.list("staging")), 60)
+        World.wait_until(lambda: has_staged(remote), 60)
     assert remote.pending and remote.edges.lake.store.list("staging"), "the fault: it died in mid-scan"
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     assert_all_is_there_once(remote)

@@ -7,6 +7,8 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -136,6 +138,30 @@ def stopped_at(
     task = Task(settings, world.topic, action, tuple(others), stores)
     with child_stopped_at(task.run, step, nth, log=world.folder / "children.log") as child:
         yield child
+
+
+def has_staged(world: World) -> bool:
+    return any(path.endswith(".parquet") for path in world.edges.lake.store.list("staging"))
+
+
+class Striker:
+    """Strikes once, in the middle of the first scan: when the first file of it is there; `struck_at` is when, once it has."""
+
+    def __init__(self, world: World, strike: Callable[[], None]) -> None:
+        self.struck_at = 0.0
+        self._world, self._strike = world, strike
+        self._thread = threading.Thread(target=self._watch)
+
+    def on_step(self, step: str, **_: Any) -> None:
+        if step == "scan" and not self._thread.ident:
+            self._thread.start()
+        if step in {"engine_lost", "report"}:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        World.wait_until(lambda: has_staged(self._world))
+        self._strike()
+        self.struck_at = time.monotonic()
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
