@@ -9,8 +9,7 @@ import dataclasses
 
 import pytest
 
-from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from tests.support.decoded import shown_places
@@ -35,7 +34,7 @@ POISONED = [(0, 7), (0, 120), (1, 30)]
 def poisoned(placed: World) -> World:
     """Is a topic with three landed ranges, a poison record in each."""
     world = placed
-    configure(world, "id INT")
+    world.derive("id INT")
     world.create_topic(2)
     for partition, count in ((0, 150), (1, 60)):
         world.send(
@@ -44,11 +43,6 @@ def poisoned(placed: World) -> World:
         )
     world.plan_and_land()
     return world
-
-
-def configure(world: World, schema: str) -> None:
-    decode = Decode(value=Side(Format.JSON, schema), budget=Budget(5, 1.0))
-    world.topic = dataclasses.replace(world.topic, decode=decode)
 
 
 def seen(world: World, *, is_dead: bool = False) -> list[tuple[int, int]]:
@@ -93,7 +87,7 @@ def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: 
 def test_a_mended_decoding_killed_at_its_commit_shows_each_row_once(poisoned: World, step: str) -> None:
     """[R-68] [R-69] Before it each row is where it was, after it where it is now: never nowhere, never twice."""
     poisoned.decode()
-    configure(poisoned, "id DOUBLE")
+    poisoned.derive("id DOUBLE")
     with stopped_at(poisoned, "decode_again", step):
         rows, letters = seen(poisoned), seen(poisoned, is_dead=True)
         assert sorted([*rows, *letters]) == sorted(poisoned.sent)

@@ -16,9 +16,6 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.latest import update
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
@@ -55,12 +52,12 @@ def littered(placed: World) -> World:
     world.with_policy(records_per_range=25)
     world.send_numbered(100)
     world.plan_and_land()
-    assert list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 10**6, every=True))
+    assert world.compact()
     world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
-    topic, tools = (DecodedTopic(world.edges.lake, world.name, pa.string()), world.edges.latest_tools())
+    topic = DecodedTopic(world.edges.lake, world.name, pa.string())
     for revision in range(2):
         topic.put(OffsetRange(0, 0, 0, 25), numbered(OffsetRange(0, 0, 0, 25), "abc", revision), revision)
-        update(world.name, Latest(), Attempt(f"update{revision}", "no-run", "test"), tools)
+        world.update_latest()
     return world
 
 

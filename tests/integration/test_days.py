@@ -21,7 +21,6 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.days import Days, EventTime
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.operate.reader import read
@@ -44,8 +43,7 @@ DOWNSTREAM = dg.AssetKey("totals")
 
 def configure(world: World, event_time: EventTime = AT, schema: str = "at TIMESTAMP, n BIGINT") -> None:
     """Have a topic decoded and counted by day."""
-    decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(1_000, 1.0), event_time)
-    world.topic = dataclasses.replace(world.topic, decode=decode, days=Days(START, event_time))
+    world.derive(schema, event_time=event_time, days=Days(START, event_time))
 
 
 def event(day: str, number: int, partition: int = 0) -> dict[str, object]:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.map.draw import map_file, read_picture
@@ -85,8 +83,7 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
 
 def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: World) -> None:
     """[R-90] A decoded table that cannot be read takes the rest of the map not along."""
-    value = Side(Format.JSON, "n BIGINT")
-    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)))
+    world.derive("n BIGINT")
     world.create_topic()
     world.send({"partition": 0, "value": b"{cut off" if n in {3, 5} else b'{"n": 1}'} for n in range(400))
     world.plan()

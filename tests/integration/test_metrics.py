@@ -16,16 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline_defs.adapters.telemetry.openlineage import PATIENCE_SECONDS
 from pipeline_defs.adapters.telemetry.prometheus import metrics_text
-from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.days import GONE, Days, EventTime
-from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate.metrics import HELP, read_metrics
 from pipeline_defs.operate.tables import latency_text, read_tables, table_text
 from pipeline_defs.orchestration.assets.days import day_event, report_days
 from pipeline_defs.resources import Edges
-from pipeline_defs.tables.latest import update
 from pipeline_defs.topics import Topic
 from tests.support.fake_registry import Answering, serving
 from tests.support.world import World
@@ -117,8 +113,7 @@ def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World
 
 def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: World) -> None:
     """[R-90] [R-94] Each table by itself: what is broken of one leaves the figures of the other."""
-    value = Side(Format.JSON, "n BIGINT")
-    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest())
+    world.derive("n BIGINT", latest=Latest())
     world.create_topic()
     world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
@@ -131,8 +126,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     waited = scrape("offsetlake_table_waiting_seconds", "latest")
     assert waited is not None and 0 <= waited < 600
     assert scrape("offsetlake_table_waiting_seconds", "decoded") == 0
-    edges = Edges(world.settings)
-    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
+    world.update_latest()
     assert table_figures(world)["latest"] == (1, 0, None)
     shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
     assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
@@ -142,7 +136,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
     world.plan_and_land()
     world.decode()
-    update(world.name, Latest(), Attempt("again", "no-run", "test"), edges.latest_tools())
+    world.update_latest()
     scrape = Scrape(world, Edges(world.settings))
     waits = [scrape("offsetlake_latency_last_hour_seconds", table, "0.95") for table in ("raw", "decoded", "latest")]
     assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [19, 18]
@@ -152,8 +146,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
 def test_days_say_which_is_the_newest_that_was_told_and_how_many_are_not(world: World) -> None:
     """[R-90] In the status and the metrics; a day that has lost its rows is none that it has."""
     at = EventTime("value.at")
-    decode = Decode(Side(Format.STRING), Side(Format.JSON, "at DATE"), Budget(10, 1.0), at)
-    world.topic = dataclasses.replace(world.topic, decode=decode, days=Days("2013-01-01", at))
+    world.derive("at DATE", event_time=at, days=Days("2013-01-01", at))
     world.create_topic()
 
     def add(*days: str) -> None:
@@ -281,8 +274,7 @@ def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver,
 
 def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiver: Receiver, clean_environment: None) -> None:
     """[R-90] From the landed rows to the decoded table, and from that, at the version that went in, to the latest."""
-    value = Side(Format.JSON, "n BIGINT")
-    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest())
+    world.derive("n BIGINT", latest=Latest())
     world.create_topic()
     world.send([{"partition": 0, "key": b"k%d" % (n % 5), "value": b'{"n": 1}'} for n in range(150)])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
