@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import pytest
 from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.core.decode.decoders import Format, Side
 from tests.support import fuzz_avro, fuzz_json, outcomes
+from tests.support.avro import avro
 from tests.support.fake_registry import fake_registry
 from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_protobuf import draw_message, draw_schema
@@ -68,14 +68,8 @@ def test_avro_is_what_fastavro_wrote_or_a_dead_letter(engine: Engine) -> None:
     for seed, dice in draws(2):
         schema = fuzz_avro.draw_schema(dice)
         parsed = fastavro.parse_schema(schema)
-        bodies: list[bytes] = []
-        expected: list[Any] = []
-        for _ in range(RECORDS):
-            datum, value = fuzz_avro.draw_datum(dice, schema)
-            out = io.BytesIO()
-            fastavro.schemaless_writer(out, parsed, datum)
-            bodies.append(out.getvalue())
-            expected.append(value)
+        data, expected = zip(*(fuzz_avro.draw_datum(dice, schema) for _ in range(RECORDS)), strict=True)
+        bodies = [avro(parsed, datum) for datum in data]
         changed = [mutate(dice, body) for body in bodies] + [dice.randbytes(dice.randrange(30)) for _ in range(50)]
         found = decode(engine, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
         for body, value, (read, why, _) in zip(bodies, expected, found, strict=False):

@@ -5,7 +5,6 @@ What is decoded was written by others: fastavro, Confluent's serializers, protob
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,15 +31,15 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import RegistryLogin
 from pipeline_defs.core.tables.decoding import Budget, Decided
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.decoding import decode as decode_ranges
 from tests.conftest import JARS
+from tests.support.avro import avro
 from tests.support.fake_registry import fake_registry
 from tests.support.outcomes import RAW, decode, decode_rows, decoding_session
 from tests.support.raw_rows import raw_row
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
-from tests.support.world import World
+from tests.support.world import World, new_attempt
 
 if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
@@ -63,13 +62,6 @@ def record(name: str, *fields: Mapping[str, Any], **more: Any) -> dict[str, Any]
 
 def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, **more}
-
-
-def avro(schema: Any, datum: Any, schema_id: int | None = None) -> bytes:
-    """Is a datum as fastavro writes it, with the id in front where there is one."""
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), datum)
-    return (head_of(schema_id) if schema_id is not None else b"") + out.getvalue()
 
 
 ORDER = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
@@ -306,7 +298,7 @@ def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that
     )
     (key,) = (offsets.key for offsets in world.coverage.log.ranges)
     moving = replace(tools, decoder=lambda: decoder)
-    (verdict,) = decode_ranges(world.name, [key], Attempt("moving", "no-run", "test"), moving)
+    (verdict,) = decode_ranges(world.name, [key], new_attempt(), moving)
     assert verdict.outcome is Decided.DECODED, verdict.violations
     assert world.query("decoded", '"offset", value.n') == [(0, 1), (2, 3)]
     assert world.query("dead_letters", '"offset", error_class') == [(1, "incompatible_schema")]
@@ -412,10 +404,9 @@ def test_references_are_followed(engine: Engine, registry: RunningRegistry, topi
     named: dict[str, Any] = {}
     for schema in (city, place):
         fastavro.parse_schema(schema, named)
-    out = io.BytesIO()
     datum = {"to": {"city": {"name": "Rome"}, "twin": {"name": "Paris"}}, "back": {"city": {"name": "Bonn"}, "twin": None}}
-    fastavro.schemaless_writer(out, fastavro.parse_schema(order, named), datum)
-    outcomes = decode(engine, [head_of(own) + out.getvalue()], Side(Format.AVRO, registry=registry.url), topic)
+    records = [avro(fastavro.parse_schema(order, named), datum, own)]
+    outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
     assert outcomes.values == [datum]
 
 
@@ -750,39 +741,32 @@ def test_what_confluents_serializers_write_is_read(engine: Engine, registry: Run
             assert decode(engine, [written], Side(name, registry=registry.url, **more), of).values == [read], name
 
 
-def test_a_time_of_avro_that_no_calendar_has_is_set_aside(engine: Engine) -> None:
+def times_of(kind: Any) -> dict[str, Any]:
+    many, by = {"type": "array", "items": ["null", kind]}, {"type": "map", "values": kind}
+    return record("Times", field("one", kind), field("many", many), field("by", by))
+
+
+@pytest.mark.parametrize(
+    ("name", "a_day"),
+    [
+        ("date", 1),
+        ("timestamp-millis", 86_400_000),
+        ("timestamp-micros", 86_400_000_000),
+        ("local-timestamp-micros", 86_400_000_000),
+    ],
+)
+def test_a_time_of_avro_that_no_calendar_has_is_set_aside(engine: Engine, name: str, a_day: int) -> None:
     """Readers of the files say another one for it, or nothing: pyarrow, DuckDB, Polars; at any depth."""
-    kinds = {"date": "int", "timestamp-micros": "long", "timestamp-millis": "long", "local-timestamp-micros": "long"}
-    a_day = {
-        "date": 1,
-        "timestamp-micros": 86_400_000_000,
-        "timestamp-millis": 86_400_000,
-        "local-timestamp-micros": 86_400_000_000,
-    }
-    for name, kind in kinds.items():
-        one = {"type": kind, "logicalType": name}
-        fields = (
-            field("one", one),
-            field("many", {"type": "array", "items": ["null", one]}),
-            field("by", {"type": "map", "values": one}),
-        )
-        schema, plain = (
-            record("Times", *fields),
-            record(
-                "Times",
-                field("one", kind),
-                field("many", {"type": "array", "items": ["null", kind]}),
-                field("by", {"type": "map", "values": kind}),
-            ),
-        )
-        first, last = -719_162 * a_day[name], 2_932_896 * a_day[name]  # of the year 1, and 9999-12-31
+    kind = "int" if name == "date" else "long"
+    schema, numbers = times_of({"type": kind, "logicalType": name}), times_of(kind)
+    first, last = -719_162 * a_day, 2_932_896 * a_day  # of the year 1, and 9999-12-31
 
-        def body(one: int = 0, listed: int = 0, mapped: int = 0, plain: Any = plain) -> bytes:
-            return avro(plain, {"one": one, "many": [None, listed], "by": {"k": mapped}})
+    def body(one: int = 0, listed: int = 0, mapped: int = 0) -> bytes:
+        return avro(numbers, {"one": one, "many": [None, listed], "by": {"k": mapped}})
 
-        good = [body(), body(first, first, first), body(last, last, last), avro(plain, {"one": 0, "many": [], "by": {}})]
-        bad = [body(at) for at in (first - 1, last + a_day[name])]
-        bad += [body(listed=at) for at in (first - 1, last + a_day[name])] + [body(mapped=last + a_day[name])]
-        found = decode(engine, [*good, None, *bad], Side(Format.AVRO, schema=json.dumps(schema)))
-        assert found.classes == [None] * 5 + ["avro_malformed"] * 5, name
-        assert {*found.errors[5:]} == {"a date or time in it is not of the years 1 to 9999"}
+    good = [body(), body(first, first, first), body(last, last, last), avro(numbers, {"one": 0, "many": [], "by": {}})]
+    before, after = first - 1, last + a_day
+    bad = [body(before), body(after), body(listed=before), body(listed=after), body(mapped=after)]
+    found = decode(engine, [*good, None, *bad], Side(Format.AVRO, schema=json.dumps(schema)))
+    assert found.classes == [None] * 5 + ["avro_malformed"] * 5
+    assert {*found.errors[5:]} == {"a date or time in it is not of the years 1 to 9999"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 import random
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,27 +25,22 @@ from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, ScanFailed, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
+from tests.support.avro import avro
 from tests.support.outcomes import decode
 from tests.support.world import World
 
 if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
 
-AVRO = '{"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}'
+AVRO = {"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}
 PROTO = 'syntax = "proto3"; message T { int64 id = 1; string name = 2; }'
 JSON_SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}'
-
-
-def avro(number: int) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(AVRO)), {"id": number, "name": "n"})
-    return out.getvalue()
 
 
 # schema, good records of 0, 1 and 2, what bytes of none of them are
 FORMATS: dict[str, tuple[str | None, list[bytes], str]] = {
     "json": ("id BIGINT, name STRING", [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
-    "avro": (AVRO, [avro(n) for n in range(3)], "avro_malformed"),
+    "avro": (json.dumps(AVRO), [avro(AVRO, {"id": n, "name": "n"}) for n in range(3)], "avro_malformed"),
     "protobuf": (PROTO, [b"\x08" + bytes([n]) + b"\x12\x01n" for n in range(3)], "protobuf_malformed"),
     "json_schema": (JSON_SCHEMA, [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
     "string": (None, [b"0", b"1", b"2"], "not_utf8"),
