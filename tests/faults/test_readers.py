@@ -7,10 +7,9 @@ half, doubled or unsent row, whatever goes on in the lake meanwhile.
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
@@ -18,33 +17,26 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline_defs.adapters.system.jars import resolve_jars
-from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoding import Budget, Decided
+from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.resources import Edges
-from pipeline_defs.tables.compaction import compact, compact_table
+from pipeline_defs.tables.compaction import compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
-from pipeline_defs.tables.latest import update
 from pipeline_defs.tables.vacuum import VACUUM_AFTER_SECONDS, vacuum
 from tests.conftest import JARS
 from tests.support.killing import stopped_at
 from tests.support.own_spark import spark_defaults
 from tests.support.readers import Read, count_files, reading, time_read
 from tests.support.reading import LoopingReader
-from tests.support.world import World
+from tests.support.world import World, new_attempt
 
 TABLES = ("raw", "decoded", "latest")
 PER_RANGE = 40
 SCHEMAS = ("id INT", "id DOUBLE")  # of some records the first says that it is a dead letter
 LONG_AGO_MS = int(VACUUM_AFTER_SECONDS * 1000) + 60_000
-
-
-def new_attempt() -> Attempt:
-    return Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
 
 
 # ---- what is done to the tables; each says what it has to come to
@@ -69,20 +61,17 @@ def decode_otherwise(world: World) -> None:
     decode = world.topic.decode
     assert decode is not None and decode.value is not None
     schema = SCHEMAS[decode.value.schema == SCHEMAS[0]]
-    world.topic = replace(world.topic, decode=by_schema(schema))
+    world.derive(schema)
     verdicts = world.decode([offsets.key for offsets in world.decodings], redo=True)
     assert {verdict.outcome for verdict in verdicts} == {Decided.REPLACED}
 
 
 def update_latest(world: World) -> None:
-    assert world.topic.latest is not None
-    tools = world.edges.latest_tools()
-    assert update(world.name, world.topic.latest, new_attempt(), tools).has_committed
+    assert world.update_latest().has_committed
 
 
 def compact_raw(world: World) -> None:
-    verdicts = compact(world.name, new_attempt(), world.tools(), world.topic.policy.target_file_bytes, every=True)
-    assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}
+    assert {verdict.outcome for verdict in world.compact()} == {CompactionOutcome.COMPACTED}
 
 
 def compact_decoded(world: World) -> None:
@@ -168,16 +157,12 @@ class History:
 # ---- the topic
 
 
-def by_schema(schema: str) -> Decode:
-    return Decode(Side(Format.STRING), Side(Format.JSON, schema), budget=Budget(10**6, 1.0))
-
-
 def fill(world: World) -> None:
     """Give a topic three tables, with files that were removed more than a week ago; its first record was aborted."""
     world.keep_raw_table()
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=10**6, isolation_level="read_uncommitted")
-    world.topic = replace(world.topic, decode=by_schema(SCHEMAS[0]), latest=Latest())
+    world.derive(SCHEMAS[0], latest=Latest())
     world.send_aborted(partition=0, key=b"never", value=b'{"id": 1}')
     now_ms = world.edges.now_ms
     world.edges = Edges(world.settings, now_ms=lambda: now_ms() - LONG_AGO_MS)
