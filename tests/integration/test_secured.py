@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import time
 import uuid
@@ -28,7 +27,7 @@ from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
-from tests.support.environment import variables_of
+from tests.support.environment import plain_environment, variables_of
 from tests.support.killing import run_module
 from tests.support.secured import SECRETS, STRANGER, STRANGERS_PASSWORD, Secured
 from tests.support.world import World
@@ -53,14 +52,10 @@ def landed(
     own = dataclasses.replace(settings, bootstrap_servers=secured.at("PLAINTEXT"))
     with World(own, tmp_path_factory.mktemp("clear"), f"t{uuid.uuid4().hex[:10]}") as world:
         world.fill(150, 0)
-        for commit in (False, True):
-            with world.producer(transactional_id="loader") as producer:
-                producer.init_transactions()
-                producer.begin_transaction()
-                for number in range(30):
-                    producer.send(world.name, b"t%d" % number, partition=1)
-                producer.flush()
-                (producer.commit_transaction if commit else producer.abort_transaction)()
+        world.send_aborted(30, partition=1, value=b"aborted")
+        with world.begin_transaction() as producer:
+            world.send(({"partition": 1, "value": b"t%d" % number} for number in range(30)), producer)
+            producer.commit_transaction()
         assert {verdict.outcome for verdict in world.plan_and_land()} == {Outcome.LANDED}
         assert len(world.rows()) == 180
         yield world
@@ -70,10 +65,6 @@ def beside(landed: World, folder: Path, servers: str, properties: Path | None) -
     """Is the same topic, reached by another listener, with a lake of its own."""
     own = dataclasses.replace(landed.settings, bootstrap_servers=servers, kafka_properties=properties)
     return World(own, folder, landed.name)
-
-
-def digests(world: World) -> dict[str, str]:
-    return {offsets.key: manifest.digest for offsets, manifest in world.coverage.manifests.items()}
 
 
 def knows(secured: Secured, way: str) -> tuple[str, Path]:
@@ -89,8 +80,8 @@ def test_what_is_landed_over_tls_is_what_is_landed_in_the_clear(
     Operations(secured.at("PLAINTEXT")).delete_group(landed.topic.group)
     with beside(landed, tmp_path, *knows(secured, way)) as world:
         assert {verdict.outcome for verdict in world.plan_and_land()} == {Outcome.LANDED}
-        assert digests(world) == digests(landed)
-        assert "empty" not in digests(world).values() and len(digests(world)) == 3
+        assert world.digests == landed.digests
+        assert "empty" not in world.digests.values() and len(world.digests) == 3
         kafka = world.edges.kafka()
         ends = {p: marks.end for p, marks in kafka.read_watermarks(world.name, "read_committed").items()}
         assert kafka.read_group(world.name, world.topic.group) == ends == {0: 150, 1: 62}
@@ -225,12 +216,11 @@ def test_a_run_that_is_not_let_in_lands_nothing_and_says_why(landed: World, secu
 @pytest.mark.long
 def test_commands_work_over_tls_and_print_no_secret(secured: Secured, settings: Settings, tmp_path: Path) -> None:
     """Each in a process of its own, from producing to SQL; `doctor` says how the broker answers."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
     servers, path = knows(secured, "PLAIN")
     own = dataclasses.replace(
         settings, lake=str(tmp_path / "lake"), dagster_home=tmp_path / "dagster", bootstrap_servers=servers
     )
-    environment = clean | variables_of(own) | {"OFFSETLAKE_KAFKA_PROPERTIES": str(path)}
+    environment = plain_environment() | variables_of(own) | {"OFFSETLAKE_KAFKA_PROPERTIES": str(path)}
     printed: list[str] = []
 
     def offsetlake(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 
 from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
-from pipeline_defs.cli.look import glance as status_commands
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import holding_row, read_holding
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import PROGRESS
+from tests.support.commands import commands_of
 from tests.support.pulse import said
 from tests.support.world import World
 
@@ -39,12 +38,8 @@ def begin(world: World, **config: Any) -> KafkaProducer:
 
 def told(world: World) -> tuple[bool, str] | None:
     """Is what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
-    key = world.topic.check_key(PROGRESS)
-    latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if latest is None:
-        return None
-    evaluation: Any = latest.event.dagster_event.event_specific_data  # type: ignore[union-attr]
-    return evaluation.passed, getattr(evaluation.metadata.get("concerns"), "value", "")
+    found = world.checked(world.topic.check_key(PROGRESS))
+    return found and (found.passed, getattr(found.metadata.get("concerns"), "value", ""))
 
 
 def holding(world: World) -> list[OpenTransaction]:
@@ -183,10 +178,7 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     assert text[:60] in said(world)
     assert told(world) == (False, "0-5-")
 
-    monkeypatch.setattr(status_commands, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(status_commands, "find_topic", lambda name: world.topic)
-    shown = CliRunner().invoke(status_commands.status, [world.name, "--json"])
-    (document,) = json.loads(shown.stdout)
+    (document,) = json.loads(commands_of("look.glance", world, monkeypatch)("status", world.name, "--json").stdout)
     (row, _) = document["partitions"]
     assert row["open_transactions"][0]["hanging"] == lost.hanging
 
