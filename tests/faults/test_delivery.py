@@ -58,7 +58,7 @@ def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
     assert not world.pending and times_seen(world) == Counter(range(100, 150))
     losses = read_ledger(world.topic, world.edges)
     assert [(loss.key, loss.cause) for loss in losses] == [("0-0-100", ABANDONED)]
-    told = world.checked(world.topic.standing_key(NOTHING_LOST))
+    told = world.checked(world.topic.check_key(NOTHING_LOST))
     assert told is not None and not told.passed, "the sensor has told Dagster"
     (verdict,) = world.land(["0-0-100"])
     assert verdict.outcome is Outcome.FAILED and "never reads a range twice" in verdict.violations[0]

@@ -102,7 +102,7 @@ def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World
     for hours in (1, 6, 8):
         world.edges.now_ms = lambda hours=hours: began_ms + (hours - 1) * HOUR_MS
         world.tick()
-        alarm = world.checked(world.topic.standing_key(TIME_TO_LOSS))
+        alarm = world.checked(world.topic.check_key(TIME_TO_LOSS))
         seen.append(alarm and (alarm.passed, alarm.severity))
         (waiting,) = endangered(world)
         assert waiting.partition == 0
@@ -118,7 +118,7 @@ def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World
     world.land()
     world.assert_all_landed_once()
     world.tick()
-    last = world.checked(world.topic.standing_key(TIME_TO_LOSS))
+    last = world.checked(world.topic.check_key(TIME_TO_LOSS))
     assert last is not None and last.passed, "the control: what is landed is not endangered"
     assert endangered(world) == []
 
