@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .errors import BadKey
 
@@ -19,6 +20,9 @@ MAX_PARTITION = 2**31 - 1
 
 _KEY = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([1-9]\d*)(?:-g([1-9]\d*))?", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+Place = tuple[int, int]
+"""A generation and a Kafka partition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,7 +49,7 @@ class OffsetRange:
         return self.start <= offset < self.end
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         """Generation and Kafka partition."""
         return self.generation, self.partition
 
@@ -64,6 +68,10 @@ class OffsetRange:
     def stem(self) -> str:
         """The file name without its ending; sorts as text in offset order."""
         return f"{self.start:0{OFFSET_DIGITS}d}-{self.end:0{OFFSET_DIGITS}d}"
+
+    def overlaps(self, other: OffsetRange) -> bool:
+        """Return whether two ranges have some of the same offsets."""
+        return self.place == other.place and self.start < other.end and other.start < self.end
 
     def text(self, topic: str) -> str:
         """Return the form for messages, e.g. `orders/3 [1000, 2000)`."""
@@ -111,10 +119,16 @@ def check_topic(topic: str) -> str:
 def find_clash(offsets: OffsetRange, others: Sequence[OffsetRange]) -> OffsetRange | None:
     """Return another range that has some of the same offsets; `others` are sorted, and none of them shares any."""
     at = bisect_left(others, offsets)
-    for other in others[max(0, at - 1) : at + 1]:
-        if other != offsets and other.place == offsets.place and other.start < offsets.end and offsets.start < other.end:
-            return other
-    return None
+    near = others[max(0, at - 1) : at + 1]
+    return next((other for other in near if other != offsets and other.overlaps(offsets)), None)
+
+
+def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the same offsets in as few ranges as there can be, sorted."""
+    places: dict[Place, list[tuple[int, int]]] = {}
+    for offsets in ranges:
+        places.setdefault(offsets.place, []).append((offsets.start, offsets.end))
+    return [OffsetRange(*place, *each) for place, found in sorted(places.items()) for each in merge_intervals(found)]
 
 
 def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -126,6 +140,11 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
         elif start < end:
             merged.append((start, end))
     return merged
+
+
+def find_backward(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return where a half-open interval begins before the one in front of it ends: that end, and the beginning."""
+    return [(end, start) for (_, end), (start, _) in pairwise(runs) if start < end]
 
 
 def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

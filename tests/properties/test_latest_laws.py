@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.log.manifest import StagedFile
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, merge_ranges
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_table import find_groups, read_contents, replace_ranges
 from pipeline_defs.core.tables.decoding import Decoding
 from pipeline_defs.core.tables.delta import Snapshot, apply
-from pipeline_defs.core.tables.latest import Latest, Placed, compare, find_fresh, place_ranges, stretches_of
+from pipeline_defs.core.tables.latest import Latest, Placed, compare, find_fresh, place_ranges
 from tests.properties.test_decoding_laws import Documents, compacted, rest
 from tests.support.strategies import TOPIC, provenance
 
@@ -73,7 +73,7 @@ def update(
 ) -> Winners:
     """Merge as adapters/tables/latest_winners.py and the table's MERGE do, in their order."""
     change = compare(before, after)
-    changed = stretches_of(change.changed)
+    changed = merge_ranges(change.changed)
     lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}
     winners: Winners = {}
     for offsets, placed in after.items():
@@ -167,7 +167,7 @@ def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> 
 
 
 def test_stretches_join_neighbours() -> None:
-    assert stretches_of(RANGES) == [OffsetRange(0, 0, 0, 9), OffsetRange(0, 1, 0, 9), OffsetRange(1, 0, 0, 9)]
+    assert merge_ranges(RANGES) == [OffsetRange(0, 0, 0, 9), OffsetRange(0, 1, 0, 9), OffsetRange(1, 0, 0, 9)]
 
 
 @pytest.mark.parametrize("path", ["", "version", "key.id", "value", "value.", "value.a b", "value.`x`"])

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...core.errors import LakeUnavailable, first_line
-from ...core.offsets import OffsetRange
-from ...core.tables.latest import Latest, Stretch, stretches_of
+from ...core.offsets import OffsetRange, merge_ranges
+from ...core.tables.latest import Latest, Stretch
 from ..lake.lake import Lake
 from .latest_columns import POSITION, SEQUENCE
 from .sql_text import as_pattern, file_at, literal, quoted
@@ -110,7 +110,7 @@ class Winners:
         inputs = self._inputs
         with self._connect() as connection:
             decoded, present = self._places(connection, "fresh", inputs.fresh), self._present_places()
-            changed = [(e.generation, e.partition, e.start, e.end) for e in stretches_of(inputs.changed)]
+            changed = [(e.generation, e.partition, e.start, e.end) for e in merge_ranges(inputs.changed)]
             columns = zip(*changed, strict=True) if changed else [()] * len(_CHANGED)
             connection.register("changed", pa.table([*map(pa.array, columns)], schema=_CHANGED))
             lies_in = "p.generation = c.generation AND p.partition = c.partition AND p.offset >= c.start AND p.offset < c.end"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.errors import BrokenTable, TableFileGone
 from ...core.log.coverage import Coverage
-from ...core.offsets import OffsetRange, merge_intervals
+from ...core.offsets import OffsetRange, merge_ranges
 from ...core.tables.raw_table import RangeFiles, offsets_of, ranges_by_file, revision_in
 from ..lake.lake import Lake
 from ..lake.layout import data_path, published_path
@@ -37,9 +37,7 @@ class Part:
     @property
     def stretches(self) -> list[OffsetRange]:
         """The offsets to read, in as few stretches as there can be."""
-        place = self.ranges[0]
-        merged = merge_intervals((each.start, each.end) for each in self.ranges)
-        return [OffsetRange(place.generation, place.partition, start, end) for start, end in merged]
+        return merge_ranges(self.ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def draw_picture(
     numbers = {"": 0}
     links = sorted(coverage.log.links, key=lambda link: link.offsets)
     gone: list[tuple[int, OffsetRange, tuple[Interval, ...]]] = []
-    for (generation, partition), group in groupby(links, key=lambda link: (link.offsets.generation, link.offsets.partition)):
+    for (generation, partition), group in groupby(links, key=lambda link: link.offsets.place):
         first, start = len(picture.lengths), None
         for link in group:
             start = link.offsets.start if start is None else start

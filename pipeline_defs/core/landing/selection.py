@@ -81,7 +81,7 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
             f"offsets are not in the plan log of topic {topic}: {', and '.join(outside)}; {NOTHING_DONE}; name offsets that "
             f"are planned (`{command('backfill', topic, '--all')}` shows them)"
         )
-    chosen = [offsets for offsets in coverage.log.ranges if any(_overlap(offsets, each) for each in wanted)]
+    chosen = [offsets for offsets in coverage.log.ranges if any(offsets.overlaps(each) for each in wanted)]
     return _choose(
         coverage, chosen, "has no range at these offsets: they were lost or skipped before they were planned", _LANDABLE
     )
@@ -153,7 +153,3 @@ def _choose(
         lost = f"; {len(left_out)} are lost, abandoned or skipped (`offsetlake losses`)" if left_out else ""
         raise EmptySelection(f"topic {coverage.log.topic} {why_none}{lost}; {NOTHING_DONE}")
     return Selection(ranges, left_out)
-
-
-def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
-    return one.place == other.place and one.start < other.end and other.start < one.end

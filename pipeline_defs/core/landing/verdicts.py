@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from ..log.holes import Missing
 from ..log.manifest import Manifest, StagedFile
-from ..offsets import OffsetRange
+from ..offsets import OffsetRange, find_backward
 
 
 class Outcome(StrEnum):
@@ -86,8 +85,7 @@ def verify_staged(
         violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
     violations += [
         f"range {where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
-        for (_, end), (start, _) in pairwise(runs)
-        if start < end
+        for end, start in find_backward(runs)
     ]
     if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):
         violations.append(f"range {where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside the range")

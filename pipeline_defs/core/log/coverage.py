@@ -6,16 +6,15 @@ Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 
 from ..command_lines import command, replace_command
 from ..errors import BrokenPlanLog
-from ..offsets import OffsetRange
+from ..offsets import OffsetRange, Place, find_backward
 from .delivery import Acceptance, Claim, Delivery
-from .frontier import CONTENTS, Place, Sums, content_of
+from .frontier import CONTENTS, Sums, content_of
 from .latency import Histogram, count_waits, waits_of
 from .manifest import Manifest, StagedFile
 from .plan_step import Link, LinkKind
@@ -95,7 +94,10 @@ class Coverage:
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
         """Return which of the first `count` ranges of the log are landed; worked out once."""
         if count not in self._landed_among_first:
-            self._landed_among_first[count] = frozenset(filter(self.is_landed, self.log.among_first(count)))
+            before = self.log.count_before()
+            first = (each for step in self.log.steps for each in step.ranges[: max(0, count - before[step.seq])])
+            landed = (each for each in first if each in self.log.ranges and self.is_landed(each))
+            self._landed_among_first[count] = frozenset(landed)
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
@@ -242,31 +244,30 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
     states = coverage.states()
     violations = [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
     violations += _double_violations(coverage)
-    last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
+    last_landed: dict[Place, int] = defaultdict(int)
+    for offsets in (offsets for offsets, state in states.items() if state is State.LANDED):
+        last_landed[offsets.place] = max(last_landed[offsets.place], offsets.start)
     for offsets in planned:
         where = offsets.text(topic)
         manifest = coverage.manifests.get(offsets)
+        file = manifest.file if manifest else None
         if manifest is None and offsets in coverage.published:
             violations.append(f"gap {where}: a file is published but its manifest is gone: {how_to_restore(coverage, offsets)}")
         elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
             continue
-        elif manifest is not None and manifest.file is not None and _is_gone(offsets, coverage):
+        elif file is not None and offsets not in coverage.published and states[offsets] is not State.LANDED:  # nor dropped
             violations.append(f"gap {where}: a manifest is there but its file is not published: {_how_to_land(topic, offsets)}")
-        elif manifest is not None and manifest.file is None and offsets in coverage.published:
+        elif file is None and offsets in coverage.published:
             violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
-        elif (
-            manifest is not None
-            and manifest.file is not None
-            and coverage.published.get(offsets, manifest.file.bytes) != manifest.file.bytes
-        ):
+        elif file is not None and coverage.published.get(offsets, file.bytes) != file.bytes:
             violations.append(
                 f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
-                f"{manifest.file.bytes}: it was cut short or changed: restore it from a backup; while Kafka has the same, the "
+                f"{file.bytes}: it was cut short or changed: restore it from a backup; while Kafka has the same, the "
                 "next run mends it"
             )
         elif (
             states[offsets] is State.PENDING
-            and offsets.start < last_landed[offsets.generation, offsets.partition]
+            and offsets.start < last_landed[offsets.place]
             and not is_newest_first
             and offsets not in held
         ):
@@ -313,31 +314,16 @@ def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:
     return coverage.states()[offsets] is State.LOST and offsets in coverage.accepted
 
 
-def _is_gone(offsets: OffsetRange, coverage: Coverage) -> bool:
-    """Return whether a range's file is not in `data/`, and was not dropped from there as it stands."""
-    return offsets not in coverage.published and coverage.states()[offsets] is not State.LANDED
-
-
 def completeness_violations(coverage: Coverage) -> list[str]:
     """Name every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
     violations = []
     for offsets, manifest in sorted(coverage.manifests.items()):
         where = offsets.text(coverage.log.topic)
         holes = sorted((hole.start, hole.end) for hole in manifest.holes)
-        for (_, end), (start, _) in pairwise(holes):
-            if start < end:
-                violations.append(f"range {where}: holes overlap at [{start}, {end})")
+        violations += [f"range {where}: holes overlap at [{start}, {end})" for end, start in find_backward(holes)]
         if any(start < offsets.start or end > offsets.end for start, end in holes):
             violations.append(f"range {where}: a hole lies outside the range")
         file = manifest.file
         if file and not (file.min_offset in offsets and file.max_offset in offsets):
             violations.append(f"range {where}: rows from {file.min_offset} to {file.max_offset} lie outside the range")
     return violations
-
-
-def _last_landed(landed: Iterable[OffsetRange]) -> dict[tuple[int, int], int]:
-    last: dict[tuple[int, int], int] = defaultdict(int)
-    for offsets in landed:
-        place = (offsets.generation, offsets.partition)
-        last[place] = max(last[place], offsets.start)
-    return last

@@ -31,15 +31,3 @@ def cut_ranges(log_state: LogState, partition: int, end: int, grid: int, *, cut_
         cut = min(cut, end)
         yield OffsetRange(log_state.generation, partition, head, cut)
         head = cut
-
-
-def in_turns(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
-    """Take one from each in turn, until all are empty."""
-    while cuts:
-        left = []
-        for source in cuts:
-            offsets = next(source, None)
-            if offsets is not None:
-                left.append(source)
-                yield offsets
-        cuts = left

@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from zlib import crc32
 
-from ..offsets import OffsetRange
+from ..offsets import OffsetRange, Place
 from .latency import Histogram
 from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, whole
 
 FORMAT = 1
-Place = tuple[int, int]
-"""A generation and a Kafka partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +107,7 @@ class Frontier:
                 for generation, growths in sorted(self.growths.items())
             },
             "opened_at_ms": {str(generation): at_ms for generation, at_ms in sorted(self.opened.items())},
-            "landed": {
-                place_text(place): {**{name: getattr(sums, name) for name in _NUMBERS}, "holes": dict(sums.holes)}
-                for place, sums in sorted(self.sums.items())
-            },
+            "landed": {place_text(place): asdict(sums) for place, sums in sorted(self.sums.items())},
             "latency": self.waits.to_document(),
             "looks": [
                 [look.at_ms, look.generation, {str(p): [w.earliest, w.end] for p, w in sorted(look.watermarks.items())}]
@@ -183,9 +178,8 @@ def place_of(text: str) -> Place:
 
 
 def _sums(document: Mapping[str, Any]) -> Sums:
-    holes = {str(cause): whole(count) for cause, count in document["holes"].items()}
-    ranges, contents, weight, rows, size, last_landed_ms = (whole(document[name]) for name in _NUMBERS)
-    return Sums(ranges, contents, weight, rows, size, last_landed_ms, holes)
+    numbers = {name: whole(document[name]) for name in _NUMBERS}
+    return Sums(**numbers, holes={str(cause): whole(count) for cause, count in document["holes"].items()})
 
 
 def _look(document: Any) -> Look:

@@ -7,9 +7,9 @@ no file and that no hole explains is in exactly one loss, or it is still pending
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..offsets import OffsetRange, merge_intervals
+from ..offsets import OffsetRange, merge_ranges
 from .coverage import Coverage, State
 from .delivery import Acceptance
 from .holes import Cause, Interval
@@ -123,11 +123,8 @@ def find_skips(coverage: Coverage) -> list[Skip]:
     for step in steps:
         is_open = step.generation == coverage.log.generation
         for link in step.skips:
-            rest = merge_intervals((o.start, o.end) for o in left_out if coverage.log.skipped[o] is link)
-            found += [
-                Skip(replace(link.offsets, start=start, end=end), link.cause, step.planned_at_ms, is_landable=is_open)
-                for start, end in rest
-            ]
+            rest = merge_ranges(o for o in left_out if coverage.log.skipped[o] is link)
+            found += [Skip(each, link.cause, step.planned_at_ms, is_landable=is_open) for each in rest]
     return found
 
 

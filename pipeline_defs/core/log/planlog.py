@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import BrokenPlanLog
-from ..offsets import OffsetRange
-from .frontier import Frontier, Place, Sums
+from ..offsets import OffsetRange, Place
+from .frontier import Frontier, Sums
 from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, PlanStep
 
 
@@ -115,12 +115,6 @@ class PlanLog:
             count += len(step.ranges)
         return found | {self.state.seq: count}
 
-    def among_first(self, count: int) -> Iterator[OffsetRange]:
-        """Yield those of the first `count` ranges of the log that are in it."""
-        before = self.count_before()
-        for step in self.steps:
-            yield from (each for each in step.ranges[: max(0, count - before[step.seq])] if each in self.ranges)
-
     def epoch_of(self, offsets: OffsetRange) -> int:
         """Return how many times partitions had been added before a range: all of its records are of that epoch.
 
@@ -139,13 +133,14 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | No
     """Name every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
     log_state = LogState() if base is None else base.state
     # where the links of a (generation, Kafka partition) end so far
-    at: dict[tuple[int, int], int] = {(log_state.generation, p): head.offset for p, head in log_state.heads.items()}
+    at: dict[Place, int] = {(log_state.generation, p): head.offset for p, head in log_state.heads.items()}
     for step in steps:
         yield from _sequence_violations(topic, log_state, step)
         for partition in step.heads:
             seen = step.watermarks.get(partition)
             if log_state.seq or seen is not None:
-                is_known_log = log_state.seq == 0 or _continues(log_state, step)
+                is_truncated = step.generation > log_state.generation and step.topic_id == log_state.topic_id
+                is_known_log = log_state.seq == 0 or is_truncated
                 at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)
         yield from _head_violations(topic, log_state, step, at)
@@ -159,15 +154,15 @@ def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRan
     skipped: dict[OffsetRange, Link] = {}
     broken: list[str] = []
     last = max((step.seq for step in steps if step.skips), default=-1)
-    planned: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
+    planned: dict[Place, list[OffsetRange]] = defaultdict(list)
     for step in steps:
         if step.seq > last:
             break
         for offsets in step.ranges:
-            planned[offsets.generation, offsets.partition].append(offsets)
+            planned[offsets.place].append(offsets)
         for link in step.skips:
             skip = link.offsets
-            known = planned[skip.generation, skip.partition]
+            known = planned[skip.place]
             first, behind = (bisect_left(known, at, key=lambda each: each.start) for at in (skip.start, skip.end))
             over = known[first:behind]
             is_whole = sum(map(len, over)) == len(skip) and bool(over) and over[-1].end == skip.end
@@ -177,11 +172,6 @@ def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRan
                 )
             skipped |= {offsets: skipped.get(offsets, link) for offsets in over}
     return skipped, broken
-
-
-def _continues(before: LogState, step: PlanStep) -> bool:
-    """Return whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
-    return step.generation > before.generation and step.topic_id == before.topic_id
 
 
 def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterator[str]:
@@ -199,22 +189,21 @@ def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterat
         yield f"plan step {step.seq} has topic id {step.topic_id}, which was that of an earlier generation"
 
 
-def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int]) -> Iterator[str]:
+def _link_violations(topic: str, step: PlanStep, at: dict[Place, int]) -> Iterator[str]:
     """Name the links that do not begin where the last one ended; move `at` over them."""
     for link in step.links:
         offsets = link.offsets
-        place = (offsets.generation, offsets.partition)
-        expected = at.get(place, offsets.start)
+        expected = at.get(offsets.place, offsets.start)
         if offsets.generation != step.generation:
             yield f"{offsets.text(topic)} is in plan step {step.seq}, which is of generation {step.generation}"
         if offsets.start != expected:
             what = "gap" if offsets.start > expected else "overlap"
             low, high = sorted((expected, offsets.start))
             yield f"{what} [{low}, {high}) before {offsets.text(topic)} in plan step {step.seq}"
-        at[place] = offsets.end
+        at[offsets.place] = offsets.end
 
 
-def _head_violations(topic: str, before: LogState, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
+def _head_violations(topic: str, before: LogState, step: PlanStep, at: Mapping[Place, int]) -> Iterator[str]:
     """Name the heads that are not where the links end, or are not there: planning would begin there again."""
     known = before.heads if before.generation == step.generation else {}
     expected = {link.offsets.partition for link in step.links} | (step.watermarks.keys() - known.keys())

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from math import inf
 from typing import Literal
 
 from ..command_lines import command
 from ..errors import Refused, StaleAnswer, TopicRecreated
-from ..offsets import OffsetRange, merge_intervals
-from .cutting import cut_ranges, in_turns
+from ..offsets import OffsetRange, merge_ranges
+from .cutting import cut_ranges
 from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
@@ -150,13 +150,14 @@ def _plan(
 
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
-    cuts = islice(in_turns(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
-    for offsets in cuts if skip is None else _bounded(_cuts_before(skip, at, state, grid), state, grid):
+    turns = zip_longest(*_cuts_by_partition(at, state, grid, max_age_ms, now_ms))  # one of each Kafka partition in turn
+    cuts = islice(filter(None, chain.from_iterable(turns)), policy.budget)
+    for offsets in cuts if skip is None else _cuts_before(skip, at, state, grid):
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
     planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
     whole = [each for each in skip.pending if _is_whole(each, state)] if skip is not None else []
-    skips = () if skip is None else tuple(_skips(skip, [*whole, *planned]))
+    skips = () if skip is None else _skips(skip, [*whole, *planned])
 
     if not links and not skips and opened == log_state:
         return None
@@ -176,30 +177,30 @@ def _plan(
     )
 
 
-def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) -> Iterator[OffsetRange]:
-    """Yield the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there."""
+def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) -> list[OffsetRange]:
+    """Return the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there.
+
+    Raise `Refused` where they are more than a step should have.
+    """
     if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
         raise Refused(
             f"topic {state.topic} was deleted and created again, or truncated, and not planned since; nothing was written; "
             f"`{command('plan', state.topic, '--apply')}`, or the next tick, opens its generation: then look again",
             topic=state.topic,
         )
-    for partition, offset in sorted(skip.to.items()):
-        seen = state.partitions.get(partition)
-        if seen is not None:
-            yield from cut_ranges(at, partition, min(offset, seen.watermarks.end), grid, cut_tail=True)
-
-
-def _bounded(cuts: Iterable[OffsetRange], state: TopicState, grid: int) -> Iterator[OffsetRange]:
-    """Yield the cuts; raise `Refused` where they are more than a step should have."""
-    for number, offsets in enumerate(cuts):
-        if number == MOST_SKIPPED:
-            raise Refused(
-                f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
-                "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
-                topic=state.topic,
-            )
-        yield offsets
+    cuts = (
+        cut_ranges(at, partition, min(offset, seen.watermarks.end), grid, cut_tail=True)
+        for partition, offset in sorted(skip.to.items())
+        if (seen := state.partitions.get(partition)) is not None
+    )
+    found = list(islice(chain.from_iterable(cuts), MOST_SKIPPED + 1))
+    if len(found) > MOST_SKIPPED:
+        raise Refused(
+            f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
+            "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
+            topic=state.topic,
+        )
+    return found
 
 
 def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
@@ -208,15 +209,10 @@ def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
     return seen is not None and offsets.start >= seen.watermarks.earliest
 
 
-def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> Iterator[Link]:
-    """Yield the stretches of those of the ranges that end before where a skip goes."""
-    left_out: dict[int, list[tuple[int, int]]] = {}
-    for each in ranges:
-        if each.generation == skip.generation and each.end <= skip.to.get(each.partition, 0):
-            left_out.setdefault(each.partition, []).append((each.start, each.end))
-    for partition, intervals in sorted(left_out.items()):
-        for start, end in merge_intervals(intervals):
-            yield Link(LinkKind.SKIPPED, OffsetRange(skip.generation, partition, start, end), skip.cause)
+def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> tuple[Link, ...]:
+    """Return the stretches of those of the ranges that end before where a skip goes."""
+    left_out = (o for o in ranges if o.generation == skip.generation and o.end <= skip.to.get(o.partition, 0))
+    return tuple(Link(LinkKind.SKIPPED, each, skip.cause) for each in merge_ranges(left_out))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, Protocol
 
 from ..log.coverage import Coverage
 from ..log.manifest import Manifest, Provenance, StagedFile
-from ..offsets import OffsetRange, merge_intervals
+from ..offsets import OffsetRange, find_backward, merge_intervals
 
 FORMAT = 1
 
@@ -191,7 +190,7 @@ def verify_decoding(topic: str, offsets: OffsetRange, landed: Runs, decoded: Run
     violations = [
         f"range {where}: offset {start} follows {end - 1} in its {name}: offsets are not strictly increasing"
         for name, runs in (("decoded rows", decoded), ("dead letters", dead))
-        for end, start in _backward(runs)
+        for end, start in find_backward(runs)
     ]
     rows, kept, aside = (sum(end - start for start, end in runs) for runs in (landed, decoded, dead))
     if kept + aside != rows or merge_intervals([*decoded, *dead]) != merge_intervals(landed):
@@ -200,10 +199,6 @@ def verify_decoding(topic: str, offsets: OffsetRange, landed: Runs, decoded: Run
             "became visible"
         )
     return violations
-
-
-def _backward(runs: Runs) -> list[tuple[int, int]]:
-    return [(end, start) for (_, end), (start, _) in pairwise(runs) if start < end]
 
 
 class Decided(StrEnum):

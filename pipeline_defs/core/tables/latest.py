@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import BadSetting
-from ..log.frontier import Place
-from ..offsets import OffsetRange, merge_intervals
+from ..offsets import OffsetRange, Place
 from .decoded_ranges import DecodedRanges
 from .decoding import Decoding
 
@@ -85,7 +84,8 @@ def join_stretches(placed: Ranges, chosen: Collection[OffsetRange]) -> list[Stre
         if offsets not in wanted:
             before = None
             continue
-        if before is not None and _follows(offsets, each, before):
+        lane = offsets.place, each.path, each.epoch
+        if before is not None and lane == (before.offsets.place, before.placed.path, before.placed.epoch):
             first = before.offsets
             before = Stretch(OffsetRange(first.generation, first.partition, first.start, offsets.end), before.placed)
             stretches[-1] = before
@@ -93,13 +93,6 @@ def join_stretches(placed: Ranges, chosen: Collection[OffsetRange]) -> list[Stre
             before = Stretch(offsets, each)
             stretches.append(before)
     return stretches
-
-
-def _follows(offsets: OffsetRange, placed: Placed, before: Stretch) -> bool:
-    def lane(of: OffsetRange, at: Placed) -> tuple[str, int, int, int]:
-        return at.path, of.generation, of.partition, at.epoch
-
-    return lane(offsets, placed) == lane(before.offsets, before.placed)
 
 
 def place_ranges(
@@ -201,11 +194,3 @@ def _lanes(
         for each in decoded.contents_of(path).decodings:
             if each.rows and each.decoded is not None and each.offsets not in fresh:
                 yield each.offsets, each.decoded.max_timestamp_ms
-
-
-def stretches_of(ranges: Collection[OffsetRange]) -> list[OffsetRange]:
-    """Return the same offsets in as few ranges as there can be, for a condition on rows."""
-    lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for offsets in ranges:
-        lanes.setdefault((offsets.generation, offsets.partition), []).append((offsets.start, offsets.end))
-    return [OffsetRange(*lane, *each) for lane, found in sorted(lanes.items()) for each in merge_intervals(found)]
