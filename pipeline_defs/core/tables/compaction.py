@@ -11,11 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..log.coverage import Coverage, State
-from ..offsets import OffsetRange
+from ..offsets import OffsetRange, Place, find_backward
 from .delta import File, Snapshot
 from .raw_table import WEIGHT, RangeFiles, offsets_of, revision_in
 
@@ -25,12 +24,7 @@ MANY_FILES = 1_000  # that wait in a table for more; above that they are compact
 MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
 
 
-class _Weighed(Protocol):
-    @property
-    def weight_bytes(self) -> int: ...
-
-
-M = TypeVar("M", bound=_Weighed)
+M = TypeVar("M", bound="File | _Member")
 
 
 class CompactionOutcome(StrEnum):
@@ -117,9 +111,9 @@ def choose_files(
 ) -> list[Sequence[File]]:
     """Choose which files of some stretches become one, in their order; those that weigh `target_bytes` are left out."""
     target_bytes = _grown(target_bytes, table)
-    members = [[_Loose(file) for file in files if weight_of(file) < target_bytes] for files in stretches]
-    chosen = _with_tails([[*_cut_at(each, target_bytes)] for each in members], len, every=every)
-    return [[each.file for each in group] for group in chosen if len(group) > 1]
+    small = ([file for file in files if weight_of(file) < target_bytes] for files in stretches)
+    chosen = _with_tails([[*_cut_at(files, target_bytes)] for files in small], len, every=every)
+    return [group for group in chosen if len(group) > 1]
 
 
 def _grown(target_bytes: int, table: Snapshot) -> int:
@@ -146,12 +140,13 @@ def _cut_at(stretch: Sequence[M], target_bytes: int) -> Iterator[Sequence[M]]:
     """Yield groups that weigh enough, or that large files or many enclose; the last one is what is left, if anything."""
     group, weight = list[M](), 0
     for member in stretch:
-        if member.weight_bytes >= target_bytes or len(group) >= FILES_AT_ONCE:
+        added = weight_of(member)
+        if added >= target_bytes or len(group) >= FILES_AT_ONCE:
             yield group
             group, weight = [], 0
-        if member.weight_bytes < target_bytes:
+        if added < target_bytes:
             group.append(member)
-            weight += member.weight_bytes
+            weight += added
         if weight >= target_bytes:
             yield group
             group, weight = [], 0
@@ -162,22 +157,11 @@ def _lighter(tail: Sequence[M]) -> Sequence[M]:
     """Return the last members, of which none weighs more than those behind it together."""
     weight = 0
     for number in range(len(tail) - 1, -1, -1):
-        if weight and tail[number].weight_bytes > weight:
+        added = weight_of(tail[number])
+        if weight and added > weight:
             return tail[number + 1 :]
-        weight += tail[number].weight_bytes
+        weight += added
     return tail
-
-
-@dataclass(frozen=True, slots=True)
-class _Loose:
-    """A file that may become one with any other of its stretch."""
-
-    file: File
-
-    @property
-    def weight_bytes(self) -> int:
-        """About how many bytes it adds to a compacted file."""
-        return weight_of(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +172,13 @@ class _Member:
     file: File | None
     revisions: Mapping[int, int]
 
-    @property
-    def weight_bytes(self) -> int:
-        """About how many bytes it adds to a compacted file."""
-        return weight_of(self.file) if self.file is not None else 0
-
 
 def _stretches(coverage: Coverage, table: Snapshot) -> Iterator[list[_Member]]:
     """Yield what is contiguous in a Kafka partition, landed, and in the table as it is landed."""
     files = RangeFiles(table)
-    by_place: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
+    by_place: dict[Place, list[OffsetRange]] = defaultdict(list)
     for offsets in coverage.states():
-        by_place[offsets.generation, offsets.partition].append(offsets)
+        by_place[offsets.place].append(offsets)
     for _, links in sorted(by_place.items()):
         stretch = list[_Member]()
         for file, ranges in _by_file(links, files):
@@ -260,8 +239,11 @@ def _files(group: Sequence[_Member]) -> list[File]:
     return [each.file for each in group if each.file is not None]
 
 
-def weight_of(file: File) -> int:
+def weight_of(member: File | _Member) -> int:
     """Return about how many bytes a file adds to a compacted one: that it was compacted makes it no lighter."""
+    file = member.file if isinstance(member, _Member) else member
+    if file is None:
+        return 0
     own = max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
     return max(own, int(file.tags.get(WEIGHT, 0)))
 
@@ -280,9 +262,7 @@ def verify_compacted(
     if not group.rows == rows == found:
         violations.append(f"{where}: its files have {group.rows} rows, its footer says {rows}, its offset column has {found}")
     violations += [
-        f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
-        for (_, end), (start, _) in pairwise(runs)
-        if start < end
+        f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing" for end, start in find_backward(runs)
     ]
     if runs and not (group.offsets.start <= runs[0][0] and runs[-1][1] <= group.offsets.end):
         violations.append(f"{where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside of it")

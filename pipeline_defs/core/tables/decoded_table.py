@@ -13,13 +13,13 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ..errors import BrokenManifest, OffsetlakeError, cause_of
-from ..log.frontier import Place, place_of, place_text
+from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
-from ..offsets import OffsetRange, parse_key
+from ..offsets import OffsetRange, Place, parse_key
 from .calendar import NO_DAY, clamped_moment
 from .compaction import Group, choose_files
 from .decoded_sums import DecodedSums, sum_up
@@ -231,8 +231,7 @@ def _files_of(decoding: Decoding) -> Iterator[File]:
     for staged, is_dead in ((decoding.decoded, False), (decoding.dead_letters, True)):
         if staged is not None:
             file = range_file(staged.path, decoding.offsets, staged, decoding.provenance.landed_at_ms, tags)
-            stats = with_events(file.stats, [] if is_dead else [decoding])
-            yield _in_partition(file, stats, is_dead=is_dead)
+            yield _in_partition(file, [decoding], is_dead=is_dead)
             tags = {}
 
 
@@ -241,13 +240,13 @@ def compacted_file(
 ) -> File:
     """Return what the log says of a file with the rows of many ranges."""
     tags = {DIGEST: staged.sha256, WEIGHT: str(weight_bytes), _PACKED: pack(contents).to_json()}
-    stats = stats_of(staged, contents.ranges)
-    file = File(path, staged.bytes, made_at_ms, stats, tags)
-    return _in_partition(file, with_events(stats, [] if is_dead else contents.decodings), is_dead=is_dead)
+    file = File(path, staged.bytes, made_at_ms, stats_of(staged, contents.ranges), tags)
+    return _in_partition(file, contents.decodings, is_dead=is_dead)
 
 
-def _in_partition(file: File, stats: Mapping[str, Any], *, is_dead: bool) -> File:
-    return File(file.path, file.bytes, file.modified_at_ms, stats, file.tags, {DEAD: str(is_dead).lower()})
+def _in_partition(file: File, decodings: Sequence[Decoding], *, is_dead: bool) -> File:
+    stats = with_events(file.stats, [] if is_dead else decodings)
+    return replace(file, stats=stats, partition={DEAD: str(is_dead).lower()})
 
 
 def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapping[str, Any]:
