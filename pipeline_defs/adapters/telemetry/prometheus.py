@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from ...core.log.latency import Histogram
+from ...core.log.latency import BOUNDS_SECONDS, Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -31,7 +31,7 @@ def histogram(name: str, text: str, labels: Sequence[str], samples: Mapping[tupl
     """Return one metric that is a histogram by label values."""
     metric = HistogramMetricFamily(name, text, labels=labels)
     for values, found in samples.items():
-        bounds = ("+Inf" if bound == inf else str(bound) for bound in found.bounds)
+        bounds = ("+Inf" if bound == inf else str(bound) for bound in BOUNDS_SECONDS)
         metric.add_metric(values, [*zip(bounds, found.counts, strict=True)], found.seconds)
     return metric
 

@@ -17,8 +17,8 @@ from .manifest import StagedFile
 from .plan_step import whole
 
 WINDOW_MS = 3_600_000  # of the quantiles
-BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
-"""Upper bounds of the histogram's buckets, the last one apart, which has no bound."""
+BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, inf)
+"""Upper bounds of the histogram's buckets."""
 PACKED = 64  # waits that one version of a table tells
 PRECISION_SECONDS = 0.0005
 
@@ -42,23 +42,19 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Records by how long they waited: `counts` are of those up to each bound, and of all; `seconds` is the sum."""
+    """Records by how long they waited: `counts` are of those up to each of `BOUNDS_SECONDS`; `seconds` is the sum."""
 
-    bounds: Sequence[float]
     counts: Sequence[int]
     seconds: float
 
-    @classmethod
-    def of_counts(cls, counts: Sequence[int], seconds: float) -> Histogram:
-        """Return the histogram of counts by the bounds there are; raise `ValueError` where they are of others."""
-        if len(counts) != len(BOUNDS_SECONDS) + 1 or not isfinite(seconds):
-            raise ValueError(f"expected {len(BOUNDS_SECONDS) + 1} counts and a number of seconds")
-        return cls((*BOUNDS_SECONDS, inf), counts, seconds)
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(BOUNDS_SECONDS) or not isfinite(self.seconds):
+            raise ValueError(f"expected {len(BOUNDS_SECONDS)} counts and a number of seconds")
 
     @classmethod
     def from_document(cls, document: Any) -> Histogram:
         """Return what `to_document` gave; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
-        return cls.of_counts([whole(each) for each in document["counts"]], float(document["seconds"]))
+        return cls([whole(each) for each in document["counts"]], float(document["seconds"]))
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -67,7 +63,7 @@ class Histogram:
     def __add__(self, other: Histogram) -> Histogram:
         """Return the histogram of the records of both."""
         counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
-        return Histogram(self.bounds, counts, self.seconds + other.seconds)
+        return Histogram(counts, self.seconds + other.seconds)
 
 
 def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
@@ -115,7 +111,7 @@ def find_quantile(waits: Sequence[Wait], share: float) -> float | None:
 
 def count_waits(waits: Iterable[Wait]) -> Histogram:
     """Count records by how long they waited."""
-    bounds = (*BOUNDS_SECONDS, inf)
+    bounds = BOUNDS_SECONDS
     rows, seconds = [0] * len(bounds), 0.0
     for wait in waits:
         seconds += wait.rows * (wait.least_seconds + wait.most_seconds) / 2
@@ -126,7 +122,7 @@ def count_waits(waits: Iterable[Wait]) -> Histogram:
             before = within
             if within == wait.rows:
                 break
-    return Histogram.of_counts([*accumulate(rows)], seconds)
+    return Histogram([*accumulate(rows)], seconds)
 
 
 def pack(waits: Iterable[Wait]) -> list[list[float]]:
