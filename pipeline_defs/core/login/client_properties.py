@@ -200,12 +200,9 @@ def _word_before(key: str, value: str) -> str | None:
     found = re.split(r"[\s=:]", value.strip(), maxsplit=1)
     inner = found[0].lower()
     if len(found) > 1 and inner in KNOWN | OURS and (key in {"export", "set"} or "." not in key):
-        return f"{_shown_word(key)} stands before {inner}, so that this is not set: begin the line with {inner}"
+        word = key if key in {"export", "set"} else "a word"
+        return f"{word} stands before {inner}, so that this is not set: begin the line with {inner}"
     return None
-
-
-def _shown_word(key: str) -> str:
-    return key if key in {"export", "set"} else "a word"
 
 
 def _mistake_in(key: str) -> str | None:

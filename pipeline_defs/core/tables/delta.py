@@ -226,7 +226,9 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = M
             elif "txn" in kinds:
                 transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
             elif "metaData" in kinds:
-                metadata = _read_metadata(kinds["metaData"])
+                said = kinds["metaData"]
+                columns = tuple(said["partitionColumns"])
+                metadata = Metadata(said["id"], said["schemaString"], int(said["createdTime"]), columns)
             elif "commitInfo" in kinds:
                 commit_id = str(kinds["commitInfo"].get("txnId", ""))
             is_empty = False
@@ -245,10 +247,6 @@ def _read_add(add: Mapping[str, Any]) -> File:
         raise TypeError("numRecords is no number")
     tags, partition = (dict(add.get(name) or {}) for name in ("tags", "partitionValues"))
     return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, tags, partition)
-
-
-def _read_metadata(said: Mapping[str, Any]) -> Metadata:
-    return Metadata(said["id"], said["schemaString"], int(said["createdTime"]), tuple(said["partitionColumns"]))
 
 
 def without_files(snapshot: Snapshot) -> Snapshot:
