@@ -14,9 +14,9 @@ import pytest
 from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.spark_files import Digest
+from pipeline_defs.adapters.store.object_store import hadoop_url
 from pipeline_defs.adapters.store.remote_file import RemoteFile
 from pipeline_defs.core.errors import BadSetting, DamagedFile
-from pipeline_defs.core.hadoop_urls import hadoop_url
 from pipeline_defs.landing.staging_places import RemoteStaging
 
 ROWS = 2_000

@@ -18,15 +18,15 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 from obstore.store import ObjectStore, from_url
 
-from ...core.errors import LakeUnavailable
-from ...core.hadoop_urls import hadoop_url
+from ...core.errors import BadSetting, LakeUnavailable
 from ..system.locks import scratch
 from .store import Answer, Store, version_of
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, UpdateVersion
+    from obstore import UpdateVersion
     from obstore.fsspec import FsspecStore
 
+S3 = ("s3", "s3a")
 # S3 copies onto a free name only as a multipart upload that is completed if the name is free
 COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
 LOOKUPS = 16  # of names, at once
@@ -42,7 +42,7 @@ class RemoteStore(Store):
     def objects(self) -> ObjectStore:
         if self._objects is None:
             with self.explained("open"):
-                config: Any = COPY_IF_ABSENT if urlsplit(self.root).scheme in {"s3", "s3a"} else {}
+                config: Any = COPY_IF_ABSENT if urlsplit(self.root).scheme in S3 else {}
                 self._objects = from_url(self.root, **config)
         return self._objects
 
@@ -79,12 +79,6 @@ class RemoteStore(Store):
                         break
         return found
 
-    def _head(self, path: str) -> ObjectMeta | None:
-        try:
-            return obstore.head(self.objects, path)
-        except (NotFoundError, FileNotFoundError):
-            return None
-
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
         for page in obstore.list(self.objects, prefix):
             yield from ((meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000)) for meta in page)
@@ -113,24 +107,21 @@ class RemoteStore(Store):
     def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
         del guard
         with self.explained("exchange", final, staged):
-            self._exchange(staged, final, is_due)
-
-    def _exchange(self, staged: str, final: str, is_due: Callable[[], bool]) -> None:
-        try:
-            data = obstore.get(self.objects, staged).bytes()
-        except NotFoundError as error:
-            raise FileNotFoundError(staged) from error
-        for _ in range(EXCHANGE_TRIES):
-            seen = self._version(final)
-            if not is_due():
-                return
-            with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
-                if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
-                    self._copy(staged, final)
-                else:
-                    obstore.put(self.objects, final, data, mode=seen)
-                obstore.delete(self.objects, staged)
-                return
+            try:
+                data = obstore.get(self.objects, staged).bytes()
+            except NotFoundError as error:
+                raise FileNotFoundError(staged) from error
+            for _ in range(EXCHANGE_TRIES):
+                seen = self._version(final)
+                if not is_due():
+                    return
+                with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
+                    if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
+                        self._copy(staged, final)
+                    else:
+                        obstore.put(self.objects, final, data, mode=seen)
+                    obstore.delete(self.objects, staged)
+                    return
         raise LakeUnavailable(
             f"cannot exchange {self.url(final)}: others have changed it {EXCHANGE_TRIES} times meanwhile; nothing is lost; the "
             "next run does it",
@@ -138,9 +129,8 @@ class RemoteStore(Store):
         )
 
     def _version(self, path: str) -> UpdateVersion | None:
-        try:
-            found = obstore.head(self.objects, path)
-        except (NotFoundError, FileNotFoundError):
+        found = self._head(path)
+        if found is None:
             return None
         return {"e_tag": found["e_tag"]} if found["version"] is None else {"e_tag": found["e_tag"], "version": found["version"]}
 
@@ -204,3 +194,23 @@ def _written(data: bytes, url: str) -> Iterator[Path]:
                 "another folder"
             ) from error
         yield Path(copy.name)
+
+
+def hadoop_url(root: str) -> str:
+    """Return under which URL Hadoop's file systems, and so Spark's executors, know a lake; raise `BadSetting`.
+
+    | lake | Spark |
+    |---|---|
+    | `s3://bucket/lake` | `s3a://bucket/lake` |
+    | `gs://bucket/lake`, `abfss://container@account.dfs.core.windows.net/lake` | the same |
+    | `az://container/lake` | refused: Spark needs the account too |
+    """
+    scheme = urlsplit(root).scheme
+    if scheme in S3:
+        return f"s3a://{root.partition('://')[2]}"
+    if scheme in {"gs", "abfs", "abfss"}:
+        return root
+    raise BadSetting(
+        f"OFFSETLAKE_LAKE is {root}, which the executors of OFFSETLAKE_SPARK_REMOTE do not know, expected such as s3://, "
+        "gs:// or abfss://container@account.dfs.core.windows.net/lake; nothing was read or written; write it so"
+    )

@@ -198,13 +198,19 @@ class Store(ABC):
         """Read the size of an object in bytes; none where there is no such object."""
         with self.explained("read", path):
             try:
-                return obstore.head(self.objects, path)["size"]
-            except (NotFoundError, FileNotFoundError):
-                return None
+                found = self._head(path)
             except GenericError:
                 if self._cannot_be(path):  # who writes there is told
                     return None
                 raise
+            return None if found is None else found["size"]
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        """Look an object up; none where there is no such object."""
+        try:
+            return obstore.head(self.objects, path)
+        except (NotFoundError, FileNotFoundError):
+            return None
 
     def _cannot_be(self, path: str) -> bool:  # noqa: ARG002 (a disk says more)
         """Return whether there can be no object of a name: what is above it is no folder."""
