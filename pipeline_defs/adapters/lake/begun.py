@@ -6,13 +6,13 @@ begun/<topic>/<seq20>.<digest16>     empty; put before anything of that step is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ...core.log.frontier import digest_of
 from ...core.log.plan_step import PlanStep
 from ...core.log.settling import LONGEST_RUN_SECONDS
 from ...core.offsets import OFFSET_DIGITS
-from ..store.store import Store
+from .documents import Documents
 
 Begun = tuple[int, str]  # a step's number, and the name that says so
 
@@ -22,21 +22,21 @@ _NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 class BegunSteps:
     """Reads and writes these names of one lake."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
+    def __init__(self, lake: Documents) -> None:
+        self._lake = lake
 
     def list(self, topic: str) -> list[Begun]:
         """List the steps of which something may be there."""
-        names = (path.rpartition("/")[2] for path in self._open_store().list(f"begun/{topic}"))
+        names = (path.rpartition("/")[2] for path in self._lake.store.list(f"begun/{topic}"))
         return sorted((int(found[1]), name) for name in names if (found := _NAME.fullmatch(name)))
 
     def put(self, step: PlanStep) -> None:
         """Say that something of a step may be there from now on."""
-        self._open_store().put_new(f"begun/{step.topic}/{_name(step)}", b"", "staging/begun")
+        self._lake.store.put_new(f"begun/{step.topic}/{_name(step)}", b"", "staging/begun")
 
     def delete_old(self, topic: str, begun: Iterable[Begun]) -> None:
         """Delete names of steps that are lost and did nothing, where no run may be at them any more."""
-        store = self._open_store()
+        store = self._lake.store
         now_ms = store.clock_ms()
         for each in begun:
             put_ms = store.linked_at_ms(f"begun/{topic}/{each[1]}")
@@ -45,7 +45,7 @@ class BegunSteps:
 
     def delete(self, topic: str, begun: Begun) -> None:
         """Delete a name: another one says more."""
-        self._open_store().delete_folder(f"begun/{topic}/{begun[1]}")
+        self._lake.store.delete_folder(f"begun/{topic}/{begun[1]}")
 
 
 def is_of(begun: Begun, step: PlanStep | None) -> bool:

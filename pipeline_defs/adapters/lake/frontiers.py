@@ -6,26 +6,22 @@ frontier/<topic>/none                      says that there is to be none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...core.log.frontier import Frontier
 from ...core.log.latency import WINDOW_MS
 from ...core.log.planlog import PlanLog
 from ...core.offsets import OFFSET_DIGITS
-from ..store.store import Store
+from .documents import Documents
 from .kept import Kept
 
 
 class Frontiers:
     """Reads and writes the frontier documents of one lake."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
+    def __init__(self, lake: Documents) -> None:
+        self._lake = lake
         self._kept = Kept(self._read)
-
-    @property
-    def _store(self) -> Store:
-        return self._open_store()
 
     def find(self, topic: str) -> Frontier | None:
         """Return the newest document of a topic; none where there is none."""
@@ -33,7 +29,7 @@ class Frontiers:
 
     def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
         """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
-        seen = self._store.versions(f"frontier/{topic}")
+        seen = self._lake.store.versions(f"frontier/{topic}")
         if _none_of(topic) in seen:
             return
         self._kept.see(f"frontier/{topic}", seen)
@@ -45,15 +41,15 @@ class Frontiers:
     def goes_on(self, log: PlanLog) -> bool:
         """Return whether another document may be made of a log: there are to be some, and that of its base is not forgotten."""
         if log.base is not None:
-            return self._store.exists(_path(log.base))
-        return not self._store.exists(_none_of(log.topic))
+            return self._lake.store.exists(_path(log.base))
+        return not self._lake.store.exists(_none_of(log.topic))
 
     def forget(self, topic: str, *, for_good: bool) -> None:
         """Delete the documents of a topic; those that somebody writes later count for nothing either, where it is for good."""
         if for_good:
-            self._store.put_new(_none_of(topic), b"", "staging/frontier")
+            self._lake.store.put_new(_none_of(topic), b"", "staging/frontier")
         for path in self._list(topic):
-            self._store.delete_folder(path)
+            self._lake.store.delete_folder(path)
 
     def put(self, frontier: Frontier) -> None:
         """Write a document, and delete those that nobody asks for any more.
@@ -61,18 +57,18 @@ class Frontiers:
         They are older than one that is an hour old, or of a longer log, as it was before it was restored.
         """
         own = _path(frontier)
-        self._store.put_new(own, frontier.to_json(), "staging/frontier")
+        self._lake.store.put_new(own, frontier.to_json(), "staging/frontier")
         old = (each for each in self.read(frontier.topic, frontier.made_at_ms - WINDOW_MS) if each.seq <= frontier.seq)
         first = next((_path(each) for each in old), "")
         for path in self._list(frontier.topic):
             if path < first or path > own:
-                self._store.delete_folder(path)
+                self._lake.store.delete_folder(path)
 
     def _list(self, topic: str) -> list[str]:
-        return [path for path in self._store.list(f"frontier/{topic}") if path != _none_of(topic)]
+        return [path for path in self._lake.store.list(f"frontier/{topic}") if path != _none_of(topic)]
 
     def _read(self, path: str) -> Frontier | None:
-        data = self._store.get(path)
+        data = self._lake.store.get(path)
         return None if data is None else Frontier.from_json(data)
 
 

@@ -56,8 +56,8 @@ class Lake(DataFiles):
         super().__init__(root, memory)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
-        self._frontiers = Frontiers(lambda: self.store)
-        self._begun = BegunSteps(lambda: self.store)
+        self._frontiers = Frontiers(self)
+        self._begun = BegunSteps(self)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._newest_steps: dict[str, tuple[PlanStep | None, float]] = {}  # by topic, the last one seen here, and when
