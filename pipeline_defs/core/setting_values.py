@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
@@ -150,6 +151,14 @@ def remote_parameters(url: str) -> dict[str, str]:
     """Return the parameters of a Spark Connect server's URL by their names, as they are written; they are secrets."""
     pairs = (each.partition("=") for each in url.partition(";")[2].split(";") if each)
     return {name: value for name, _, value in pairs}
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host is this machine itself, as its name or address says."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def check_web_address(text: str) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ...core.bounds import MOST_ANSWER_BYTES, MOST_LEVELS, MOST_REFERENCES
 from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
+from ...core.setting_values import is_this_machine
 from ..system.outage import Outage
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ class Registered:
     kind: str
     text: str
     references: Mapping[str, str]
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 @cache
@@ -93,7 +86,7 @@ class Registry:
         """Refuse to send a login in the clear to another machine; Basic is but another spelling of it."""
         for each in self.url.split(",") if login.user else ():
             address = urlsplit(each.strip())
-            if address.scheme.lower() != "https" and not _is_this_machine(address.hostname or ""):
+            if address.scheme.lower() != "https" and not is_this_machine(address.hostname or ""):
                 raise BadSetting(
                     f"registry {self.url} is asked over plain http, where everybody on the way reads the login of "
                     "schema.registry.basic.auth.user.info, expected https://; nothing was sent and nothing was decoded; give "

@@ -7,7 +7,6 @@ has the token.
 from __future__ import annotations
 
 import atexit
-import ipaddress
 import tempfile
 import time
 import zipfile
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...core.errors import BadSetting, EngineUnfit
+from ...core.setting_values import is_this_machine
 from .engine import POLL_SECONDS, Engine
 from .spark_errors import first_cause
 from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
@@ -63,7 +63,8 @@ class RemoteEngine(Engine):
 
     def check_private(self, what: str) -> None:
         """Refuse to send a secret in the clear to another machine: it would travel with each plan."""
-        if not (is_loopback(self._url_given) or is_tls(self._url_given)):
+        is_here = is_this_machine(urlsplit(self._url_given).hostname or "localhost")
+        if not (is_here or is_tls(self._url_given)):
             raise BadSetting(
                 f"{what} would travel in the clear to the Spark at {self.place}, which is another machine; nothing was read or "
                 f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
@@ -130,15 +131,6 @@ class RemoteEngine(Engine):
                 "of this machine's minor version; `offsetlake explain cluster` says more"
             )
         self._ready.add(own.session_id)
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a server is on this machine, as its URL says."""
-    host = urlsplit(url).hostname or "localhost"
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _wrong_version(session: SparkSession) -> list[str]:

@@ -50,10 +50,10 @@ def resolve_jars(conf: JarsConf, cache: Path) -> tuple[Path, ...]:
     return tuple(directory / name for name in sorted(pins))
 
 
-def read_pins(conf: JarsConf, pins_file: Path = PINS_FILE) -> dict[str, str]:
-    """Return the table file name -> expected sha256 of `conf`; lines of `pins_file` read `<sha256>  <conf>/<file name>`."""
+def read_pins(conf: JarsConf) -> dict[str, str]:
+    """Return the table file name -> expected sha256 of `conf`; lines of the file read `<sha256>  <conf>/<file name>`."""
     pins = {}
-    for line in pins_file.read_text("utf-8").splitlines():
+    for line in PINS_FILE.read_text("utf-8").splitlines():
         sha256, _, path = line.partition("  ")
         of_conf, _, name = path.partition("/")
         if of_conf == conf:

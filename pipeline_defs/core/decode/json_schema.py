@@ -56,7 +56,7 @@ def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
 
     A validator follows each reference anew: of 24 levels that each refer to the next one twice it makes 16 million checks.
     """
-    checks = _Checks(references).of(schema, schema)
+    checks = _count_checks(schema, _References(references))
     if checks > MOST_CHECKS:
         raise ValueError(
             f"its references make {checks:,} checks of one value, expected at most {MOST_CHECKS:,}: let each level refer to "
@@ -133,38 +133,36 @@ class _References:
         return self._named[id(root)]
 
 
-class _Checks:
-    """Counts the checks of one value: those of schemas of the same value add up, of its parts the most costly one counts."""
+def _count_checks(schema: Any, references: _References) -> int:
+    """Count the checks of one value by a schema, each schema in it once; one within itself counts as one check.
 
-    def __init__(self, references: Mapping[str, Any]) -> None:
-        self._references = _References(references)
+    Those of schemas of the same value add up, of its parts the most costly one counts.
+    """
+    known: dict[int, int] = {}
+    waiting = [(schema, schema, False)]  # no recursion: definitions that refer to each other are hundreds of levels
+    while waiting:
+        each, where, is_left = waiting.pop()
+        if not isinstance(each, dict) or (id(each) in known and not is_left):
+            continue
+        inner = [*_find_inner(each, where, references)]
+        if is_left:
+            counts = [(is_same, known.get(id(found), 1)) for is_same, found, _ in inner]
+            same = sum(count for is_same, count in counts if is_same)
+            known[id(each)] = 1 + same + max((count for is_same, count in counts if not is_same), default=0)
+        else:
+            known[id(each)] = 1
+            waiting.append((each, where, True))
+            waiting += [(found, its_root, False) for _, found, its_root in reversed(inner)]
+    return known.get(id(schema), 1)
 
-    def of(self, schema: Any, root: Any) -> int:
-        """Count the checks of a schema, each schema in it once; one within itself counts as one check."""
-        known: dict[int, int] = {}
-        waiting = [(schema, root, False)]  # no recursion: definitions that refer to each other are hundreds of levels
-        while waiting:
-            each, where, is_left = waiting.pop()
-            if not isinstance(each, dict) or (id(each) in known and not is_left):
-                continue
-            inner = [*self._inner(each, where)]
-            if is_left:
-                counts = [(is_same, known.get(id(found), 1)) for is_same, found, _ in inner]
-                same = sum(count for is_same, count in counts if is_same)
-                known[id(each)] = 1 + same + max((count for is_same, count in counts if not is_same), default=0)
-            else:
-                known[id(each)] = 1
-                waiting.append((each, where, True))
-                waiting += [(found, its_root, False) for _, found, its_root in reversed(inner)]
-        return known.get(id(schema), 1)
 
-    def _inner(self, schema: Mapping[str, Any], root: Any) -> Iterator[tuple[bool, Any, Any]]:
-        """Yield the schemas in one, whether they look at the same value, and the document that each stands in."""
-        for word, value in schema.items():
-            if word == "$ref":
-                yield (True, *self._references.follow(str(value), root))
-            else:
-                yield from ((word in SAME, each, root) for each in _schemas_in(word, value))
+def _find_inner(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[bool, Any, Any]]:
+    """Yield the schemas in one, whether they look at the same value, and the document that each stands in."""
+    for word, value in schema.items():
+        if word == "$ref":
+            yield (True, *references.follow(str(value), root))
+        else:
+            yield from ((word in SAME, each, root) for each in _schemas_in(word, value))
 
 
 def _schemas_in(word: str, value: Any) -> list[Any]:

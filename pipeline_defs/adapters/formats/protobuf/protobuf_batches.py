@@ -85,7 +85,8 @@ def open_reader(descriptors: bytes, message: str) -> ProtobufReader:
     spelled = GetMessageClass(numbers.FindMessageTypeByName(message))
     config = PtarsConfig(timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string")
     handler = HandlerPool([pool.FindFileByName(file.name) for file in files], config).get_for_message(found)
-    return ProtobufReader(spelled(), handler, any(_defines_date(file) for file in files))
+    has_dates = any(f"{file.package}.{each.name}" == DATE for file in files for each in file.message_type)
+    return ProtobufReader(spelled(), handler, has_dates)
 
 
 def _with_numbers(file: FileDescriptorProto) -> FileDescriptorProto:
@@ -171,10 +172,6 @@ def _explain(error: BaseException) -> str:
     if isinstance(error, Unsaid):
         return str(error)
     return "a string is not UTF-8" if "utf-8" in str(error).lower() else "ptars, which makes columns of messages, fails at it"
-
-
-def _defines_date(file: FileDescriptorProto) -> bool:
-    return file.package == "google.type" and any(message.name == "Date" for message in file.message_type)
 
 
 def _refuse_dates(message: Any) -> None:

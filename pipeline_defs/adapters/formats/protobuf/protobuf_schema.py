@@ -58,7 +58,7 @@ class ProtoFile:
         except (TypeError, KeyError) as error:  # as clients registered them; of JSON names twice protoc only warns
             raise unusable_schema(what, f"its descriptors do not fit together: {error}") from error
         top = pool.FindFileByName(MAIN).message_types_by_name.values()
-        return {message.full_name: message for outer in top for message in _within(outer)}
+        return {each.full_name: each for _, each in _number(top, set()) if not each.GetOptions().map_entry}
 
     def editions(self) -> list[str]:
         """Return the files that have an edition instead of a syntax, at which ptars panics."""
@@ -187,7 +187,7 @@ def _column_of(field: FieldDescriptor) -> Column:
         return Column("map", inner=tuple(_column_of(each) for each in inner.fields))
     else:
         column = Column(KNOWN[inner.full_name]) if inner.full_name in KNOWN else columns_of(inner)
-    return Column("list", inner=(column,)) if _is_repeated(field) else column
+    return Column("list", inner=(column,)) if field.is_repeated else column
 
 
 class _Problems:
@@ -295,7 +295,7 @@ def find_mismatches(
             continue
         at = f"{where}{field.name} = {field.number}"
         before, after = _type(wrote), _type(field)
-        is_kept = _is_repeated(wrote) == _is_repeated(field) and (_is_map(wrote) or not _is_map(field))  # a map drops items
+        is_kept = wrote.is_repeated == field.is_repeated and (_is_map(wrote) or not _is_map(field))  # a map drops items
         if not is_kept or (before != after and after not in WIDER.get(before, ())):
             yield f"{at} was written as {_spell(wrote)}, expected {_spell(field)}"
         elif field.message_type is not None:
@@ -308,13 +308,6 @@ def find_mismatches(
         if len(homes) > 1:
             one, other = [f"{field.name} = {field.number}" for field in homes.values()][:2]
             yield f"{where}{one} and {other} could be written together, expected one of them at most, of oneof {oneof.name}"
-
-
-def _within(message: Descriptor) -> Iterator[Descriptor]:
-    yield message
-    for inner in message.nested_types:
-        if not inner.GetOptions().map_entry:
-            yield from _within(inner)
 
 
 def _zigzag(number: int) -> bytes:
@@ -330,13 +323,9 @@ def _type(field: FieldDescriptor) -> str:
     return name.removeprefix("TYPE_").lower()
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
-    return bool(field.is_repeated)
-
-
 def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def _spell(field: FieldDescriptor) -> str:
-    return "map" if _is_map(field) else f"{'repeated ' if _is_repeated(field) else ''}{_type(field)}"
+    return "map" if _is_map(field) else f"{'repeated ' if field.is_repeated else ''}{_type(field)}"
