@@ -259,7 +259,7 @@ def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) 
 
 
 def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
-    work.tools.decodings.take_away([verified.placed])
+    work.tools.decodings.take_away(verified.placed)
     return verdict
 
 

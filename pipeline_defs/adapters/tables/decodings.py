@@ -65,14 +65,14 @@ class Decodings:
     def read_ranges(self, topic: str) -> DecodedRanges:
         """Read what is decoded of a topic now; raise `BrokenTable` where the table cannot be read."""
         seen = self._seen.get(topic)
-        table = self._log(topic).read(seen.table if seen else None)
+        table = decoded_table_log(topic, self.lake).read(seen.table if seen else None)
         if seen is None or not table.is_same(seen.table):
             seen = self._seen[topic] = DecodedRanges(topic, table, partial(self.contents_of, topic), seen)
         return seen
 
     def read_version(self, topic: str, version: int) -> DecodedRanges | None:
         """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
-        table = self._log(topic).read_version(version)
+        table = decoded_table_log(topic, self.lake).read_version(version)
         read = partial(self.contents_of, topic)
         return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
 
@@ -110,10 +110,9 @@ class Decodings:
         dead_letters = placed(decoding.dead_letters, is_dead=True)
         return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
 
-    def take_away(self, decodings: Iterable[Decoding]) -> None:
-        """Delete files that were placed and that no version will have."""
-        for decoding in decodings:
-            self.delete(decoding.topic, paths_of(decoding))
+    def take_away(self, decoding: Decoding) -> None:
+        """Delete the files of a range that were placed and that no version will have."""
+        self.delete(decoding.topic, paths_of(decoding))
 
     def delete(self, topic: str, paths: Iterable[str]) -> None:
         """Delete files of a table's folder that no version has, and that none will have."""
@@ -139,7 +138,7 @@ class Decodings:
         columns = onto.columns_beside(left) | {each.columns for each in ours if each.columns}
         schema = schema_of(self._texts_of(onto.topic, columns))
         self._write_lacking_texts(onto.topic, columns.union(*map(texts_of, ours)))
-        return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
+        return decoded_table_log(onto.topic, self.lake).commit(commit, onto.table, now_ms, schema)
 
     def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
         """Return the columns of one file with all rows of some ranges, of which there are `names`."""
@@ -187,9 +186,6 @@ class Decodings:
                     f"{self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are decoded again"
                 ) from error
         return self._texts[topic, digest]
-
-    def _log(self, topic: str) -> DeltaLog:
-        return decoded_table_log(topic, self.lake)
 
 
 def text_path(topic: str, digest: str) -> str:
