@@ -19,7 +19,7 @@ from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnf
 from ..store.disk import errno_in, mend
 from .spark_errors import find_cause, first_cause
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
-from .spark_session import cut, end, is_ended, is_known, make_active, open_session, set_up
+from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,9 +114,6 @@ class Engine:
         self._version = str(session.version)
 
     def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
-        import grpc
-        from pyspark.errors import PySparkException
-
         session = open_session(url)
         try:
             with self._watched(url, session, GREETING_SECONDS) as was_cut:
@@ -124,7 +121,7 @@ class Engine:
                     set_up(session, conf)
                     if not self._sessions:
                         self._greet(session, url)
-                except (PySparkException, grpc.RpcError, ValueError, EngineUnfit) as error:
+                except failures(EngineUnfit) as error:
                     if not was_cut.is_set():
                         raise
                     raise ConnectionAbortedError("it listens, and does not do what it is asked") from error
@@ -141,13 +138,10 @@ class Engine:
         tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
         3 ranges of flights`.
         """
-        import grpc
-        from pyspark.errors import PySparkException
-
         with self._lent(conf) as (url, session), self._watched(url, session) as was_cut:
             try:
                 yield session
-            except (PySparkException, grpc.RpcError, ValueError) as error:
+            except failures() as error:
                 is_closed = was_cut.is_set() or is_ended(session)
                 if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
                     raise
@@ -220,9 +214,6 @@ class Engine:
 
     def _works(self, url: str) -> bool:
         """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
-        import grpc
-        from pyspark.errors import PySparkException
-
         if self._why_silent(url):
             return False
         try:
@@ -232,7 +223,7 @@ class Engine:
                     return probe.range(1).count() == 1
             finally:
                 end(probe, is_told=True)
-        except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
+        except failures():
             return False
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:

@@ -235,7 +235,7 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
     service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService  # type: ignore[union-attr]  # noqa: SLF001
     jvm = _jvm_process(session)
     used, seen, is_going = time.monotonic(), "", False
-    while not ended.wait(WATCH_SECONDS) and _is_alive(session):
+    while not ended.wait(WATCH_SECONDS) and jvm.poll() is None:
         try:
             with _limited(jvm, HANG_SECONDS):
                 active = service.listActiveExecutions()
@@ -257,10 +257,6 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
 def _jvm_process(session: SparkSession) -> Any:
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
     return gateway.proc
-
-
-def _is_alive(session: SparkSession) -> bool:
-    return _jvm_process(session).poll() is None
 
 
 @contextmanager

@@ -53,6 +53,14 @@ def open_session(url: str) -> SparkSession:
     return session
 
 
+def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what a client raises of a server: Spark's errors, gRPC's, its `ValueError` for a connection that was cut."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    return PySparkException, grpc.RpcError, ValueError, *more
+
+
 def _channel_to(url: str) -> DefaultChannelBuilder:
     """Return how a URL is connected to: as pyspark does, but for a server of ours.
 
@@ -83,12 +91,9 @@ def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
 
 def end(session: SparkSession, *, is_told: bool) -> None:
     """End a session for good; its server `is_told`, where it is there to be: some seconds are given to that, and no more."""
-    import grpc
-    from pyspark.errors import PySparkException
-
     own: Any = session
     if is_told:
-        with suppress(PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
+        with suppress(*failures()):
             own.client.release_session()
     own.release_session_on_close = False
     own.stop()
@@ -109,13 +114,10 @@ def cut(session: SparkSession) -> None:
 
 def is_known(session: SparkSession) -> bool:
     """Return whether the server still knows a session: one that was started anew, or forgets what is idle, does not."""
-    import grpc
-    from pyspark.errors import PySparkException
-
     own: Any = session
     try:
         own.client.get_configs("spark.app.name")
-    except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was closed
+    except failures():
         return False
     return True
 
