@@ -5,8 +5,7 @@ Invariant: what is returned as sent was acknowledged by all replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -25,11 +24,9 @@ class Operations:
         self.bootstrap_servers = bootstrap_servers
         self._entry = access.kafka_python()
 
-    @contextmanager
-    def admin(self) -> Iterator[KafkaAdminClient]:
-        """Open an admin client for a while."""
-        with KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **self._entry) as admin:
-            yield admin
+    def admin(self) -> KafkaAdminClient:
+        """Open an admin client."""
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **self._entry)
 
     def producer(self, **config: Any) -> KafkaProducer:
         """Open a producer that is acknowledged by all replicas."""
