@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,13 @@ def failed(error_class: Column | str, error: Column) -> Column:
 def no_id() -> Column:
     """Return the `schema_id` of what no registry has the schema of."""
     return f.lit(None).cast("int")
+
+
+def in_python(function: Callable[..., Any], kind: DataType, *columns: Column) -> Column:
+    """Return what a function makes of batches of columns, of that kind, in Spark's Python workers."""
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    made: Column = make(function, kind)(*columns)
+    return made
 
 
 def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decoded:

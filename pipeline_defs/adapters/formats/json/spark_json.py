@@ -6,16 +6,14 @@ Spark's own parser does the work; what it would pass over in silence is an error
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ....core.errors import LONGEST_REASON, BadSetting
-from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
 from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
@@ -91,20 +89,15 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         wrong = find_wrong(value, settled, schema)
         inside = f.try_variant_get(f.try_parse_json(boxed), f"$.{box}", "map<string,variant>")
         is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
+        # which field is not of its type; asked only of what is set aside, which need not be UTF-8
+        why = in_python(batch_explainer(schema), StringType(), text.cast("binary"))
         failure = (
             f.when(~read["is_utf8"], failed("not_utf8", f.lit("the bytes are not UTF-8")))
             .when(read["is_halved"], failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")))
             .when(~(is_read | is_json), failed("json_malformed", f.lit(NO_VALUE)))
-            .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
+            .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), why)))
         )
         is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())
         return SideOutcome(settled, is_right, failure, no_id())
 
     return Decoded(read, judge)
-
-
-def _explain(text: Column, schema: DataType) -> Column:
-    """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
-    make: Any = pandas_udf  # its overloads know no types that are strings
-    explained: Column = make(batch_explainer(schema), StringType())(text.cast("binary"))  # which need not be UTF-8
-    return explained

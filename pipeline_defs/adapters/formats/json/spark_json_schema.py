@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StringType
 
 from ....core.decode.decoders import Side
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import connect
-from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .json_batches import batch_checker
 from .json_checks import Checked, check_schema, read_columns
@@ -33,7 +31,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
         return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
     reader, columns = read_columns(side.schema or "", {}, f"the JSON schema of the {column}")
-    violation = _find_violations(f.when(raw.isNotNull(), 0), raw, {0: reader})
+    violation = in_python(batch_checker({0: reader}), StringType(), f.when(raw.isNotNull(), 0), raw)
     return _join(decode_json(raw, columns), violation, None, no_id(), {})
 
 
@@ -46,7 +44,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     )
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
-    violation = _find_violations(known, body, checked)
+    violation = in_python(batch_checker(checked), StringType(), known, body)
     unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
     schemas |= {} if side.schema else {"reader": _text(reader)}
@@ -76,12 +74,6 @@ def _join(
         return SideOutcome(inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"])
 
     return Decoded(read, judge, schemas)
-
-
-def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
-    make: Any = pandas_udf  # its overloads know no types that are strings
-    found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
-    return found
 
 
 def _text(schema: Checked) -> str:

@@ -120,9 +120,9 @@ def _expected(schema: DataType) -> str | None:
 def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Column]:
     if _is_plain(schema):
         for leaves, name, where in _numbers(values, schema, path):
-            is_beyond = [f.array_contains(leaves, f.lit(float(sign)).cast(name)) for sign in ("inf", "-inf")]
-            yield f.when(is_beyond[0], f"{where} is beyond {name.upper()}")
-            yield f.when(is_beyond[1], f"{where} is beyond {name.upper()}")
+            for sign in ("inf", "-inf"):
+                is_beyond = f.array_contains(leaves, f.lit(float(sign)).cast(name))
+                yield f.when(is_beyond, f"{where} is beyond {name.upper()}")
         return
 
     def find(each: Column) -> Column:
@@ -142,15 +142,12 @@ def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Colu
         yield values, schema.simpleString(), path
 
 
-def _has_rules(schema: DataType) -> bool:
-    return any(True for _ in _wrong_parts(f.lit(None), f.lit(None), schema, ""))
-
-
 def _is_plain(schema: DataType) -> bool:
     """Return whether of an array's elements nothing can be wrong but that a number is infinite."""
     if isinstance(schema, StructType):
         return all(each.nullable and _is_plain(each.dataType) for each in schema)
-    return schema.simpleString() in INFINITE or not _has_rules(schema)
+    has_rules = any(True for _ in _wrong_parts(f.lit(None), f.lit(None), schema, ""))
+    return schema.simpleString() in INFINITE or not has_rules
 
 
 def is_null(value: Column, schema: DataType) -> Column:

@@ -6,13 +6,11 @@ Protobuf's bytes do not say what they are: where a registry names their writers'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -21,7 +19,7 @@ from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import Registered, connect
 from ...system.panics import is_panic
-from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
 from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import Prefixes, ProtoFile, compile_proto, encode_path, find_message, find_mismatches
@@ -100,9 +98,7 @@ def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Colu
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
     returned = StructType([StructField("value", columns), StructField("error", StringType())])
-    make: Any = pandas_udf  # its overloads know no types that are strings
-    read: Column = make(batch_decoder(file.descriptors, message.full_name, wanted), returned)(body)
-    return read
+    return in_python(batch_decoder(file.descriptors, message.full_name, wanted), returned, body)
 
 
 def _decoded(
