@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from ...core.errors import BadSetting
@@ -17,12 +19,13 @@ def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
     """Return the columns of a latest table of a decoded one's; raise `BadSetting` for keys or a sequence without an order."""
     fields = [_nullable(decoded.field(name)) for name in FIELDS]
     key, value = decoded.field("key").type, decoded.field("value").type
-    if _has_map(key):
+    if any(map(pa.types.is_map, parts_of(key))):
         raise BadSetting(
             f"topic {topic} has `latest`, and keys of type {key}: nothing tells which maps are equal; nothing was "
             "written; decode keys as something else, with `decode.key` in defs.yaml, or take `latest` out of it"
         )
-    if _has_local_time_in_map(value):
+    maps = (part for part in parts_of(value) if pa.types.is_map(part))
+    if any(pa.types.is_timestamp(part) and part.tz is None for each in maps for part in parts_of(each)):
         raise BadSetting(
             f"topic {topic} has `latest`, and values with a time without a zone in a map: delta-rs makes no table of "
             "them; nothing was written; decode it as TIMESTAMP or STRING in defs.yaml, or take `latest` out of it"
@@ -45,17 +48,11 @@ def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
     return found
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    """Return whether a type is a map, or contains one."""
-    return pa.types.is_map(kind) or any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
-
-
-def _has_local_time_in_map(kind: pa.DataType, *, is_in_map: bool = False) -> bool:
-    """Return whether a type has a map that contains a time without a zone, of which delta-rs makes no table."""
-    if pa.types.is_timestamp(kind):
-        return is_in_map and kind.tz is None
-    is_in_map = is_in_map or pa.types.is_map(kind)
-    return any(_has_local_time_in_map(kind.field(number).type, is_in_map=is_in_map) for number in range(kind.num_fields))
+def parts_of(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type, and all that it contains."""
+    yield kind
+    for number in range(kind.num_fields):
+        yield from parts_of(kind.field(number).type)
 
 
 def _nullable(field: pa.Field) -> pa.Field:

@@ -124,14 +124,14 @@ class LatestTable:
             return LatestSnapshot(damage=found)
         table, sizes = found
         files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
+        schema = pa.schema(table.schema().to_arrow())
         for path, size in files.items():
             if listed.get(path) != size:
                 found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
-                damage = f"its file {path} {found}"
-                return LatestSnapshot(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
+                return LatestSnapshot(table.version(), schema, {}, f"its file {path} {found}", table, listed)
         if torn := self._find_torn(listed):
             return LatestSnapshot(damage=torn)
-        return LatestSnapshot(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
+        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed)
 
     def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
         """Return the table and its files with their sizes, or why its log cannot be read."""

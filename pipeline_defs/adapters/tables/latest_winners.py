@@ -21,7 +21,7 @@ from ...core.errors import LakeUnavailable, first_line
 from ...core.offsets import OffsetRange, merge_ranges
 from ...core.tables.latest import Latest, Stretch
 from ..lake.lake import Lake
-from .latest_columns import POSITION, SEQUENCE
+from .latest_columns import POSITION, SEQUENCE, parts_of
 from .sql_text import as_pattern, file_at, literal, quoted
 
 if TYPE_CHECKING:
@@ -294,13 +294,9 @@ def _normalized(key: str, kind: pa.DataType) -> str:
     """Return a key in which NaN and zero have one form each: of several forms DuckDB makes one key, and MERGE many."""
     if pa.types.is_floating(kind):
         return f"CASE WHEN isnan({key}) THEN 'nan' WHEN {key} = 0 THEN 0 ELSE {key} END"
-    if not _has_fraction(kind):
+    if not any(map(pa.types.is_floating, parts_of(kind))):
         return key
     if pa.types.is_struct(kind):
         fields = (f"{quoted(each.name)} := {_normalized(_field(key, each.name), each.type)}" for each in kind)
         return f"CASE WHEN {key} IS NOT NULL THEN struct_pack({', '.join(fields)}) END"
     return f"list_transform({key}, lambda item: {_normalized('item', kind.value_type)})"
-
-
-def _has_fraction(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or any(_has_fraction(kind.field(number).type) for number in range(kind.num_fields))
