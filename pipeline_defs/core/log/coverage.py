@@ -253,8 +253,8 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
         file = manifest.file if manifest else None
         if manifest is None and offsets in coverage.published:
             violations.append(f"gap {where}: a file is published but its manifest is gone: {how_to_restore(coverage, offsets)}")
-        elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
-            continue
+        elif offsets in coverage.unfinished or (states[offsets] is State.LOST and offsets in coverage.accepted):
+            continue  # a run is about to publish it, or a person has accepted that it is lost, though it was committed
         elif file is not None and offsets not in coverage.published and states[offsets] is not State.LANDED:  # nor dropped
             violations.append(f"gap {where}: a manifest is there but its file is not published: {_how_to_land(topic, offsets)}")
         elif file is None and offsets in coverage.published:
@@ -307,11 +307,6 @@ def _double_violations(coverage: Coverage) -> Iterator[str]:
                 "says which it has not"
             )
             yield f"overlap {offsets.text(topic)}: {path} may show its rows a second time, and no manifest names it: {advice}"
-
-
-def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:
-    """Return whether a person has accepted that a range of a closed generation is lost, though it had been committed."""
-    return coverage.states()[offsets] is State.LOST and offsets in coverage.accepted
 
 
 def completeness_violations(coverage: Coverage) -> list[str]:
