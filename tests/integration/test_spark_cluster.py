@@ -97,7 +97,7 @@ def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_i
     (tmp_path / "here").mkdir()
     with World(settings, tmp_path / "here", far.name) as here:
         here.plan_and_land()
-        assert digests(here) == digests(far)
+        assert here.digests == far.digests
 
 
 @pytest.mark.long
@@ -116,10 +116,6 @@ def test_a_topic_lands_is_redone_decoded_and_compacted_in_a_bucket(remote: World
     assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}, "out of one file"
     left = remote.edges.lake.store.list("staging").values()
     assert not any(left), "but for the empty marks of folders that S3A makes where a scan failed"
-
-
-def digests(world: World) -> dict[str, str]:
-    return {offsets.key: manifest.digest for offsets, manifest in world.coverage.manifests.items()}
 
 
 def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
