@@ -152,7 +152,7 @@ class JavaUnusable(Unavailable):
 
 
 class JarsUnavailable(Unavailable):
-    """The jars could not be resolved, or that one is not the pinned one."""
+    """The jars could not be resolved, or one is not the pinned one."""
 
 
 class ScanFailed(Unavailable):
@@ -207,7 +207,7 @@ class Violation(OffsetlakeError):
 
 
 class BrokenPlanLog(Violation):
-    """The plan log does not tile, or that one of its objects cannot be read."""
+    """The plan log does not tile, or one of its objects cannot be read."""
 
 
 class BrokenManifest(Violation):

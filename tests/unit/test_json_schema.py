@@ -29,6 +29,10 @@ COLUMNS: list[tuple[Any, str]] = [
     ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}, "BIGINT"),
     ({"$ref": "place.json#/properties/city"}, "STRING"),
     ({"$ref": "place.json"}, "STRUCT<`city`: STRING, `code`: BIGINT>"),
+    ({"$ref": "#/$defs/a%20b~1c%25", "$defs": {"a b/c%": {"type": "integer"}}}, "BIGINT"),
+    ({"$ref": "#/$defs/", "$defs": {"": {"type": "integer"}}}, "BIGINT"),
+    ({"$ref": "#/allOf/1", "allOf": [{}, {"type": "integer"}]}, "BIGINT"),
+    ({"$ref": "#/allOf/2", "allOf": [{}, {}]}, "STRING"),
     # what is not plain is text
     ({"type": ["string", "integer"]}, "STRING"),
     ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "STRING"),
@@ -134,6 +138,8 @@ def test_schemas_that_name_each_other_in_every_way_are_counted_and_end() -> None
     chain = {"$defs": {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(3_000)}, "$ref": "#/$defs/0"}
     assert refuse_bomb(by_anchor, {}) < 20
     assert refuse_bomb(by_id, {"y.json": {"anyOf": [True] * 5}}) > 10
+    in_a_list = {"$defs": {"x": [{"anyOf": [{"$ref": "y.json"}] * 2}]}, "$ref": "#/$defs/x/0"}
+    assert refuse_bomb(in_a_list, {"y.json": {"anyOf": [True] * 5}}) > 10
     assert refuse_bomb(chain, {}) > 3_000
     assert refuse_bomb(True, {}) == 1
 

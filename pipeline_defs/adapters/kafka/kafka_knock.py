@@ -126,7 +126,7 @@ class _Door:
         return self._refuses(reason, f"correct ssl.keystore in {self._file}, so that an authority of the broker's signed it")
 
     def _find_tls(self) -> None:
-        """Look whether the port speaks TLS; trusts nobody, and say nothing but hello."""
+        """Look whether the port speaks TLS: trust nobody, and say nothing but hello."""
         anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
         with socket.create_connection(self._place, self._seconds) as plain:

@@ -218,7 +218,7 @@ def produce(
     guarantees: Guarantees = Guarantees(),
     access: Access = OPEN,
 ) -> int:
-    """Produce records and return how many were acknowledged: all of them, else it raises and say how many were not.
+    """Produce records and return how many were acknowledged: all of them, else it raises and says how many were not.
 
     With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
     how many were sent. Raises `BrokerUnavailable`, and `Refused` where reading the records does, with what was sent before.
@@ -268,7 +268,7 @@ def _produce_plainly(producer: KafkaProducer, records: Iterable[Record], tally: 
 
 
 def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, each: int) -> None:
-    """Commit after every `each` records; what fails aborts the open transaction and leave the committed ones."""
+    """Commit after every `each` records; what fails aborts the open transaction and leaves the committed ones."""
     committed, is_open, is_answering = 0, False, True
     try:
         producer.init_transactions()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
+from urllib.parse import unquote
 
 from ..bounds import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
 
@@ -116,9 +117,12 @@ class _References:
         found = where = self._references.get(name, self._names(root).get(name)) if name else root
         if pointer and not pointer.startswith("/"):
             return self._names(where).get(f"#{pointer}"), where
-        for step in pointer.strip("/").split("/") if pointer.strip("/") else ():
-            key = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, dict) else None
+        for step in pointer.split("/")[1:]:
+            key = unquote(step).replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list):
+                found = dict(enumerate(found)).get(int(key) if key.isdecimal() else -1)
+            else:
+                found = found.get(key) if isinstance(found, dict) else None
         return found, where
 
     def _names(self, root: Any) -> Mapping[str, Any]:
