@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster_shared.error import DagsterError
 
-from pipeline_defs.core.errors import TopicsFailed, UnknownTopic
+from pipeline_defs.core.errors import LakeUnavailable, TopicsFailed, UnknownTopic
 from pipeline_defs.orchestration.upkeep import housekeeping
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, RETIRE
 from pipeline_defs.resources import Edges
@@ -90,9 +90,15 @@ def test_a_run_begins_no_further_topic_after_its_time(world: World, other: World
 
 
 def test_who_looks_for_too_long_has_the_job_look(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster gives a schedule a minute."""
+    """Dagster gives a schedule a minute, in which topics that cannot be looked at may take all of it too."""
+
+    def refuse(*_: object) -> bool:
+        raise LakeUnavailable("it cannot be looked at")
+
     assert requests_of(world, COMPACT, other.topic) == []
     monkeypatch.setattr(housekeeping, "LOOKING_SECONDS", 0.0)
+    assert len(requests_of(world, COMPACT, other.topic)) == 1
+    monkeypatch.setattr(housekeeping, "_COMPACTION", dataclasses.replace(housekeeping._COMPACTION, is_due=refuse))
     assert len(requests_of(world, COMPACT, other.topic)) == 1
 
 

@@ -128,7 +128,7 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
             is_due = chore.is_due(topic, edges, instance)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             failures.append(f"{topic.name}: {as_ours(error, f'topic {topic.name}')}")
-            continue
+            is_due = False
         if is_due or time.monotonic() - began > LOOKING_SECONDS:
             return True
     if failures:
