@@ -25,6 +25,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
+from tests.support.buckets import assert_all_is_there_once
 from tests.support.killing import Striker, has_staged, stopped_at
 from tests.support.secured import SECRETS, Secured
 from tests.support.world import World
@@ -41,11 +42,6 @@ def fill(world: World, records: int = 1500) -> None:
     world.send_numbered(records, 0)
     world.send_numbered(records, 1)
     world.plan()
-
-
-def assert_all_is_there_once(world: World) -> None:
-    world.assert_all_landed_once()
-    world.assert_proven()
 
 
 def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: World, s3_cluster: SparkCluster) -> None:

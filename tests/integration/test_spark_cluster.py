@@ -34,6 +34,7 @@ from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.support.buckets import sent_rows, shown_rows
 from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import World
@@ -111,8 +112,7 @@ def test_a_topic_lands_is_redone_decoded_and_compacted_in_a_bucket(remote: World
     assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
     assert len(verdicts) == 3, "the raw table's two Kafka partitions, and the decoded rows"
     assert check_table(remote.name, remote.edges.lake).violations == ()
-    _, shown = Duck(remote.edges.lake, [remote.name]).ask(f'SELECT "partition", "offset", "key", "value" FROM "{remote.name}"')
-    assert sorted(shown) == sorted(row[:4] for row in remote.sent.values())
+    assert shown_rows(remote) == sent_rows(remote)
     assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}, "out of one file"
     left = remote.edges.lake.store.list("staging").values()
     assert not any(left), "but for the empty marks of folders that S3A makes where a scan failed"

@@ -22,3 +22,10 @@ def shown_rows(world: World) -> Rows:
 def sent_rows(world: World) -> Rows:
     """Return what the producer had acknowledged, in the same form."""
     return [row[:4] for row in sorted(world.sent.values(), key=lambda row: row[:2])]
+
+
+def assert_all_is_there_once(world: World) -> None:
+    """Hold what the lake shows against what was sent, row by row, and files against their manifests' digests."""
+    assert shown_rows(world) == sent_rows(world)
+    assert not world.pending
+    world.assert_proven()
