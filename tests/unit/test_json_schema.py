@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ COLUMNS: list[tuple[Any, str]] = [
     ({"$ref": "place.json"}, "STRUCT<`city`: STRING, `code`: BIGINT>"),
     ({"$ref": "#/$defs/a%20b~1c%25", "$defs": {"a b/c%": {"type": "integer"}}}, "BIGINT"),
     ({"$ref": "#/$defs/", "$defs": {"": {"type": "integer"}}}, "BIGINT"),
+    ({"$ref": "#/$defs/a%2Fb", "$defs": {"a/b": {"type": "integer"}, "a": {"b": {"type": "boolean"}}}}, "BOOLEAN"),
     ({"$ref": "#/allOf/1", "allOf": [{}, {"type": "integer"}]}, "BIGINT"),
     ({"$ref": "#/allOf/2", "allOf": [{}, {}]}, "STRING"),
     # what is not plain is text
@@ -122,6 +124,28 @@ def test_a_schema_that_multiplies_is_refused_before_anything_is_checked(word: st
     assert find_violation(open_checker(json.dumps(diamonds(5, "anyOf")), ()), b"1") is None
     many = find_violation(open_checker(json.dumps(diamonds(14, "anyOf")), ()), b'"x"')
     assert many == "it is not valid; its schema has too many branches to say where"
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        lambda at, ref: {"allOf": [{"$ref": f"#/%24defs/d{at + 1}"}] * 2},
+        lambda at, ref: {"$dynamicAnchor": f"d{at}", "allOf": [{"$dynamicRef": f"#d{at + 1}"}] * 2},
+        lambda at, ref: {"items": ref, "contains": ref},
+        lambda at, ref: {"properties": {"a": ref}, "patternProperties": {"a": ref}},
+        lambda at, ref: {"patternProperties": {"a": ref, "^a": ref}},
+    ],
+    ids=["escaped", "dynamic", "contains", "pattern beside property", "two patterns"],
+)
+def test_checks_of_one_part_multiply_as_those_of_one_value_do(level: Callable[[int, dict[str, str]], dict[str, Any]]) -> None:
+    def schema(levels: int) -> dict[str, Any]:
+        defs = {f"d{at}": level(at, {"$ref": f"#/$defs/d{at + 1}"}) for at in range(levels)}
+        last = {"$dynamicAnchor": f"d{levels}", "type": "integer"}
+        return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": last}}
+
+    with pytest.raises(ValueError, match=f"checks of one value, expected at most {MOST_CHECKS:,}"):
+        refuse_bomb(schema(24), {})
+    assert refuse_bomb(schema(5), {}) >= 32, "the control"
 
 
 def test_columns_that_multiply_are_refused() -> None:

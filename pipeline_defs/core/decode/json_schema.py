@@ -18,6 +18,8 @@ PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUB
 SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "extends")
 """Keywords whose schemas look at the same value as the schema that they stand in."""
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+ADDED = (*SAME, *REFERENCES, "patternProperties", "contains", "propertyNames")
+"""Keywords whose schemas are checked beside all others: of the same value, or of a part that others look at too."""
 APPLIED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
@@ -117,8 +119,8 @@ class _References:
         found = where = self._references.get(name, self._names(root).get(name)) if name else root
         if pointer and not pointer.startswith("/"):
             return self._names(where).get(f"#{pointer}"), where
-        for step in pointer.split("/")[1:]:
-            key = unquote(step).replace("~1", "/").replace("~0", "~")
+        for step in unquote(pointer).split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list):
                 found = dict(enumerate(found)).get(int(key) if key.isdecimal() else -1)
             else:
@@ -140,7 +142,7 @@ class _References:
 def _count_checks(schema: Any, references: _References) -> int:
     """Count the checks of one value by a schema, each schema in it once; one within itself counts as one check.
 
-    Those of schemas of the same value add up, of its parts the most costly one counts.
+    Those of schemas of the same value, or part, add up; of its parts the most costly one counts.
     """
     known: dict[int, int] = {}
     waiting = [(schema, schema, False)]  # no recursion: definitions that refer to each other are hundreds of levels
@@ -150,9 +152,9 @@ def _count_checks(schema: Any, references: _References) -> int:
             continue
         inner = [*_find_inner(each, where, references)]
         if is_left:
-            counts = [(is_same, known.get(id(found), 1)) for is_same, found, _ in inner]
-            same = sum(count for is_same, count in counts if is_same)
-            known[id(each)] = 1 + same + max((count for is_same, count in counts if not is_same), default=0)
+            counts = [(word, known.get(id(found), 1)) for word, found, _ in inner]
+            added = sum(count for word, count in counts if word in ADDED)
+            known[id(each)] = 1 + added + max((count for word, count in counts if word not in ADDED), default=0)
         else:
             known[id(each)] = 1
             waiting.append((each, where, True))
@@ -160,13 +162,13 @@ def _count_checks(schema: Any, references: _References) -> int:
     return known.get(id(schema), 1)
 
 
-def _find_inner(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[bool, Any, Any]]:
-    """Yield the schemas in one, whether they look at the same value, and the document that each stands in."""
+def _find_inner(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the schemas in one by the keyword that has them, and the document that each stands in."""
     for word, value in schema.items():
-        if word == "$ref":
-            yield (True, *references.follow(str(value), root))
+        if word in REFERENCES:
+            yield (word, *references.follow(str(value), root))
         else:
-            yield from ((word in SAME, each, root) for each in _schemas_in(word, value))
+            yield from ((word, each, root) for each in _schemas_in(word, value))
 
 
 def _schemas_in(word: str, value: Any) -> list[Any]:
