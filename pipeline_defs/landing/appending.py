@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from ..core.steps import StepWatcher, no_step
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import (
+    COLUMNS,
     SCHEMA,
     Due,
     RangeFiles,
@@ -241,7 +242,8 @@ def add_to_folder(staging: Staging, part: parquet.PartFile, group: RawGroup, log
     The group has its offsets, and the revisions of its ranges.
     """
     staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(group.offsets, file_id))
-    return compacted_file(path, group.offsets, staged, group.revisions, now_ms, group.weight_bytes)
+    file = compacted_file(path, group.offsets, staged, group.revisions, now_ms, group.weight_bytes)
+    return replace(file, tags={**file.tags, COLUMNS: str(len(part.schema))})
 
 
 def place_in_folder(

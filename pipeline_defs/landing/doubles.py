@@ -36,7 +36,7 @@ def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake:
     try:
         with lake.store.local_copy(path) as found, parquet.told_if_damaged(lake.store.url(path)):
             its = parquet.read_part(found)
-            if its is None or (part is not None and parquet.rows_beyond(part.path, found) is not None):
+            if its is None or (part is not None and parquet.rows_beyond(part.path, found, in_common=True) is not None):
                 return None
             file, runs = parquet.staged_file(its, f"staging/{ours.provenance.attempt}/{path}"), parquet.read_runs(found)
     except (FileNotFoundError, DamagedFile):

@@ -48,7 +48,7 @@ def compare(
 
     | under the final name | read now | what follows |
     |---|---|---|
-    | the manifest's file | same digest, or equal rows in other bytes | it stays: unchanged, or superseded |
+    | the manifest's file | same digest, or equal rows in other bytes, but for columns that it does not have | it stays |
     | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
     | nothing, and nothing staged | anything | the next revision, where the raw table has no row beyond it |
     | a file of another size or digest | same digest | mended; in a redo only by `replace` |
@@ -61,7 +61,7 @@ def compare(
     may_replace = attempt.on_change == "replace"
     damage = _damage(standing, lake, is_redo=is_redo)
     if damage is None:
-        difference = None if is_same else _difference(standing, ours, part, lake)
+        difference = None if is_same else _difference(standing, ours, part, lake, as_landed=not may_replace)
         if difference is None:
             outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
             notes = () if is_same else ("equal rows, other bytes: another writer wrote them",)
@@ -160,7 +160,7 @@ def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake
         with lake.store.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
             if parquet.digest(found) == ours.digest:
                 return None
-            return parquet.differing_rows(found, part.path) or "" if part else "the broker has no row of it now"
+            return parquet.differing_rows(found, part.path, as_landed=True) or "" if part else "the broker has no row of it now"
     except FileNotFoundError:
         return None
     except DamagedFile as error:
@@ -177,7 +177,9 @@ def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
     )
 
 
-def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+def _difference(
+    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, as_landed: bool
+) -> str | None:
     if standing.rows == ours.rows == 0:
         return None
     if part is None or standing.file is None:
@@ -185,7 +187,7 @@ def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | Non
     for _ in range(TRIES):
         try:
             with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
-                return parquet.differing_rows(files[standing.offsets].path, part.path)
+                return parquet.differing_rows(files[standing.offsets].path, part.path, as_landed=as_landed)
         except FileNotFoundError:  # dropped since it was found
             continue
     raise StagedFileGone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,13 @@ from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables import delta_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.landing import appending
 from tests.support import fake_log, raw_rows
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import SmallWorld, assert_all_is_in_order
+from tests.support.interleaving import SmallWorld, Writer, assert_all_is_in_order
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -104,14 +106,59 @@ def test_the_next_append_widens_the_raw_table(world: SmallWorld) -> None:
 
 
 def test_a_redo_gives_the_column_where_a_person_replaces(world: SmallWorld) -> None:
-    """[R-48] Until then the range stays as it was landed: what comes out otherwise is said, and nothing is written."""
+    """[R-48] Until then the range stays as it was landed, and is unchanged: its rows have the values that they had."""
     before = world.files()
-    kept = world.land("redo")
-    assert [verdict.outcome for verdict in kept] == [Outcome.CHANGED] * 2 and f"other values in {NEW}" in str(kept[0])
+    assert [verdict.outcome for verdict in world.land("redo")] == [Outcome.UNCHANGED] * 2
     assert world.files() == before
     assert [verdict.outcome for verdict in world.land("replace")] == [Outcome.REPLACED] * 2
     assert offsetlake.read(TOPIC, lake=str(world.folder)).column(NEW).to_pylist() == [0] * 6
     assert_all_is_in_order(world.lake)
+
+
+def test_a_replace_that_died_before_the_exchange_hides_no_column(world: SmallWorld) -> None:
+    """[R-85] Each manifest has the column, and one of the files that are read has not."""
+    grow(world)
+    first, second, _ = sorted(world.coverage.log.ranges)
+    world.land("replace", only=second)
+    world.die("commit", "replace", only=first)
+    assert NEW in world.coverage.manifests[first].schema, "the fault: it is committed"
+    relation = offsetlake.read(TOPIC, as_="duckdb", lake=str(world.folder))
+    assert sorted(relation.project(f'"offset", {NEW}').fetchall()) == [(n, None if n < 3 else 0) for n in range(9)]
+    assert Duck(world.lake, [TOPIC]).query(f'SELECT count({NEW}) FROM "{TOPIC}"')[1] == [(6,)]
+
+
+def test_what_an_older_attempt_left_is_landed_or_goes(tmp_path: Path) -> None:
+    """[R-16] [R-37] What Kafka has compacted since is in its file alone; a replace deletes what is landed."""
+    world = SmallWorld(tmp_path, "disk", records=3, grid=3)
+    world.delivery = Delivery.AT_LEAST_ONCE
+    with older_version():
+        world.die("publish")
+    world.lose_a_row(0)
+    assert [verdict.outcome for verdict in world.land()] == [Outcome.ROLLED_FORWARD]
+    assert world.shown() == world.standing() == dict.fromkeys(range(3), 1)
+    world.grow(3)
+    with older_version():
+        world.die("publish")
+    (left,) = (path for path in world.files() if f"{6:020d}" in path)
+    shutil.copy(world.folder / left, world.folder / left.replace(".parquet", "x.parquet"))  # as another attempt that died
+    assert world.shown()[3] == 2, "the fault"
+    world.land()
+    later = sorted(world.coverage.log.ranges)[1]
+    assert [verdict.outcome for verdict in world.land("replace", only=later)] == [Outcome.REPLACED]
+    assert world.shown() == dict.fromkeys(range(6), 1)
+    assert_all_is_in_order(world.lake)
+    assert offsetlake.read(TOPIC, lake=str(world.folder)).column(NEW).to_pylist() == [None] * 3 + [0] * 3
+
+
+def test_a_lost_manifest_of_an_older_file_is_written_again(world: SmallWorld) -> None:
+    """[R-16] The file that stands has the rows that Kafka has, as far as it has columns."""
+    for path in world.lake.store.list(f"manifests/{TOPIC}"):
+        world.lake.store.delete_folder(path)
+    world.lake = world.open(Writer())
+    assert [verdict.outcome for verdict in world.land()] == [Outcome.LANDED] * 2
+    assert_all_is_in_order(world.lake)
+    rows = offsetlake.read(TOPIC, as_="duckdb", lake=str(world.folder)).project(f'"offset", {NEW}').fetchall()
+    assert [row[0] for row in sorted(rows)] == [*range(6)]
 
 
 def raw_table_files(world: SmallWorld) -> list[str]:

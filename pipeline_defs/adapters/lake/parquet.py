@@ -223,9 +223,14 @@ def write(rows: pa.Table, path: Path) -> None:
     pq.write_table(rows, path, compression="zstd")
 
 
-def differing_rows(landed: File, read_again: File) -> str | None:
-    """Compare two files row by row; none where the rows are equal, else what differs first."""
-    return _differing(_read_columns(landed), _read_columns(read_again))
+def differing_rows(landed: File, read_again: File, *, as_landed: bool = False) -> str | None:
+    """Compare two files row by row; none where the rows are equal, else what differs first.
+
+    `as_landed` leaves out the columns that the landed file does not have: the version that landed it did not know them.
+    """
+    before, after = _read_columns(landed), _read_columns(read_again)
+    lacking = [name for name in after.column_names if as_landed and name not in before.column_names]
+    return _differing(before, after.drop_columns(lacking))
 
 
 def count_alone(rows: pa.Table, file: File | None) -> int | None:
@@ -279,9 +284,14 @@ def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=columns)
 
 
-def rows_beyond(file: File, other: File) -> str | None:
-    """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
-    rows, others = _widen(_read_columns(file), _read_columns(other))
+def rows_beyond(file: File, other: File, *, in_common: bool = False) -> str | None:
+    """Return which rows of a file another one does not have, with equal values; none where it has each of them.
+
+    They are compared in the columns of the file, or in those that both have `in_common`: an earlier version knew fewer.
+    """
+    before, after = _read_columns(file), _read_columns(other)
+    names = [name for name in before.column_names if not in_common or name in after.column_names]
+    rows, others = (each.select(names) for each in _widen(before, after))
     if _columns_of(rows) != _columns_of(others):
         return f"columns are {_columns_of(rows)}, and {_columns_of(others)} there"
     at = pc.index_in(rows["offset"], others["offset"].combine_chunks())

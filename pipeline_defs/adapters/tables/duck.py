@@ -80,7 +80,6 @@ _TYPES = {
     RawType.BINARY: "BLOB",
     RawType.HEADERS: 'STRUCT("key" VARCHAR, "value" BLOB)[]',
 }
-_COLUMNS = frozenset(column.name for column in RAW_COLUMNS)
 _NO_VALUES = ", ".join(f'NULL::{_TYPES[column.type]} AS "{column.name}"' for column in RAW_COLUMNS)
 _EMPTY_TOPIC = f"SELECT {_NO_VALUES} WHERE false"
 
@@ -279,7 +278,7 @@ def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> s
     """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
     parts, others = list(parts), list(others)
     files = {*(part.path for part in parts if part.is_whole), *others}
-    are_alike = all(part.columns >= _COLUMNS for part in parts) and not others
+    are_alike = not any(part.is_older for part in parts) and not others
     selects = [] if parts and are_alike else [_EMPTY_TOPIC]  # which has all columns
     selects += [_all_of(files, lake, are_alike=are_alike)] if files else []
     for part in parts:

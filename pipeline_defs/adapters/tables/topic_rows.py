@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ...core.errors import BrokenTable, TableFileGone
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange, merge_ranges
-from ...core.tables.raw_table import RangeFiles, offsets_of, ranges_by_file, revision_in
+from ...core.raw_columns import RAW_COLUMNS
+from ...core.tables.raw_table import RangeFiles, has_all_columns, offsets_of, ranges_by_file, revision_in
 from ..lake.lake import Lake
 from ..lake.layout import data_path, published_path
 from .delta_log import raw_table_log
@@ -26,13 +27,13 @@ InTable = Mapping[OffsetRange, str]
 class Part:
     """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` where it has no others.
 
-    `columns` are those that its ranges were landed with: a version that knew fewer landed fewer.
+    `is_older` where it may lack a column, which the version that wrote it did not know.
     """
 
     path: str
     ranges: tuple[OffsetRange, ...]
     is_whole: bool
-    columns: frozenset[str]
+    is_older: bool
 
     @property
     def stretches(self) -> list[OffsetRange]:
@@ -42,11 +43,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """The files of a topic's rows: those of the table that are read whole, by range, and those of which a part is read."""
+    """The files of a topic's rows: those of the table that are read whole, by range, and those of which a part is read.
+
+    `older` are those of the table that may lack a column.
+    """
 
     coverage: Coverage
     whole: InTable
     cut: InTable
+    older: frozenset[str] = frozenset()
 
     @property
     def in_table(self) -> InTable:
@@ -62,20 +67,21 @@ class TopicRows:
         lengths = defaultdict[str, int](int)
         for offsets, path in self.whole.items():
             lengths[path] += len(offsets)
-        cut = set(self.cut.values())
+        cut, known = set(self.cut.values()), set(in_table.values())
         return [
             Part(
                 path,
                 tuple(each),
                 path not in cut and sum(map(len, each)) == lengths.get(path, sum(map(len, each))),
-                self._columns_of(each),
+                path in self.older if path in known else any(map(self._is_older, each)),
             )
             for path, each in found.items()
         ]
 
-    def _columns_of(self, ranges: Iterable[OffsetRange]) -> frozenset[str]:
-        manifests = (self.coverage.manifests.get(offsets) for offsets in ranges)
-        return frozenset(name for manifest in manifests if manifest for name in manifest.schema)
+    def _is_older(self, offsets: OffsetRange) -> bool:
+        """Return whether the file of a range in `data/` may lack a column: its manifest says it, once it is published."""
+        manifest = self.coverage.manifests.get(offsets)
+        return manifest is None or len(manifest.schema) < len(RAW_COLUMNS) or offsets in self.coverage.unfinished
 
 
 def within(stretches: Iterable[OffsetRange], quote: str) -> str:
@@ -129,4 +135,5 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
                 "have its rows any more: restore the table's folder from a backup",
                 topic=topic,
             )
-    return TopicRows(coverage, whole, cut)
+    older = frozenset(f"{log.folder}/{path}" for path, file in there.items() if not has_all_columns(file))
+    return TopicRows(coverage, whole, cut, older)

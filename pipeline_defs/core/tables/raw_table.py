@@ -147,6 +147,12 @@ def lacks_columns(table: Snapshot) -> bool:
     return table.version != EMPTY and table.transactions.get(COLUMNS, 0) < len(RAW_COLUMNS)
 
 
+def has_all_columns(file: File) -> bool:
+    """Return whether a file is said to have all of the columns; a version that knew fewer wrote fewer."""
+    with _reading_tags(file):
+        return int(file.tags.get(COLUMNS, 0)) >= len(RAW_COLUMNS)
+
+
 def find_due_by_files(
     coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
 ) -> Due:
@@ -299,7 +305,8 @@ def file_of(manifest: Manifest, path: str) -> File:
     staged, offsets = manifest.file, manifest.offsets
     if staged is None:
         raise ValueError(f"range {offsets.text(manifest.topic)} has no file")
-    return range_file(path, offsets, staged, manifest.provenance.landed_at_ms, {REVISION: str(manifest.revision)})
+    tags = {REVISION: str(manifest.revision), COLUMNS: str(len(manifest.schema))}
+    return range_file(path, offsets, staged, manifest.provenance.landed_at_ms, tags)
 
 
 def compacted_file(
