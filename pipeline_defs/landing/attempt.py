@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from ..adapters.lake.lake import Lake
@@ -61,7 +60,7 @@ class Tools:
     has_raw_table: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """What every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what, where."""
 
@@ -71,6 +70,7 @@ class Run:
     tools: Tools
     staging: Staging
     errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends the topic, and no other one
+    _table: list[RangeFiles] = field(default_factory=list, init=False)  # a cached property of Python 3.11 locks all topics
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -80,14 +80,16 @@ class Run:
         except Exception as error:  # noqa: BLE001 (told by its type: another topic's ranges are not to pay for it)
             self.errors.append(as_ours(error, f"topic {self.topic}"))
 
-    @cached_property
+    @property
     def table_files(self) -> RangeFiles:
         """The files of the raw table as they were when first asked for; none where there is none that can be read."""
-        table = Snapshot()
-        with suppress(BrokenTable):  # landing does not rest on it
-            if self.tools.has_raw_table:
-                table = raw_table_log(self.topic, self.tools.lake.store).read()
-        return RangeFiles(table)
+        if not self._table:
+            table = Snapshot()
+            with suppress(BrokenTable):  # landing does not rest on it
+                if self.tools.has_raw_table:
+                    table = raw_table_log(self.topic, self.tools.lake.store).read()
+            self._table.append(RangeFiles(table))
+        return self._table[0]
 
     @property
     def shares_jobs_with(self) -> Hashable:

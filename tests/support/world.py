@@ -380,7 +380,7 @@ class World:
 
     @property
     def digests(self) -> dict[OffsetRange, str]:
-        """Are the digests of what is landed."""
+        """Return the digests of what is landed."""
         return {offsets: manifest.digest for offsets, manifest in self.coverage.manifests.items()}
 
     def rows(self) -> list[Row]:

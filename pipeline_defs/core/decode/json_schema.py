@@ -122,7 +122,8 @@ class _References:
         for step in unquote(pointer).split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list):
-                found = dict(enumerate(found)).get(int(key) if key.isdecimal() else -1)
+                place = int(key) if key.isdecimal() else len(found)
+                found = found[place] if place < len(found) else None
             else:
                 found = found.get(key) if isinstance(found, dict) else None
         return found, where

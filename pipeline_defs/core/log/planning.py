@@ -151,7 +151,7 @@ def _plan(
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
     turns = zip_longest(*_cuts_by_partition(at, state, grid, max_age_ms, now_ms))  # one of each Kafka partition in turn
-    cuts = islice(filter(None, chain.from_iterable(turns)), policy.budget)
+    cuts = islice((each for each in chain.from_iterable(turns) if each is not None), policy.budget)
     for offsets in cuts if skip is None else _cuts_before(skip, at, state, grid):
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)

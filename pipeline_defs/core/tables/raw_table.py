@@ -44,7 +44,7 @@ SCHEMA = json.dumps(
 )
 _OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
 _COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
-KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file
+KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file, as COLUMNS is: how many it has
 REVISIONS = "revisions"  # of a compacted one: by where a range starts, where it is not 0
 WEIGHT = "weight"  # of a compacted one: what the files that it is made of weighed together, bytes
 
