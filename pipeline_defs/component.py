@@ -105,6 +105,11 @@ class KafkaTopic(dg.Component, YamlModel):
     bootstrap_servers: Annotated[str | None, WRITTEN, _optional(_check_servers)] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
+    cluster_id: Annotated[str | None, LITERAL] = Field(
+        default=None,
+        min_length=1,
+        description="the Kafka cluster's id, to be set where the topic has moved: another cluster is refused",
+    )
     records_per_range: Annotated[int | str, number(1, 2**31 - 1, "auto")] = Field(
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
@@ -197,6 +202,7 @@ class KafkaTopic(dg.Component, YamlModel):
             isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
             order=cast("Literal['oldest_first', 'newest_first']", self.order),
+            cluster_id=self.cluster_id,
         )
         decode = self.decode.as_decode(project or find_project()) if self.decode else None
         days = self.days.as_days(name, decode) if self.days else None

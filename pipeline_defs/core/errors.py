@@ -90,6 +90,10 @@ class TopicRecreated(Refused):
     """Refuses to say how far a topic is landed that was deleted and created again since it was planned."""
 
 
+class OtherCluster(Refused):
+    """Refuses to plan or land a topic of brokers that are of another Kafka cluster than it is read from."""
+
+
 class UnknownSubject(Refused):
     """Refuses a subject, or a version of it, that the schema registry does not have."""
 

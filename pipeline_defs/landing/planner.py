@@ -124,6 +124,7 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             former,
             growths,
             reopened=reopened,
+            cluster_id=log_state.cluster_id,
         )
         if lake.goes_on(log) and lake.commit_step(step):
             return step

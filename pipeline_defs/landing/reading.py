@@ -19,6 +19,7 @@ from ..core.log.delivery import Claim, Delivery
 from ..core.log.holes import Interval
 from ..core.log.losses import Reading, read_from
 from ..core.log.plan_step import Watermarks
+from ..core.log.planning import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
 from .attempt import Run
@@ -35,6 +36,7 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
         return [], []
     tools, log_state = run.tools, run.coverage.log.state
     seen = tools.kafka.observe(run.topic, tools.isolation_level)
+    refuse_other_cluster(run.topic, log_state.cluster_id, seen.cluster_id)
     topic_id, watermarks = seen.topic_id, seen.watermarks
     verdicts, readings = [], []
     for offsets in ranges:

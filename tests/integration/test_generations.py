@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from kafka import KafkaAdminClient
 
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
-from pipeline_defs.core.errors import TopicRecreated
+from pipeline_defs.core.errors import OtherCluster, TopicRecreated
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.losses import CLOSED
 from pipeline_defs.operate.status import read_statuses
@@ -137,5 +138,45 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
                 assert identities(world) == old + kept + take_sent(world, 1), world.name
                 assert read_ledger(world.topic, world.edges) == []
                 world.assert_proven()
+    finally:
+        stop_broker(directory)
+
+
+def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
+    settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """[R-9] `bootstrap_servers` names the wrong cluster for a while: nothing of its topic lands, and it ends when corrected."""
+    directory = tmp_path / "broker"
+    other = start_broker(directory, jars=resolve_jars("broker", settings.jars))
+    moved = dataclasses.replace(settings, bootstrap_servers=other.bootstrap_servers)
+    try:
+        with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:
+            for each, records in ((world, 150), (there, 40)):
+                each.create_topic(1)
+                each.send_numbered(records)
+            world.plan()
+            world.land(["0-0-100"])
+            with (
+                there.edges.kafka().glancing([there.name]),
+                pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced,
+            ):
+                there.plan()
+            with pytest.raises(OtherCluster, match="`cluster_id: ") as refused:
+                there.plan()
+            assert str(glanced.value) == str(refused.value), "the same ids at a glance"
+            with pytest.raises(OtherCluster):
+                there.land(["0-100-150"])
+            world.plan_and_land()
+            old = take_sent(world, 0)
+            assert identities(world) == old and len(world.coverage.log.steps) == 1
+            ((cluster_id,),) = [re.findall("`cluster_id: ([^`]+)`", str(refused.value))]
+            there.with_policy(cluster_id=cluster_id)
+            there.plan_and_land()
+            landed = old + take_sent(there, 1)
+            assert identities(world) == landed
+            there.assert_proven()
+            world.with_policy(cluster_id=world.edges.kafka().observe(world.name, "read_committed").cluster_id)
+            world.plan_and_land()
+            assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
     finally:
         stop_broker(directory)

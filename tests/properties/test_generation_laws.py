@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.errors import Refused
-from pipeline_defs.core.log.plan_step import LinkKind, LogState, Watermarks
+from pipeline_defs.core.errors import OtherCluster, Refused
+from pipeline_defs.core.log.plan_step import LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, open_log, scripts
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, lists_of, open_log, scripts
 
 # ---- 6: the beginning
 
@@ -168,3 +168,29 @@ def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(scri
         assert tick.after.generation == tick.before.generation + (another or below)
         if not (another or below):
             assert heads.keys() <= tick.after.heads.keys()
+
+
+# ---- another cluster
+
+
+@given(lists_of(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 12)), 2, 12))
+@example([(0, False, 5), (1, False, 5), (0, False, 1), (1, True, 1), (0, False, 3), (0, True, 3)])
+def test_a_topic_moves_to_another_cluster_only_where_defs_yaml_names_it(looks: list[tuple[int, bool, int]]) -> None:
+    """[R-9] Nothing is planned of another cluster's topic of the same name; where it moved, and back, a generation begins."""
+    clusters = [World(incarnation=100 * number) for number in range(3)]
+    log_state, steps, homes = LogState(), list[PlanStep](), list[int]()
+    for number, is_named, records in looks:
+        clusters[number].grow(0, records)
+        state = replace(clusters[number].observe(log_state), cluster_id=f"cluster-{number}")
+        policy = Policy(records_per_range=4, max_age_seconds=0, cluster_id=f"cluster-{number}" if is_named else None)
+        if homes and homes[-1] != number and not is_named:
+            with pytest.raises(OtherCluster, match=f"cluster cluster-{homes[-1]}, and .* leads to cluster cluster-{number};"):
+                plan(log_state, state, policy, EPOCH_MS)
+            continue
+        homes += [number] if homes[-1:] != [number] else []
+        step = plan(log_state, state, policy, EPOCH_MS)
+        steps += [PlanStep.from_json(step.to_json(), "it")] if step else []
+        log_state = step.after(log_state) if step else log_state
+        assert (log_state.generation, log_state.cluster_id) == (len(homes) - 1, f"cluster-{number}")
+        assert log_state.heads[0].offset == len(clusters[number].partitions[0].records)
+    PlanLog(TOPIC, tuple(steps))  # whose laws hold

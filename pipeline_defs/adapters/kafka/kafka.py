@@ -29,6 +29,7 @@ from .kafka_glance import (
     Description,
     Glance,
     Observation,
+    TopicIds,
     look_at,
     read_configs,
     read_epoch_ends,
@@ -92,18 +93,23 @@ class Kafka(Connection):
 
         Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
         """
+        return self._read_ids(topic).topic_id
+
+    def _read_ids(self, topic: str) -> TopicIds:
         seen = self._glance.seen.get(topic)
         if seen is not None:
-            return seen.topic_id
+            return TopicIds(seen.topic_id, seen.cluster_id)
 
-        def question(admin: KafkaAdminClient) -> str | None:
+        def question(admin: KafkaAdminClient) -> TopicIds:
             told = self._describe(topic)
             if told.topic_id is None:
-                return None
-            others = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic] - {told.topic_id}
-            if others:
-                raise StaleMetadata(f"brokers give it {told.topic_id} and {', '.join(sorted(map(str, others)))} as id")
-            return told.topic_id
+                return TopicIds(None, None)
+            ids = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic]
+            agreed = told.agreed(ids)
+            if agreed is None:
+                others = sorted({str(each.topic_id) for each in ids} - {told.topic_id})
+                raise StaleMetadata(f"brokers give it {', '.join([told.topic_id, *others])} as id")
+            return TopicIds(agreed.topic_id, agreed.cluster_id)
 
         return self._ask(topic, question)
 
@@ -112,19 +118,19 @@ class Kafka(Connection):
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
-        """Read id and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
+        """Read ids and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
         seen = self._glance.seen.get(topic)
         if seen is not None:
             return seen.observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
-            topic_id = self.read_topic_id(topic)
+            ids = self._read_ids(topic)
             firsts = self._list_offsets(topic, self._partitions(topic), OffsetSpec.EARLIEST, "read_uncommitted")
             ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
-            if self.read_topic_id(topic) != topic_id or any(ends[p].offset < firsts[p].offset for p in firsts):
+            if self._read_ids(topic) != ids or any(ends[p].offset < firsts[p].offset for p in firsts):
                 raise StaleMetadata("it was created again while it was looked at")
             marks = {p: Watermarks(firsts[p].offset, ends[p].offset) for p in firsts}
-            return Observation(topic_id, marks, {p: end.leader_epoch for p, end in ends.items()})
+            return Observation(ids.topic_id, marks, {p: end.leader_epoch for p, end in ends.items()}, ids.cluster_id)
 
         return self._ask(topic, question)
 
@@ -178,7 +184,7 @@ class Kafka(Connection):
                 epoch_ends.get(partition),
             )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
-        return TopicState(topic, topic_id, partitions, size)
+        return TopicState(topic, topic_id, partitions, size, seen.cluster_id)
 
     def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
         """Read where the records end that the leaders knew of who moved the heads, of Kafka partitions that others lead now.

@@ -9,8 +9,8 @@ likes, and its connection manager is used for that (docs/design/0003).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -39,12 +39,13 @@ class TopicGlance:
     firsts: Mapping[int, int]
     ends: Mapping[str, Mapping[int, OffsetAndTimestamp]]
     config: dict[str, str]
+    cluster_id: str | None = None
 
     def observation(self, isolation_level: str) -> Observation:
         """Return it as a reader at an isolation level sees it."""
         ends = self.ends[isolation_level]
         marks = {p: Watermarks(first, ends[p].offset) for p, first in self.firsts.items()}
-        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks})
+        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks}, self.cluster_id)
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Topic
                 {tp.partition: firsts[tp].offset for tp in own},
                 {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION},
                 configs[topic],
+                told.cluster_id,
             )
     return seen
 
@@ -100,7 +102,8 @@ def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Des
     told = {name: Description.of(answer) for name, answer in answers.items()}
     told = {name: each for name, each in told.items() if each.leaders and NO_LEADER not in each.leaders.values()}
     ids = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
-    return {name: each for name, each in told.items() if each.topic_id is None or ids[name] == {each.topic_id}}
+    agreed = ((name, each.agreed(ids[name])) for name, each in told.items())
+    return {name: each for name, each in agreed if each is not None}
 
 
 def _list(
@@ -120,6 +123,13 @@ def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, 
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
 
 
+class TopicIds(NamedTuple):
+    """What a broker says who a topic is: none of a topic that it does not know, and where it is too old to say."""
+
+    topic_id: str | None
+    cluster_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
@@ -130,6 +140,7 @@ class Description:
     topic_id: str | None
     leaders: Mapping[int, int]
     replicas: int
+    cluster_id: str | None = None
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Description:
@@ -138,18 +149,27 @@ class Description:
         replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
         return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
 
+    def agreed(self, ids: Collection[TopicIds]) -> Description | None:
+        """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
+        if self.topic_id is None:
+            return self
+        if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
+            return None
+        return replace(self, cluster_id=next(iter(ids)).cluster_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Id, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
+    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
 
     topic_id: str | None
     watermarks: Mapping[int, Watermarks]
     leader_epochs: Mapping[int, int | None]
+    cluster_id: str | None = None
 
 
-def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[str | None]]:
-    """Return the ids that topics have to those who lead their Kafka partitions; one that does not know a topic says none.
+def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[TopicIds]]:
+    """Return the ids that topics have to those who lead their Kafka partitions.
 
     `leaders` is by topic. Each broker is asked once, for all that it leads.
     """
@@ -157,7 +177,7 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
     for topic, nodes in leaders.items():
         for node in {*nodes} - {NO_LEADER}:
             led.setdefault(node, []).append(topic)
-    ids: dict[str, set[str | None]] = {topic: set() for topic in leaders}
+    ids: dict[str, set[TopicIds]] = {topic: set() for topic in leaders}
 
     async def ask() -> None:
         for node, topics in sorted(led.items()):
@@ -167,8 +187,9 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
             )
-            for answer in (await admin._manager.send(request, node_id=node)).topics:
-                ids[answer.name].add(None if answer.error_code else _known_id(answer.topic_id))
+            found = await admin._manager.send(request, node_id=node)
+            for answer in found.topics:
+                ids[answer.name].add(TopicIds(None if answer.error_code else _known_id(answer.topic_id), found.cluster_id))
 
     admin._manager.run(ask)
     return ids

@@ -95,6 +95,7 @@ class Frontier:
             "steps_sha256": self.steps_sha256,
             "made_at_ms": self.made_at_ms,
             "generation": log_state.generation,
+            "cluster_id": log_state.cluster_id,
             "topic_id": log_state.topic_id,
             "former_topic_ids": list(log_state.former_ids),
             "heads": {str(p): head.to_list() for p, head in sorted(log_state.heads.items())},
@@ -129,13 +130,13 @@ class Frontier:
             }
             generation = whole(document["generation"])
             heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
-            former, seq = tuple(document["former_topic_ids"]), whole(document["seq"])
+            former, seq, cluster_id = tuple(document["former_topic_ids"]), whole(document["seq"]), document["cluster_id"]
             return cls(
                 topic=document["topic"],
                 seq=seq,
                 steps_sha256=document["steps_sha256"],
                 made_at_ms=whole(document["made_at_ms"]),
-                state=LogState(seq, generation, document["topic_id"], heads, former, growths[generation]),
+                state=LogState(seq, generation, document["topic_id"], heads, former, growths[generation], cluster_id),
                 ranges=whole(document["ranges"]),
                 kept={int(seq): whole(before) for seq, before in document["kept"].items()},
                 ends={place_of(text): whole(end) for text, end in document["ends"].items()},

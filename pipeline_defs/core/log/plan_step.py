@@ -92,7 +92,7 @@ Growth = Mapping[int, int]
 class LogState:
     """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
 
-    `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
+    `former_ids` are the topic ids of earlier generations: no broker of the cluster that is up to date answers with one of them.
     """
 
     seq: int = 0
@@ -101,6 +101,7 @@ class LogState:
     heads: Mapping[int, Head] = field(default_factory=dict)
     former_ids: tuple[str, ...] = ()
     growths: tuple[Growth, ...] = ()
+    cluster_id: str | None = None
 
     def moved_by(self, generation: int, heads: Mapping[int, Head]) -> dict[int, Head]:
         """Return the heads that the next step carries: those that it moves; all in each 32nd and in a generation's first."""
@@ -131,6 +132,7 @@ class PlanStep:
     growths: tuple[Growth, ...] = ()
     skips: tuple[Link, ...] = ()
     reopened: tuple[int, ...] = ()
+    cluster_id: str | None = None
 
     @property
     def look(self) -> Look:
@@ -145,7 +147,7 @@ class PlanStep:
     def after(self, log_state: LogState) -> LogState:
         """Return the state of a log that was in `log_state`, and goes on with this step."""
         heads = {**log_state.heads, **self.heads} if self.generation == log_state.generation else self.heads
-        return LogState(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths)
+        return LogState(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths, self.cluster_id)
 
     def to_json(self) -> bytes:
         """Encode the step; the same step gives the same bytes."""
@@ -154,6 +156,7 @@ class PlanStep:
             "seq": self.seq,
             "topic": self.topic,
             "generation": self.generation,
+            "cluster_id": self.cluster_id,
             "topic_id": self.topic_id,
             "former_topic_ids": list(self.former_ids),
             "planned_at_ms": self.planned_at_ms,
@@ -190,6 +193,7 @@ class PlanStep:
                 planner=document["planner"],
                 former_ids=tuple(document["former_topic_ids"]),
                 growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
+                cluster_id=document["cluster_id"],
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(

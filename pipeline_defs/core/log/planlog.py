@@ -182,7 +182,8 @@ def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterat
     if not before.generation <= step.generation <= before.generation + (before.seq > 0):
         yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
     closed = {before.topic_id} - {None, step.topic_id} if step.generation > before.generation else set()
-    forgotten = ({*before.former_ids} | closed) - {*step.former_ids}
+    returned = {step.topic_id} if step.cluster_id != before.cluster_id else set()  # to a cluster of before
+    forgotten = ({*before.former_ids} | closed) - {*step.former_ids} - returned
     if forgotten:
         yield f"plan step {step.seq} does not carry topic ids of earlier generations: {', '.join(sorted(map(str, forgotten)))}"
     if step.topic_id in step.former_ids:

@@ -13,7 +13,7 @@ from math import inf
 from typing import Literal
 
 from ..command_lines import command
-from ..errors import Refused, StaleAnswer, TopicRecreated
+from ..errors import OtherCluster, Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_ranges
 from .cutting import cut_ranges
 from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks
@@ -34,6 +34,7 @@ class Policy:
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     budget: int = 200
     order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
+    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the one that the log began with
 
     @property
     def is_newest_first(self) -> bool:
@@ -69,12 +70,13 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What the broker shows of a topic: its id (none from old brokers), its partitions, its mean record size."""
+    """What the broker shows of a topic: its id and its cluster's (none from old brokers), partitions, mean record size."""
 
     topic: str
     topic_id: str | None
     partitions: Mapping[int, PartitionState]
     bytes_per_record: float | None = None
+    cluster_id: str | None = None
 
 
 def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
@@ -138,6 +140,7 @@ def _plan(
     through_end: bool = False,
     skip: SkipAhead | None = None,
 ) -> PlanStep | None:
+    refuse_other_cluster(state.topic, policy.cluster_id or log_state.cluster_id, state.cluster_id)
     refuse_stale(log_state, state)
     opened, opening_links = _open(log_state, state, policy)
     grid = grid_of(policy, state.bytes_per_record)
@@ -174,6 +177,7 @@ def _plan(
         links=tuple(links),
         heads=log_state.moved_by(opened.generation, heads),
         skips=skips,
+        cluster_id=opened.cluster_id,
     )
 
 
@@ -243,18 +247,31 @@ def find_waiting_tail(before: LogState, after: LogState, state: TopicState, now_
     return WaitingTail(offsets, max(0.0, (now_ms - min(oldest)) / 1000) if oldest else None)
 
 
+def refuse_other_cluster(topic: str, expected: str | None, found: str | None) -> None:
+    """Raise `OtherCluster` where brokers are of another cluster than a topic is read from; those too old for ids say nothing.
+
+    A topic of the same name in another cluster looks as if this one had been created again.
+    """
+    if None not in (expected, found) and expected != found:
+        raise OtherCluster(
+            f"topic {topic} is read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
+            f"nothing was planned or read, and nothing is lost; correct `bootstrap_servers`, or, where the topic moved, set "
+            f"`cluster_id: {found}` in its defs.yaml: what it has there lands as its next generation",
+            topic=topic,
+        )
+
+
 def refuse_stale(log_state: LogState, state: TopicState) -> None:
     """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
 
-    A topic id never comes back, and within one topic the epoch of a partition's leader only grows. Without this, an
-    answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
+    A topic id never comes back within a cluster, and within one topic the epoch of a partition's leader only grows. Without
+    this, an answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
     """
-    if state.topic_id is not None and state.topic_id in log_state.former_ids:
+    if state.topic_id in log_state.former_ids and state.cluster_id == log_state.cluster_id:
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
             f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
-            "and where it stays so, look which broker is cut off from the others, or whether `bootstrap_servers` of the topic "
-            "named another cluster for a while: then restore the plan log of before from a backup",
+            "and where it stays so, look which broker is cut off from the others",
             topic=state.topic,
         )
     for partition in _deposed(log_state, state):
@@ -287,7 +304,7 @@ def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None) -> N
         raise TopicRecreated(
             f"topic {topic} was deleted and created again: it was planned with id {log_state.topic_id}, the broker has "
             f"{topic_id}; of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans "
-            f"it as the next generation, or `{command('plan', topic, '--apply')}`"
+            f"it as the next generation, or `{command('plan', topic, '--apply')}`, unless it is of another cluster"
         )
 
 
@@ -329,7 +346,7 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
     former_ids = log_state.former_ids
     if log_state.topic_id is not None and is_another(log_state, state.topic_id):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-        former_ids = (*former_ids, log_state.topic_id)
+        former_ids = tuple(each for each in (*former_ids, log_state.topic_id) if each != topic_id)  # where a cluster came back
     elif find_shrunk(log_state, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
         known = ((p, seen) for p, seen in state.partitions.items() if p in heads)
@@ -344,7 +361,8 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
     growths = log_state.growths if generation == log_state.generation else ()
     if appeared and generation == log_state.generation:
         growths = (*growths, _measure_growth(heads, state))
-    return LogState(log_state.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths), []
+    cluster_id = state.cluster_id or log_state.cluster_id
+    return LogState(log_state.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths, cluster_id), []
 
 
 def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
@@ -372,7 +390,7 @@ def _open_log(log_state: LogState, state: TopicState, policy: Policy) -> tuple[L
             links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
         heads[partition] = Head(start, 0, seen.leader_epoch)
     # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
-    return LogState(log_state.seq, log_state.generation, state.topic_id, heads), links
+    return LogState(log_state.seq, log_state.generation, state.topic_id, heads, cluster_id=state.cluster_id), links
 
 
 def _lost(log_state: LogState, state: TopicState) -> Iterator[Link]:
