@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -747,6 +748,11 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
         assert log.read().version == log.read_head().version == 0, text[:20]
     grow(world)
     assert world.in_table() == world.landed() and raw_table_log(TOPIC, world.lake.store).read().version == 1
+    hint.write_text('{"version": 7, "size": 1}')
+    with pytest.raises(Exception, match="Had a _last_checkpoint hint"):
+        table_of(world)  # the fault: delta-rs reads nothing by it
+    log.write_checkpoint()
+    assert table_of(world).version() == 1 and json.loads(hint.read_text())["version"] == 1
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(

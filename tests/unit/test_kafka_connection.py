@@ -142,7 +142,8 @@ class LaggingAdmin:
 
     async def _send(self, request: Any, node_id: int) -> Any:
         (asked,) = request.topics
-        return SimpleNamespace(topics=[SimpleNamespace(error_code=0, name=asked.name, topic_id=self._told(node_id))])
+        told = SimpleNamespace(error_code=0, name=asked.name, topic_id=self._told(node_id))
+        return SimpleNamespace(topics=[told], cluster_id="cluster")
 
     def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
         parts = [{"partition_index": p, "leader_id": leader} for p, leader in self.leaders.items()]
@@ -171,7 +172,8 @@ def test_an_id_that_the_leaders_do_not_have_is_never_believed() -> None:
         kafka_of(LaggingAdmin({0: OLD, 1: NEW}, {0: 1})).read_topic_id("orders")
     assert caught.value.retriable
     agreeing = LaggingAdmin({0: NEW, 1: NEW, 2: OLD}, {0: 0, 1: 1})
-    assert kafka_of(agreeing).read_topic_id("orders") == str(NEW), "the control: who leads nothing is not asked"
+    seen = kafka_of(agreeing).observe("orders", "read_committed")
+    assert (seen.topic_id, seen.cluster_id) == (str(NEW), "cluster"), "the control: who leads nothing is not asked"
     assert 2 not in agreeing.asked
 
 

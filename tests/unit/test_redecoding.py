@@ -26,6 +26,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import differing_in_any_order
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
+from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.work import read
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
@@ -435,6 +436,32 @@ def test_the_vacuum_deletes_nothing_of_a_table_that_lacks_a_document(compacted: 
     document.write_bytes(content)
     deleted, errors = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
     assert len(deleted) == 4 and errors == [], "the control"
+
+
+@pytest.mark.parametrize(("old", "outcome"), [(1, CompactionOutcome.COMPACTED), (2, CompactionOutcome.FAILED)])
+def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
+    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, old: int, outcome: CompactionOutcome
+) -> None:
+    """[R-84] Of one that stood still for a week; the sweep of its staging folder has renewed the file's date alone.
+
+    The control is both of the two old: they go, and the run names neither.
+    """
+    for offsets in (FIRST, SECOND):
+        topic.land(offsets, WHOLE)
+        topic.outcome(offsets, INT)
+    lake, commit, ages, deleted = topic.lake, DeltaLog.commit, dict[str, int](), list[str]()
+    linked_at_ms = lake.store.linked_at_ms
+    monkeypatch.setattr(lake.store, "linked_at_ms", lambda path: ages.get(path, linked_at_ms(path)))
+
+    def commit_after_a_week(self: DeltaLog, *arguments: Any) -> bool:
+        (file,) = arguments[0].adds
+        ages.update({f"{self.folder}/{path}": 0 for path in (document_path(file.path), file.path)[:old]})
+        deleted.extend(vacuum(lake, EPOCH_MS)[0])
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(DeltaLog, "commit", commit_after_a_week)
+    assert [each.outcome for each in compact_decoded(topic.lake, TOPIC)] == [outcome]
+    assert {*deleted} == ({*ages} if old == 2 else set()) and {*topic.known} == {FIRST, SECOND}
 
 
 def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(lake: Lake) -> None:

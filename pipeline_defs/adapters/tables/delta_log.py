@@ -59,6 +59,7 @@ class DeltaLog:
         self, store: Store, folder: str, schema: str, partition_columns: tuple[str, ...] = (), mend: str = MEND
     ) -> None:
         self.folder = folder
+        self._hint = f"{folder}/_delta_log/_last_checkpoint"
         self._store = store
         self._schema = schema
         self._partition_columns = partition_columns
@@ -153,6 +154,8 @@ class DeltaLog:
         Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
         """
         try:
+            if self._read_hint() > _newest(self._list(None), (_CHECKPOINT,)):  # a power cut: delta-rs goes by it for ever
+                self._store.delete_folder(self._hint)
             while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY and not self._is_right(newest):
                 self._delete_checkpoint(newest)
             version = self._create_checkpoint()
@@ -218,7 +221,7 @@ class DeltaLog:
             raise BrokenTable(
                 f"{url} cannot be used, and the commits before it are cleaned up; nothing was deleted; {self._mend}"
             )
-        for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(version, _CHECKPOINT)):
+        for path in (self._hint, self._path(version, _CHECKPOINT)):
             self._store.delete_folder(path)
 
     def _read(self, version: int) -> Commit:
@@ -272,7 +275,7 @@ class DeltaLog:
     def _read_hint(self) -> int:
         """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
         try:
-            return int(json.loads(self._store.get(f"{self.folder}/_delta_log/_last_checkpoint") or b"")["version"])
+            return int(json.loads(self._store.get(self._hint) or b"")["version"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return EMPTY
 
