@@ -1,17 +1,19 @@
 """Alerts: what does not get on, what may be lost, what failed; as log lines, checks and observations, and to people.
 
-Sensors apart from the one that plans and lands, so they speak where that one stands still. Invariant: the same trouble
-is told once, and again only where nobody could be reached.
+Sensors apart from the one that plans and lands, so they speak where that one stands still. Invariant: each receiver is told
+once of a trouble, and that it is over; one that did not take it is told by the next look, and no other with it.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
 import dagster as dg
 
-from ..adapters.telemetry.alerting import send_alert
+from ..adapters.telemetry.alerting import receiver_of, send_alert
+from ..core.advice import some_of
 from ..core.command_lines import command
 from ..core.landing.progress import Seen, see_count, see_version
 from ..landing.auditing import Finding
@@ -31,8 +33,10 @@ from .tables import read_tables, table_text
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
 SHOWN = 20
+KEPT = 200  # texts for a receiver that takes none
 UNREACHABLE = "unreachable"
 _SEEN = "seen"  # what the cursor has beside the troubles
+_UNTOLD = "/untold"  # and beside the topics, none of which is called so: what receivers did not take
 
 Troubles = dict[str, list[str]]  # by check, what they concern
 Watched = tuple[list[Finding], Mapping[str, Seen]]
@@ -50,7 +54,8 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
             "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
             "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
-            "where there is one, and to OFFSETLAKE_ALERT_URLS where that is set."
+            "where there is one, and to OFFSETLAKE_ALERT_URLS where that is set, as is the end of it. A receiver that does not "
+            "take a message is told it again each minute."
         ),
     )
     def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
@@ -66,7 +71,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
                 told[topic.name][1],
             ),
         )
-        cursor, words, news = {}, list[str](), list[Finding]()
+        cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Finding]()
         for topic, (found, seen) in zip(topics, watched, strict=True):
             troubles = told[topic.name][0]
             new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
@@ -77,19 +82,36 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             now = {each.check: list(each.concerns) for each in found}
             if UNREACHABLE in now:
                 now = troubles | now  # of the others nothing is known
-            words += [f"{each} of {topic.name}" for each in sorted(troubles.keys() - now.keys())]
+            for each in troubles.keys() - now.keys():
+                ended[each].append(topic.name)
             cursor[topic.name] = _as_cursor(now, seen)
-        texts = dict.fromkeys(
-            text for each in news for text in each.violations
-        )  # a broker that is down is one text, however many topics it has
-        undelivered = _tell("Offsetlake: topics do not get on", [*texts], edges)
-        for url in undelivered:
-            context.log.error("alert not delivered to %s; it is tried again", url)
-        over = f"; over: {', '.join(words)}" if words else ""
-        said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new{over}"
-        return dg.SensorResult(skip_reason=said, cursor=context.cursor if undelivered else json.dumps(cursor))
+        over = [f"over: {check} of {some_of(names)}" for check, names in sorted(ended.items())]
+        # a broker that is down is one text, however many topics it has
+        texts = dict.fromkeys([*(text for each in news for text in each.violations), *over])
+        cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
+        said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new"
+        return dg.SensorResult(skip_reason="; ".join([said, *over]), cursor=json.dumps(cursor))
 
     return dg.Definitions(sensors=[watch] if topics else [])
+
+
+def _tell_all(
+    texts: Sequence[str], untold: Mapping[str, Sequence[str]], edges: Edges, context: dg.SensorEvaluationContext
+) -> dict[str, list[str]]:
+    """Tell each receiver what is new and what it did not take before, failed runs as well; return what it takes no more of."""
+    waiting, runs = dict[str, list[str]](), dict[str, dict[str, str]]()
+    for url in edges.settings.alert_urls:
+        waiting[url] = [*dict.fromkeys([*untold.get(receiver_of(url), ()), *texts])][-KEPT:]
+        missed = context.instance.get_runs(dg.RunsFilter(tags={_untold_tag(url): "yes"}), limit=SHOWN)
+        runs[url] = {run.run_id: _failure_text(run, read_reason(context.instance, run.run_id)) for run in missed}
+    bodies = {url: _body([*waiting[url], *runs[url].values()]) for url in waiting}
+    undelivered = send_alert("Offsetlake alert", bodies)
+    for url in waiting.keys() - undelivered.keys():
+        for run_id in runs[url]:
+            context.instance.add_run_tags(run_id, {_untold_tag(url): "no"})
+    for said in undelivered.values():
+        context.log.error("alert not delivered to %s; it is tried again", said)
+    return {receiver_of(url): waiting[url] for url in undelivered}
 
 
 def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:
@@ -180,21 +202,29 @@ def build_failure_sensor() -> dg.SensorDefinition:
     def run_failures(context: dg.RunFailureSensorContext, edges: dg.ResourceParam[Edges]) -> None:
         run = context.dagster_run
         reason = read_reason(context.instance, run.run_id)
-        text = f"run {run.run_id} of {run.job_name} failed: {reason}"
+        text = _failure_text(run, reason)
         context.log.error(text)
         if TOPIC_TAG in run.tags:
             metadata: Mapping[str, str] = {"failed_run": run.run_id, "job": run.job_name, "reason": reason}
             observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
-        for url in _tell(f"Offsetlake: {run.job_name} failed", [text], edges):
-            context.log.error("alert of run %s not delivered to %s", run.run_id, url)
+        bodies = dict.fromkeys(edges.settings.alert_urls, text)
+        for url, said in send_alert(f"Offsetlake: {run.job_name} failed", bodies).items():
+            context.log.error("alert of run %s not delivered to %s; it is tried again", run.run_id, said)
+            context.instance.add_run_tags(run.run_id, {_untold_tag(url): "yes"})
 
     return run_failures
 
 
-def _tell(title: str, texts: Sequence[str], edges: Edges) -> list[str]:
-    """Tell people, where the machine's settings say whom; return who could not be reached."""
-    if not texts or not edges.settings.alert_urls:
-        return []
+def _failure_text(run: dg.DagsterRun, reason: str) -> str:
+    return f"run {run.run_id} of {run.job_name} failed: {reason}"
+
+
+def _untold_tag(url: str) -> str:
+    """Return the tag of failed runs that a receiver is still to be told of, which says `yes` then."""
+    return f"offsetlake/untold-{receiver_of(url)}"
+
+
+def _body(texts: Sequence[str]) -> str:
     more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
-    return send_alert(edges.settings.alert_urls, title, "\n".join([*texts[:SHOWN], *more]))
+    return "\n".join([*texts[:SHOWN], *more])

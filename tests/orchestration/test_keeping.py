@@ -266,21 +266,18 @@ def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutio
 def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     world: World, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
-    """In words with the offsets, to the hook; not again; and a hook that is down is tried again.
+    """In words with the offsets, to the hook; not again, but that it is over.
 
     Two checks see it: what is lost, and what could not be kept for long enough.
     """
     url, told = hook
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=("json://127.0.0.1:1/down",))
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
     world.fill(100)
     world.tick()
     quiet = watch(world, None)
     assert quiet.skip_message == "0 troubles, 0 of them new"
     world.delete_records(0, 40)
-    down = watch(world, quiet.cursor)
-    assert (down.skip_message, down.cursor) == ("2 troubles, 2 of them new", quiet.cursor)
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
-    first = watch(world, down.cursor)
+    first = watch(world, quiet.cursor)
     assert first.skip_message == "2 troubles, 2 of them new"
     (message,) = told
     assert world.name in message["message"] and "[0, 40)" in message["message"]
@@ -302,6 +299,49 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     world.land()
     over = watch(world, accepted.cursor)
     assert over.skip_message == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
+    assert [each["message"] for each in told[2:]] == [
+        f"over: {each} of {world.name}" for each in ("nothing_lost", "time_to_loss")
+    ]
+
+
+def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-90] What became of topics, and which runs failed, from one of two on; once it takes them, each once."""
+    told: dict[str, list[str]] = {"/first": [], "/second": []}
+    is_down = True
+
+    class Handler(Answering):
+        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+            message = self.told()["message"]
+            if self.path == "/second" and is_down:
+                self.answer(500)
+            else:
+                told[self.path].append(message)
+                self.answer(200)
+
+    with serving(Handler) as port:
+        urls = tuple(f"json://127.0.0.1:{port}{path}" for path in told)
+        world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=urls)
+        world.fill(100)
+        world.tick()
+        world.delete_records(0, 40)
+        run_id = fail_and_tell(world)
+        cursor = None
+        for _ in range(3):
+            cursor = watch(world, cursor).cursor
+        assert [len(each) for each in told.values()] == [2, 0], (
+            "the fault: the second takes nothing, and the first heard it once"
+        )
+        assert run_id in told["/first"][0] and "[0, 40)" in told["/first"][1]
+        accept_loss(world.topic, "0-0-100", world.edges, "test")
+        world.land()
+        cursor = watch(world, cursor).cursor
+        assert told["/first"][2].startswith("over: ") and not told["/second"]
+        is_down = False
+        for _ in range(2):
+            cursor = watch(world, cursor).cursor
+        assert len(told["/first"]) == 3 and len(told["/second"]) == 1, told
+        assert {*told["/second"][0].splitlines()} == {line for each in told["/first"] for line in each.splitlines()}
+        assert not any(str(port) in text for text in (cursor or "", str(world.instance.get_runs())))
 
 
 def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_topic(
@@ -350,11 +390,10 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
 ) -> None:
     """[R-90] What waits for 15 minutes without a new version, however long it had waited; dead letters when they rise."""
     url, told = hook
-    side = Side(Format.JSON, "n BIGINT")
     time_of_event = EventTime()
     world.topic = dataclasses.replace(
         world.topic,
-        decode=Decode(Side(Format.STRING), side, Budget(10, 1.0), time_of_event),
+        decode=Decode(Side(Format.STRING), Side(Format.JSON, "n BIGINT"), Budget(10, 1.0), time_of_event),
         latest=Latest(),
         days=Days("2020-01-01", time_of_event),
     )
@@ -400,16 +439,31 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
         f"{world.name}: 1 records could not be decoded, some of them lately: `offsetlake dead-letters {world.name}`"
     )
     heard = len(told)
-    assert look(16) == (f"1 troubles, 0 of them new; over: dead_letters of {world.name}", [])
+    over = f"over: dead_letters of {world.name}"
+    assert look(16) == (f"1 troubles, 0 of them new; {over}", [over])
     log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
     torn = log / f"{len(list(log.glob('*.json'))):020d}.json"
     torn.write_text("{torn")
-    words, (message,) = look(1)
+    words, (_, message) = look(1)
     assert words == "1 troubles, 1 of them new" and message.startswith(f"{world.name}: decoded: {log / torn.name}")
     torn.unlink()
     heard = len(told)
-    over = f"0 troubles, 0 of them new; over: tables of {world.name}"
-    assert look(1) == (over, []), "the count of dead letters is what it was"
+    over = f"over: tables of {world.name}"
+    assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
+
+
+def fail_and_tell(world: World) -> str:
+    """Have a run fail and the sensor of failed runs tell it; return its id."""
+    (launched,) = world.try_launch()
+    assert not launched.succeeded
+    run = world.instance.get_run_by_id(launched.run_id)
+    (event,) = world.instance.all_logs(launched.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    assert run is not None and event.dagster_event is not None
+    context = dg.build_run_status_sensor_context(
+        "run_failures", event.dagster_event, world.instance, run, resources={"edges": world.edges}
+    ).for_run_failure()
+    build_failure_sensor()(context)
+    return launched.run_id
 
 
 def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
@@ -418,17 +472,8 @@ def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, lis
     world.fill(100)
     world.tick()
     world.delete_records(0, 40)
-    (launched,) = world.try_launch()
-    assert not launched.succeeded
     world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
-    run = world.instance.get_run_by_id(launched.run_id)
-    (event,) = world.instance.all_logs(launched.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
-    assert run is not None and event.dagster_event is not None
-    context = dg.build_run_status_sensor_context(
-        "run_failures", event.dagster_event, world.instance, run, resources={"edges": world.edges}
-    ).for_run_failure()
-    build_failure_sensor()(context)
-    assert launched.run_id in told[0]["message"] and "40 offsets [0, 40) are gone" in told[0]["message"]
+    assert fail_and_tell(world) in told[0]["message"] and "40 offsets [0, 40) are gone" in told[0]["message"]
     (observed,) = world.instance.fetch_observations(world.topic.asset_key, limit=5).records
     assert observed.asset_observation is not None
     assert "[0, 40)" in str(observed.asset_observation.metadata["reason"].value)

@@ -36,10 +36,11 @@ def test_a_receiver_that_refuses_is_named_without_its_secrets(
     host, asked = refusing
     caplog.set_level(logging.DEBUG)
     url = f"json://HUSHUSER:HUSHPASS@{host}/HUSHPATH/x?+X-Token=HUSHHEADER&:key=HUSHBODY&-q=HUSHQUERY"
-    undelivered = send_alert([url], "title", "body")
+    undelivered = send_alert("title", {url: "body"})
     assert asked and "HUSHPATH" in asked[0]
-    assert undelivered == ["alert URL 1 of 1 (json://127.0.0.1)"]
-    assert "HUSH" not in caplog.text + "".join(capfd.readouterr()) + str(undelivered)
+    assert undelivered == {url: "alert URL 1 of 1 (json://127.0.0.1)"}
+    assert send_alert("title", {url: ""}) == {} and len(asked) == 1, "nothing to tell"
+    assert "HUSH" not in caplog.text + "".join(capfd.readouterr()) + str([*undelivered.values()])
 
 
 UNKNOWN = ["HUSHTOKEN", "nosuch://HUSHHOST/HUSHPATH", "slack://HUSH", "json://", "https://u:HUSH@[bad/HUSH", "HUSH://x"]
@@ -69,7 +70,7 @@ def test_a_url_that_nobody_knows_keeps_no_other_receiver_from_being_told(
     url: str, refusing: tuple[str, list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     host, asked = refusing
-    undelivered = send_alert([url, f"json://{host}/hook"], "title", "body")
+    undelivered = [*send_alert("title", {url: "body", f"json://{host}/hook": "body"}).values()]
     assert asked == ["/hook"], "who can be told is told"
     assert undelivered == ["alert URL 1 of 2 (none that Apprise knows)", "alert URL 2 of 2 (json://127.0.0.1)"]
     assert "hush" not in ("".join(capfd.readouterr()) + str(undelivered)).lower()
@@ -81,4 +82,5 @@ def test_a_token_in_the_place_of_a_host_is_not_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(requests, "post", Mock(side_effect=requests.ConnectionError("nothing leaves this machine")))
     urls = ["slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", "tgram://123456789:AABBCC_ddeeffgghh/12315544/"]
-    assert send_alert(urls, "title", "body") == ["alert URL 1 of 2 (slack://...)", "alert URL 2 of 2 (tgram://...)"]
+    undelivered = send_alert("title", dict.fromkeys(urls, "body"))
+    assert [*undelivered.values()] == ["alert URL 1 of 2 (slack://...)", "alert URL 2 of 2 (tgram://...)"]

@@ -27,6 +27,7 @@ def read(text: str) -> Topic:
         ("decode: {}", None),
         ("decode: {}\nlatest: {}", Latest()),
         (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.version}}", Latest("value.version")),
+        (f"{JSON}: 'n DECIMAL(9,2)'}}}}\nlatest: {{sequence: value.n}}", Latest("value.n")),
         ("decode: {value: {format: avro, registry: 'http://127.0.0.1:9'}}\nlatest: {sequence: value.any}", Latest("value.any")),
         ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest()),
         ("decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}", Latest()),
@@ -45,6 +46,8 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
         (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
         (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
+        (f"{JSON}: 'price DOUBLE'}}}}\nlatest: {{sequence: value.price}}", "expected a field .*, found a float"),
+        (f"{JSON}: 'n INT'}}}}\nlatest: {{sequence: value.n.m}}", "no column m in value.n, which is an integer"),
         ("decode: {}\nlatest: {sequence: 7}", "sequence"),
         ("decode: {}\nlatest: {files: 4}", "files"),
         *(

@@ -205,7 +205,7 @@ def test_columns_are_read_as_spark_reads_them() -> None:
     assert parse_ddl("date DATE") == Column("struct", {"date": Column("date")})
     assert parse_ddl("a: INT, `b c`: STRING") == Column("struct", {"a": integer, "b c": text})
     nested = "a STRUCT<x: INT, y: ARRAY<MAP<STRING, DECIMAL(10, 2)>>> NOT NULL COMMENT 'a, b>', b CHAR(3)"
-    many = Column("list", inner=(Column("map", inner=(text, Column("number"))),))
+    many = Column("list", inner=(Column("map", inner=(text, Column("decimal"))),))
     assert parse_ddl(nested) == Column("struct", {"a": Column("struct", {"x": integer, "y": many}), "b": text})
     with pytest.raises(NotDdl, match="nested more than 100 levels deep"):
         parse_ddl("a " + "ARRAY<" * 200 + "INT" + ">" * 200)

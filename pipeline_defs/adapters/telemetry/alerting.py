@@ -7,7 +7,8 @@ scheme and a real host are ever said, and Apprise and urllib3, which log more, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ..system.extras import require
@@ -33,18 +34,25 @@ def check_alert_urls(text: str) -> str:
     return text
 
 
-def send_alert(urls: Sequence[str], title: str, body: str) -> list[str]:
-    """Send a message to each URL; return those that did not take it, without their secrets."""
-    undelivered = []
-    for number, (url, target) in enumerate(_read_targets(urls), 1):
+def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
+    """Send each URL its message, none where that is empty; return what to call those that did not take it, by URL."""
+    undelivered = dict[str, str]()
+    if not any(bodies.values()):
+        return undelivered
+    for number, (url, target) in enumerate(_read_targets(bodies), 1):
         if target is None:
-            undelivered.append(f"alert URL {number} of {len(urls)} (none that Apprise knows)")
-        elif not target.notify(body=body, title=title):
-            undelivered.append(f"alert URL {number} of {len(urls)} ({_redacted(url, target)})")
+            undelivered[url] = f"alert URL {number} of {len(bodies)} (none that Apprise knows)"
+        elif bodies[url] and not target.notify(body=bodies[url], title=title):
+            undelivered[url] = f"alert URL {number} of {len(bodies)} ({_redacted(url, target)})"
     return undelivered
 
 
-def _read_targets(urls: Sequence[str]) -> Iterator[tuple[str, apprise.NotifyBase | None]]:
+def receiver_of(url: str) -> str:
+    """Return what stands for a URL where something is remembered of it."""
+    return sha256(url.encode()).hexdigest()[:16]
+
+
+def _read_targets(urls: Iterable[str]) -> Iterator[tuple[str, apprise.NotifyBase | None]]:
     """Yield each URL with what Apprise sends to by it, if anything."""
     import apprise  # takes a second, which only who has alerts needs to wait for
 

@@ -18,11 +18,11 @@ from .columns import ANY, Column
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
-KINDS = {"int": "integer", "long": "integer", "float": "number", "double": "number", "string": "text", "bytes": "binary"}
+KINDS = {"int": "integer", "long": "integer", "float": "float", "double": "float", "string": "text", "bytes": "binary"}
 LOGICAL: Mapping[tuple[str, str], str] = {
     ("int", "date"): "date",
     **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
-    ("bytes", "decimal"): "number",
+    ("bytes", "decimal"): "decimal",
 }
 NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # the word for what is in it, path, column
 END = bytes.fromhex("a3f01d6c27b859e4")

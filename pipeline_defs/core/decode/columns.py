@@ -14,7 +14,7 @@ from ..near import meant
 from ..tables.days import EventTime, Kind
 from ..tables.latest import refuse_sequence
 
-_UNORDERED = frozenset({"struct", "list", "map", "boolean", "binary"})
+_UNORDERED = frozenset({"struct", "list", "map", "boolean", "binary", "float"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,15 @@ def check_path(row: Column, path: str, accepts: Callable[[str], bool], refuse: C
             return
         if name not in found.fields:
             fitting = [path for path, each in row.paths() if each.kind is None or accepts(each.kind)]
-            names = f"of {', '.join(found.fields)}" if found.fields else f"a {found.kind}"
+            names = f"of {', '.join(found.fields)}" if found.fields else _one(found.kind)
             raise refuse(f"no column {name} in {at or 'the row'}, which is {names}{meant(path, fitting)}")
         found, at = found.fields[name], f"{at}.{name}".lstrip(".")
     if found.kind is not None and not accepts(found.kind):
-        raise refuse(f"a {found.kind}")
+        raise refuse(_one(found.kind))
+
+
+def _one(kind: str) -> str:
+    return f"an {kind}" if kind.startswith("i") else f"a {kind}"
 
 
 def _time(kind: str) -> Kind | None:

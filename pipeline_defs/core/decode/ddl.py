@@ -17,7 +17,8 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG"), "integer"),
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"), "timestamp"),
     **dict.fromkeys(("STRING", "CHAR", "CHARACTER", "VARCHAR"), "text"),
-    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE", "DECIMAL", "DEC", "NUMERIC"), "number"),
+    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE"), "float"),
+    **dict.fromkeys(("DECIMAL", "DEC", "NUMERIC"), "decimal"),
     **{name: name.lower() for name in ("DATE", "BOOLEAN", "BINARY", "VARIANT", "VOID", "INTERVAL")},
 }
 NESTED = {"ARRAY": 1, "MAP": 2}

@@ -160,13 +160,15 @@ KNOWN: Mapping[str, str] = {
     "google.protobuf.Duration": "integer",
     "google.type.TimeOfDay": "integer",
     **{f"google.protobuf.{kind}Value": "integer" for kind in ("Int32", "Int64", "UInt32")},
-    **{f"google.protobuf.{kind}Value": "number" for kind in ("UInt64", "Float", "Double")},
+    "google.protobuf.UInt64Value": "decimal",
+    **{f"google.protobuf.{kind}Value": "float" for kind in ("Float", "Double")},
     "google.protobuf.StringValue": "text",
     "google.protobuf.BytesValue": "binary",
     "google.protobuf.BoolValue": "boolean",
 }
 SCALARS: Mapping[str, str] = {
-    **dict.fromkeys(("uint64", "fixed64", "float", "double"), "number"),
+    **dict.fromkeys(("uint64", "fixed64"), "decimal"),
+    **dict.fromkeys(("float", "double"), "float"),
     "enum": "text",
     "string": "text",
     "bytes": "binary",
