@@ -1,6 +1,6 @@
 """The topics of a project, as its defs.yaml say them: those that are named, those of patterns, and what is broken.
 
-Nothing here reads a file: `topic_files.py` does.
+Nothing here opens a file: `topic_files.py` does.
 """
 
 from __future__ import annotations
@@ -91,6 +91,15 @@ class TopicFiles:
     def find_broken(self, name: str) -> Broken | None:
         """Return the broken file of a topic, by the topic's name or its folder's."""
         return next((each for each in self.broken if name in {each.name, each.folder.name}), None)
+
+
+def read_stamps(folder: Path) -> dict[Path, int]:
+    """Read when each defs.yaml below a folder was written: another answer says that one was added, edited or taken away."""
+    found = dict[Path, int]()
+    for path in folder.rglob("defs.yaml"):
+        with suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 def file_of(folder: Path) -> Path:

@@ -15,10 +15,12 @@ from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
 from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.resources import Edges
+from pipeline_defs.topic_files import read_topic_files
 from pipeline_defs.topics import Topic
 from tests.support.pulse import evaluate, refuse, run_pulse
 from tests.support.world import World
@@ -63,7 +65,7 @@ def test_a_new_topic_is_planned_from_its_first_offset_and_loaded(world: World, a
     create(world, world.name)
     world.send_numbered(150)
     said = tick().skip_message or ""
-    assert said.startswith("new topics are landed, and shown once loaded (the code location is being reloaded)")
+    assert said.startswith("shown once loaded (the code location is being reloaded): topics that are landed: ")
     assert set(world.edges.lake.planned_topics()) == {world.name, f"{world.name}-own"}
     world.send_numbered(100)
     assert tick().run_requests, "it is planned on, and landed, whether it is loaded yet or not"
@@ -158,3 +160,40 @@ def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[obje
     assert asked and world.edges.lake.planned_topics() == (world.name,)
     monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
     assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
+
+
+HEAD = "type: offsetlake.KafkaTopic\nattributes: {topic: %s, max_age_seconds: %s}\n"
+EDITS: dict[str, Callable[[Path], object]] = {
+    "added": lambda defs: (defs / "more/defs.yaml").write_text(HEAD % ("more", 1)),
+    "edited": lambda defs: (defs / "orders/defs.yaml").write_text(HEAD % ("orders", 2)),
+    "taken away": lambda defs: (defs / "orders/defs.yaml").unlink(),
+    "broken": lambda defs: (defs / "orders/defs.yaml").write_text("type: ["),
+    "mended": lambda defs: (defs / "wrong/defs.yaml").write_text(HEAD % ("wrong", 1)),
+}
+
+
+@pytest.mark.parametrize("age", [1, "never"], ids=["beside a topic", "where all are wrong"])
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
+    world: World,
+    asked: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    edit: Callable[[Path], object],
+    age: object,
+) -> None:
+    """[R-98] Without a person: runs and commands read it as it is now, and the sensor would go by what it was."""
+    project = tmp_path / world.name.replace("-", "_")
+    defs = project / project.name / "defs"
+    write_project(plan_project(project, ["orders", "wrong"], None))
+    monkeypatch.syspath_prepend(project)
+    (defs / "more").mkdir()
+    (defs / "orders/defs.yaml").write_text(HEAD % ("orders", age))
+    (defs / "wrong/defs.yaml").write_text(HEAD % ("wrong", "never"))
+    files = read_topic_files(project)
+    assert [*files.topics] == ["orders"] * (age == 1) and files.broken
+    tick = sensor_of(world, dataclasses.replace(files, topics={}))  # no broker has it
+    assert tick().skip_message == "nothing waits" and not asked, "the control"
+    edit(defs)
+    said = "shown once loaded (the code location is being reloaded): defs.yaml as it is now; nothing waits"
+    assert (tick().skip_message, tick().skip_message, len(asked)) == (said, said, 1)

@@ -25,7 +25,7 @@ from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import find_other_config, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
-from ...orchestration.topic_set import Broken, TopicFiles
+from ...orchestration.topic_set import Broken, TopicFiles, read_stamps
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
@@ -136,7 +136,7 @@ class _Files:
 
     def __post_init__(self) -> None:
         self.told = {_of(each) for each in self.found.broken}
-        self.stamps = self._read_stamps()
+        self.stamps = read_stamps(self.folder)
 
     def look(self) -> None:
         """Look, every so often, for files that have changed and for topics of patterns; say once what is wrong of them."""
@@ -144,7 +144,7 @@ class _Files:
             return
         self.looked = time.monotonic()
         with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
-            stamps = self._read_stamps()
+            stamps = read_stamps(self.folder)
             if stamps != self.stamps:
                 self.stamps, self.found = stamps, load_topics()
             found, known = self.found, {topic.name for topic in self.topics}
@@ -157,13 +157,6 @@ class _Files:
             for path in sorted(folder / "defs.yaml" for folder in mended):
                 OUT.print(f"{_now()} {path} is {'right again' if path.exists() else 'gone'}", soft_wrap=True)
             self.told = {_of(each) for each in broken}
-
-    def _read_stamps(self) -> dict[Path, int]:
-        found = {}
-        for path in self.folder.rglob("defs.yaml"):
-            with suppress(FileNotFoundError):
-                found[path] = path.stat().st_mtime_ns
-        return found
 
 
 def _of(broken: Broken) -> tuple[Path, str]:

@@ -69,10 +69,10 @@ class TopicTick:
 def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.Definitions:
     """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics.
 
-    `files` are those that the topics were read from, of which some may have patterns.
+    `files` are those that the topics were read from, of which some may have patterns, or be broken.
     """
     discovery = Discovery(files)
-    if not topics and (files is None or not files.patterns):
+    if not topics and (files is None or not (files.patterns or files.broken)):
         return dg.Definitions()
 
     @dg.op(name=LAND_AND_DERIVE)

@@ -1,17 +1,19 @@
 """Topic discovery: topics of a cluster that match a pattern, and that nobody has planned yet, get their first plan step.
 
 Which topics a pattern has is in the lake alone: those with a plan log. So each code server, run and command finds the same
-ones. The code server that ticks goes on with them at once, and is loaded anew for Dagster to show them.
+ones. The code server that ticks goes on with them at once, and is loaded anew for Dagster to show them; so it is where a
+defs.yaml was added, edited or taken away, which runs and commands read as it is now.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
@@ -20,7 +22,7 @@ from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError, as_ou
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
-from ..topic_set import Broken, PatternFile, TopicFiles, file_of
+from ..topic_set import Broken, PatternFile, TopicFiles, file_of, read_stamps
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
@@ -33,36 +35,41 @@ class Discovery:
     files: TopicFiles | None
     topics: tuple[Topic, ...] = ()
     failures: tuple[str, ...] = ()
+    is_edited: bool = field(default=False, init=False)
+    _stamps: Mapping[Path, int] = field(default_factory=dict, init=False)
     _looked: float | None = field(default=None, init=False)
     _asked: float | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        if self.files is not None:
+            self._stamps = read_stamps(self.files.tree.defs_module_path)
+
     def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, edges: Edges) -> None:
-        """Look for new topics, every so often; where there are any, have the code server be loaded anew, once."""
+        """Look for new topics and edited files, every so often; where there are any, have the code server loaded anew, once."""
         now = time.monotonic()
-        if (
-            self.files is None
-            or not self.files.patterns
-            or (self._looked is not None and now - self._looked < DISCOVER_SECONDS)
-        ):
+        if self.files is None or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
             return
+        self.is_edited = read_stamps(self.files.tree.defs_module_path) != self._stamps
         failures = list(plan_new_topics(self.files, edges))
         try:
-            self.topics = tuple(self.files.find_new(edges.lake.planned_topics()))
+            self.topics = tuple(self.files.find_new(edges.lake.planned_topics())) if self.files.patterns else ()
         except OffsetlakeError as error:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
-        if self.topics and self._asked is None:
+        if (self.topics or self.is_edited) and self._asked is None:
             self._asked = now
             threading.Thread(target=_reload, args=(origin, instance), daemon=True).start()
 
     @property
     def text(self) -> str:
-        """In words which topics are landed and not shown by Dagster yet; nothing where there are none."""
-        if self._asked is None or not self.topics:
+        """In words what Dagster does not show yet, topics that are landed, edited files; nothing where it shows all."""
+        said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
+        said += ["defs.yaml as it is now"] if self.is_edited else []
+        if self._asked is None or not said:
             return ""
         late = time.monotonic() - self._asked > RELOAD_SECONDS
         why = "reload the code location, which was asked for in vain" if late else "the code location is being reloaded"
-        return f"new topics are landed, and shown once loaded ({why}): {', '.join(each.name for each in self.topics)}"
+        return f"shown once loaded ({why}): {' and '.join(said)}"
 
 
 def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
