@@ -252,7 +252,7 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
 
     A topic of the same name in another cluster looks as if this one had been created again.
     """
-    if None not in (expected, found) and expected != found:
+    if _are_two(expected, found):
         raise OtherCluster(
             f"topic {topic} is read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
             f"nothing was planned or read, and nothing is lost; correct `bootstrap_servers`, or, where the topic moved, set "
@@ -267,7 +267,7 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
     A topic id never comes back within a cluster, and within one topic the epoch of a partition's leader only grows. Without
     this, an answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
     """
-    if state.topic_id in log_state.former_ids and state.cluster_id == log_state.cluster_id:
+    if state.topic_id in log_state.former_ids and not _are_two(log_state.cluster_id, state.cluster_id):
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
             f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
@@ -295,7 +295,11 @@ def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
 
 def is_another(log_state: LogState, topic_id: str | None) -> bool:
     """Return whether an id is that of another topic than was planned; brokers too old to give one say nothing."""
-    return None not in (log_state.topic_id, topic_id) and log_state.topic_id != topic_id
+    return _are_two(log_state.topic_id, topic_id)
+
+
+def _are_two(one: str | None, other: str | None) -> bool:
+    return None not in (one, other) and one != other
 
 
 def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None) -> None:
