@@ -86,6 +86,12 @@ def _check_group(group: str) -> str:
     return group
 
 
+def _check_cluster(cluster_id: str) -> str:
+    if not re.fullmatch(r"[\w.-]{1,200}", cluster_id, re.ASCII):
+        raise ValueError(f"expected the id of a Kafka cluster, of letters, digits and `._-`, found {shown(cluster_id)}")
+    return cluster_id
+
+
 class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic, or each that matches a pattern, as a Dagster asset with one partition per offset range."""
 
@@ -105,10 +111,8 @@ class KafkaTopic(dg.Component, YamlModel):
     bootstrap_servers: Annotated[str | None, WRITTEN, _optional(_check_servers)] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
-    cluster_id: Annotated[str | None, LITERAL] = Field(
-        default=None,
-        min_length=1,
-        description="the Kafka cluster's id, to be set where the topic has moved: another cluster is refused",
+    cluster_id: Annotated[str | None, LITERAL, _optional(_check_cluster)] = Field(
+        default=None, description="the Kafka cluster's id, to be set where the topic has moved: another cluster is refused"
     )
     records_per_range: Annotated[int | str, number(1, 2**31 - 1, "auto")] = Field(
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"

@@ -15,13 +15,14 @@ from ..core.log.planning import refuse_recreated
 def mirror_frontier(topic: str, group: str, lake: Lake, kafka: Kafka) -> Mapping[int, int]:
     """Move the consumer group to where everything is landed, and return that.
 
-    Raise `BrokerUnavailable`, and `UnknownTopic` or `TopicRecreated` where the topic that is landed is not there any more.
+    Raise `BrokerUnavailable`, and `UnknownTopic`, `TopicRecreated` or `OtherCluster` where the topic that is landed is not
+    there any more.
 
     The lake is read again after the group was moved: of two that move it at once, whoever is last leaves it where the newer
     one of both had it.
     """
     moved: Mapping[int, int] = {}
-    refuse_recreated(topic, lake.recent(topic).log.state, kafka.read_topic_id(topic))
+    refuse_recreated(topic, lake.recent(topic).log.state, *kafka.read_ids(topic))
     while (frontier := _frontier(topic, lake)) != moved:
         kafka.move_group(topic, frontier, group)
         moved = frontier

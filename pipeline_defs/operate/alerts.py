@@ -32,8 +32,8 @@ from .tables import read_tables, table_text
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
-SHOWN = 20
-KEPT = 200  # texts for a receiver that takes none
+SHOWN = 20  # texts in one message; those beyond follow with the next look
+KEPT = 1_000  # texts for a receiver that takes none
 UNREACHABLE = "unreachable"
 _SEEN = "seen"  # what the cursor has beside the troubles
 _UNTOLD = "/untold"  # and beside the topics, none of which is called so: what receivers did not take
@@ -72,6 +72,9 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             ),
         )
         cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Finding]()
+        for name in before.keys() - told.keys() - {_UNTOLD}:  # of a topic that is no more, nothing is looked at
+            for each in _read_cursor(before[name])[0]:
+                ended[each].append(name)
         for topic, (found, seen) in zip(topics, watched, strict=True):
             troubles = told[topic.name][0]
             new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
@@ -85,7 +88,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             for each in troubles.keys() - now.keys():
                 ended[each].append(topic.name)
             cursor[topic.name] = _as_cursor(now, seen)
-        over = [f"over: {check} of {some_of(names)}" for check, names in sorted(ended.items())]
+        over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         # a broker that is down is one text, however many topics it has
         texts = dict.fromkeys([*(text for each in news for text in each.violations), *over])
         cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
@@ -98,20 +101,23 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
 def _tell_all(
     texts: Sequence[str], untold: Mapping[str, Sequence[str]], edges: Edges, context: dg.SensorEvaluationContext
 ) -> dict[str, list[str]]:
-    """Tell each receiver what is new and what it did not take before, failed runs as well; return what it takes no more of."""
-    waiting, runs = dict[str, list[str]](), dict[str, dict[str, str]]()
+    """Tell each receiver what is new and what it was not told before, failed runs as well; return what is left for later."""
+    waiting, runs, bodies = dict[str, list[str]](), dict[str, dict[str, str]](), dict[str, str]()
     for url in edges.settings.alert_urls:
         waiting[url] = [*dict.fromkeys([*untold.get(receiver_of(url), ()), *texts])][-KEPT:]
-        missed = context.instance.get_runs(dg.RunsFilter(tags={_untold_tag(url): "yes"}), limit=SHOWN)
+        room = SHOWN - len(waiting[url])
+        missed = context.instance.get_runs(dg.RunsFilter(tags={_untold_tag(url): "yes"}), limit=room) if room > 0 else []
         runs[url] = {run.run_id: _failure_text(run, read_reason(context.instance, run.run_id)) for run in missed}
-    bodies = {url: _body([*waiting[url], *runs[url].values()]) for url in waiting}
+        later = [f"{-room} more follow"] if room < 0 else []
+        bodies[url] = "\n".join([*waiting[url][:SHOWN], *runs[url].values(), *later])
     undelivered = send_alert("Offsetlake alert", bodies)
-    for url in waiting.keys() - undelivered.keys():
+    for url in bodies.keys() - undelivered.keys():
+        del waiting[url][:SHOWN]
         for run_id in runs[url]:
             context.instance.add_run_tags(run_id, {_untold_tag(url): "no"})
     for said in undelivered.values():
         context.log.error("alert not delivered to %s; it is tried again", said)
-    return {receiver_of(url): waiting[url] for url in undelivered}
+    return {receiver_of(url): left for url, left in waiting.items() if left}
 
 
 def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:
@@ -223,8 +229,3 @@ def _failure_text(run: dg.DagsterRun, reason: str) -> str:
 def _untold_tag(url: str) -> str:
     """Return the tag of failed runs that a receiver is still to be told of, which says `yes` then."""
     return f"offsetlake/untold-{receiver_of(url)}"
-
-
-def _body(texts: Sequence[str]) -> str:
-    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
-    return "\n".join([*texts[:SHOWN], *more])

@@ -5,6 +5,7 @@ Nothing here opens a file: `topic_files.py` does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,11 +95,12 @@ class TopicFiles:
 
 
 def read_stamps(folder: Path) -> dict[Path, int]:
-    """Read when each defs.yaml below a folder was written: another answer says that one was added, edited or taken away."""
+    """Read when each file below a folder that Dagster loads was written: by another answer one was added, edited or deleted."""
     found = dict[Path, int]()
-    for path in folder.rglob("defs.yaml"):
-        with suppress(FileNotFoundError):
-            found[path] = path.stat().st_mtime_ns
+    for parent, _, names in os.walk(folder, followlinks=True):
+        for path in (Path(parent, name) for name in names if name.endswith((".yaml", ".yml", ".py"))):
+            with suppress(OSError):
+                found[path] = path.stat().st_mtime_ns
     return found
 
 

@@ -365,7 +365,8 @@ def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_top
     assert told[0]["message"].count("Kafka broker at 127.0.0.1:1 does not answer") == 1, "one text for all its topics"
     cursor = down.cursor
     world.edges.settings = there
-    assert watch(world, cursor).skip_message == f"2 troubles, 0 of them new; over: unreachable of {world.name}"
+    said = f"2 troubles, 0 of them new; over: unreachable of {world.name}, {other.name}"
+    assert watch(world, cursor).skip_message == said, "of what is watched no more too"
 
     first = watch(world, None, other)
     assert first.skip_message == "3 troubles, 3 of them new"
@@ -450,6 +451,24 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     heard = len(told)
     over = f"over: tables of {world.name}"
     assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
+
+
+def test_troubles_beyond_one_message_follow_and_those_of_a_topic_that_is_gone_are_over(
+    world: World, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    """[R-90] None is left unnamed, however many there are at once; nor is one that nobody looks at any more."""
+    url, told = hook
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
+    world.fill(100)
+    world.tick()
+    others = [dataclasses.replace(world.topic, name=f"{world.name}-none-{n:02d}") for n in range(30)]
+    cursor = watch(world, None, *others).cursor
+    assert told[0]["message"].endswith("10 more follow") and len(told) == 1
+    cursor = watch(world, cursor, *others).cursor
+    lines = [line for each in told for line in each["message"].splitlines() if line != "10 more follow"]
+    assert len(told) == 2 and len(lines) == 30 and all(any(each.name in line for line in lines) for each in others)
+    watch(world, cursor, *others[1:])
+    assert told[2]["message"] == f"over: unreachable of {others[0].name}"
 
 
 def fail_and_tell(world: World) -> str:

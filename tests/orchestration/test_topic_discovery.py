@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
+from pipeline_defs.orchestration.pulse.topic_discovery import Discovery
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.topic_files import read_topic_files
@@ -32,6 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     asked: list[object] = []
     monkeypatch.setattr(topic_discovery, "DISCOVER_SECONDS", 0.0)
     monkeypatch.setattr(topic_discovery, "_reload", lambda *given: asked.append(given))
+    monkeypatch.setattr(topic_discovery, "find_why_not", lambda project: "")
     return asked
 
 
@@ -172,6 +175,17 @@ EDITS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def project_of(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return a project and its folder of topics, of which one is linked to from elsewhere."""
+    project = folder / world.name.replace("-", "_")
+    defs = project / project.name / "defs"
+    write_project(plan_project(project, ["orders", "wrong"], None))
+    monkeypatch.syspath_prepend(project)
+    (folder / "elsewhere").mkdir()
+    (defs / "more").symlink_to(folder / "elsewhere")
+    return project, defs
+
+
 @pytest.mark.parametrize("age", [1, "never"], ids=["beside a topic", "where all are wrong"])
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
@@ -183,11 +197,7 @@ def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
     age: object,
 ) -> None:
     """[R-98] Without a person: runs and commands read it as it is now, and the sensor would go by what it was."""
-    project = tmp_path / world.name.replace("-", "_")
-    defs = project / project.name / "defs"
-    write_project(plan_project(project, ["orders", "wrong"], None))
-    monkeypatch.syspath_prepend(project)
-    (defs / "more").mkdir()
+    project, defs = project_of(world, tmp_path, monkeypatch)
     (defs / "orders/defs.yaml").write_text(HEAD % ("orders", age))
     (defs / "wrong/defs.yaml").write_text(HEAD % ("wrong", "never"))
     files = read_topic_files(project)
@@ -197,3 +207,27 @@ def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
     edit(defs)
     said = "shown once loaded (the code location is being reloaded): defs.yaml as it is now; nothing waits"
     assert (tick().skip_message, tick().skip_message, len(asked)) == (said, said, 1)
+
+
+def test_what_does_not_load_is_not_loaded_until_it_is_mended(
+    world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-98] A code location that failed to load would have no sensor to see it; another process tries it before."""
+    monkeypatch.undo()
+    monkeypatch.setattr(topic_discovery, "DISCOVER_SECONDS", 0.0)
+    monkeypatch.setattr(topic_discovery, "_reload", lambda *given: asked.append(given))
+    project, defs = project_of(world, tmp_path, monkeypatch)
+    discovery = Discovery(read_topic_files(project))
+    (defs / "mine.py").write_text("def half(")
+
+    def look() -> str:
+        discovery.look(None, world.instance, world.edges)
+        for thread in threading.enumerate():
+            if thread.name.endswith("(_load_anew)"):
+                thread.join()
+        return discovery.text
+
+    said = "defs as they are now cannot be loaded, and are once they are mended: SyntaxError: '(' was never closed"
+    assert (look(), look(), asked) == (said, said, [])
+    (defs / "mine.py").write_text("HALF = 2")
+    assert look().startswith("shown once loaded") and len(asked) == 1

@@ -173,11 +173,20 @@ def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(scri
 # ---- another cluster
 
 
-@given(lists_of(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 12)), 2, 12))
-@example([(0, False, 5), (1, False, 5), (0, False, 1), (1, True, 1), (0, False, 3), (0, True, 3)])
-def test_a_topic_moves_to_another_cluster_only_where_defs_yaml_names_it(looks: list[tuple[int, bool, int]]) -> None:
-    """[R-9] Nothing is planned of another cluster's topic of the same name; where it moved, and back, a generation begins."""
-    clusters = [World(incarnation=100 * number) for number in range(3)]
+@given(lists_of(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 12)), 2, 12), st.sampled_from([0, 100, None]))
+@example([(0, False, 5), (1, False, 5), (0, False, 1), (1, True, 1), (0, False, 3), (0, True, 3)], 100)
+@example([(0, False, 5), (1, True, 8)], None)
+def test_a_topic_moves_to_another_cluster_only_where_defs_yaml_names_it(
+    looks: list[tuple[int, bool, int]], apart: int | None
+) -> None:
+    """[R-9] Nothing is planned of another cluster's topic of the same name; where it moved, and back, a generation begins.
+
+    Whether its topic ids differ, are the same, or are not told.
+    """
+    clusters = [World(incarnation=(apart or 0) * number, has_ids=apart is not None) for number in range(3)]
+    for each in clusters:
+        each.grow(0, 3)
+        each.expire(0, 100)
     log_state, steps, homes = LogState(), list[PlanStep](), list[int]()
     for number, is_named, records in looks:
         clusters[number].grow(0, records)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.adapters.kafka.kafka_glance import Observation
+from pipeline_defs.adapters.kafka.kafka_glance import Observation, TopicIds
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
@@ -169,6 +169,9 @@ class FakeKafka:
 
     def read_topic_id(self, topic: str) -> str | None:
         return self.topic_id
+
+    def read_ids(self, topic: str) -> TopicIds:
+        return TopicIds(self.topic_id, None)
 
     def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
         return self.observe(topic, isolation_level).watermarks

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from pipeline_defs.adapters.telemetry import alerting
 from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import read_settings
@@ -84,3 +86,23 @@ def test_a_token_in_the_place_of_a_host_is_not_said(monkeypatch: pytest.MonkeyPa
     urls = ["slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", "tgram://123456789:AABBCC_ddeeffgghh/12315544/"]
     undelivered = send_alert("title", dict.fromkeys(urls, "body"))
     assert [*undelivered.values()] == ["alert URL 1 of 2 (slack://...)", "alert URL 2 of 2 (tgram://...)"]
+
+
+def test_a_receiver_that_is_slow_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are told at once, and nobody waits for longer than a sensor may; the slow one is named."""
+    goes_on, reached = threading.Event(), threading.Event()
+
+    class Slow(Answering):
+        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+            if self.path == "/slow":
+                goes_on.wait(60)
+            else:
+                reached.set()
+            self.answer(200)
+
+    monkeypatch.setattr(alerting, "SEND_SECONDS", 1.0)
+    with serving(Slow) as port:
+        slow, quick = f"json://127.0.0.1:{port}/slow?rto=65", f"json://127.0.0.1:{port}/quick"
+        undelivered = send_alert("title", {slow: "body", quick: "body"})
+        goes_on.set()
+    assert reached.is_set() and [*undelivered] == [slow], "the control: the quick one has it"

@@ -21,7 +21,7 @@ from ...core.durability import Durability, read_durability
 from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused, StaleAnswer
 from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
-from ...core.log.plan_step import LogState, Watermarks
+from ...core.log.plan_step import LogState, Watermarks, are_two
 from ...core.log.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
 from .kafka_glance import (
@@ -93,9 +93,10 @@ class Kafka(Connection):
 
         Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
         """
-        return self._read_ids(topic).topic_id
+        return self.read_ids(topic).topic_id
 
-    def _read_ids(self, topic: str) -> TopicIds:
+    def read_ids(self, topic: str) -> TopicIds:
+        """Read the same, and the id of its cluster."""
         seen = self._glance.seen.get(topic)
         if seen is not None:
             return TopicIds(seen.topic_id, seen.cluster_id)
@@ -124,10 +125,10 @@ class Kafka(Connection):
             return seen.observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
-            ids = self._read_ids(topic)
+            ids = self.read_ids(topic)
             firsts = self._list_offsets(topic, self._partitions(topic), OffsetSpec.EARLIEST, "read_uncommitted")
             ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
-            if self._read_ids(topic) != ids or any(ends[p].offset < firsts[p].offset for p in firsts):
+            if self.read_ids(topic) != ids or any(ends[p].offset < firsts[p].offset for p in firsts):
                 raise StaleMetadata("it was created again while it was looked at")
             marks = {p: Watermarks(firsts[p].offset, ends[p].offset) for p in firsts}
             return Observation(ids.topic_id, marks, {p: end.leader_epoch for p, end in ends.items()}, ids.cluster_id)
@@ -160,7 +161,7 @@ class Kafka(Connection):
             seen = self.observe(topic, policy.isolation_level)
             epoch_ends = self._read_epoch_ends(topic, log_state, seen)
         topic_id, watermarks = seen.topic_id, seen.watermarks
-        same = log_state.topic_id in {None, topic_id}
+        same = log_state.topic_id in {None, topic_id} and not are_two(log_state.cluster_id, seen.cluster_id)
         below = [
             p for p, marks in watermarks.items() if same and p in log_state.heads and marks.end < log_state.heads[p].offset
         ]

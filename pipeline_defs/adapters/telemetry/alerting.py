@@ -7,6 +7,8 @@ scheme and a real host are ever said, and Apprise and urllib3, which log more, s
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from ..system.extras import require
 if TYPE_CHECKING:
     import apprise
 
+SEND_SECONDS = 20.0  # Dagster ends a sensor that takes a minute
 logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it logs URLs whole, as errors and while it sends
 logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)  # below that it logs paths and queries
 
@@ -35,16 +38,30 @@ def check_alert_urls(text: str) -> str:
 
 
 def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
-    """Send each URL its message, none where that is empty; return what to call those that did not take it, by URL."""
-    undelivered = dict[str, str]()
+    """Send each URL its message, none where that is empty; return what to call those that did not take it in time, by URL.
+
+    All are told at once: one that is slow keeps nobody waiting for longer than `SEND_SECONDS`.
+    """
+    undelivered, sending = dict[str, str](), dict[str, threading.Thread]()
     if not any(bodies.values()):
         return undelivered
+    taken = set[str]()
+
+    def send(url: str, target: apprise.NotifyBase) -> None:
+        if target.notify(body=bodies[url], title=title):
+            taken.add(url)
+
     for number, (url, target) in enumerate(_read_targets(bodies), 1):
-        if target is None:
-            undelivered[url] = f"alert URL {number} of {len(bodies)} (none that Apprise knows)"
-        elif bodies[url] and not target.notify(body=bodies[url], title=title):
-            undelivered[url] = f"alert URL {number} of {len(bodies)} ({_redacted(url, target)})"
-    return undelivered
+        name = "none that Apprise knows" if target is None else _redacted(url, target)
+        undelivered[url] = f"alert URL {number} of {len(bodies)} ({name})"
+        if target is not None and bodies[url]:
+            sending[url] = threading.Thread(target=send, args=(url, target), daemon=True)
+            sending[url].start()
+    until = time.monotonic() + SEND_SECONDS
+    for each in sending.values():
+        each.join(max(0.0, until - time.monotonic()))
+    settled = {url for url, body in bodies.items() if not body} | {*taken}
+    return {url: said for url, said in undelivered.items() if url not in settled}
 
 
 def receiver_of(url: str) -> str:

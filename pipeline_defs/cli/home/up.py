@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...core.advice import some_of
-from ...core.errors import EmptySelection, LakeUnavailable
+from ...core.errors import EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
@@ -146,7 +146,13 @@ class _Files:
         with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
             stamps = read_stamps(self.folder)
             if stamps != self.stamps:
-                self.stamps, self.found = stamps, load_topics()
+                self.stamps = stamps
+                try:
+                    self.found = load_topics()
+                except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
+                    OUT.print(
+                        styled(f"{_now()} ", (f"{self.folder} cannot be loaded: {first_line(error)}", "red")), soft_wrap=True
+                    )
             found, known = self.found, {topic.name for topic in self.topics}
             self.topics += [topic for topic in found.topics.values() if topic.name not in known]
             if found.patterns:

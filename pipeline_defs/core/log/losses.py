@@ -18,7 +18,7 @@ from .plan_step import Link, LinkKind, PlanStep, Watermarks
 BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
 ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
-CLOSED = "not landed when its generation was closed: the topic was recreated or truncated"
+CLOSED = "not landed when its generation was closed: the topic was recreated, truncated or moved"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,11 @@ class Head:
         return [self.offset, self.moved_at_ms, *known]
 
 
+def are_two(one: str | None, other: str | None) -> bool:
+    """Return whether two ids are known and not the same; brokers too old to give one say nothing."""
+    return None not in (one, other) and one != other
+
+
 Growth = Mapping[int, int]
 """Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange, Place
 from .frontier import Frontier, Sums
-from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, PlanStep
+from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, PlanStep, are_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | No
         for partition in step.heads:
             seen = step.watermarks.get(partition)
             if log_state.seq or seen is not None:
-                is_truncated = step.generation > log_state.generation and step.topic_id == log_state.topic_id
+                is_same = step.topic_id == log_state.topic_id and not are_two(log_state.cluster_id, step.cluster_id)
+                is_truncated = step.generation > log_state.generation and is_same
                 is_known_log = log_state.seq == 0 or is_truncated
                 at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)

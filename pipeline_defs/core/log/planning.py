@@ -16,7 +16,7 @@ from ..command_lines import command
 from ..errors import OtherCluster, Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_ranges
 from .cutting import cut_ranges
-from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks
+from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks, are_two
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
@@ -252,11 +252,12 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
 
     A topic of the same name in another cluster looks as if this one had been created again.
     """
-    if _are_two(expected, found):
+    if are_two(expected, found):
         raise OtherCluster(
-            f"topic {topic} is read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
-            f"nothing was planned or read, and nothing is lost; correct `bootstrap_servers`, or, where the topic moved, set "
-            f"`cluster_id: {found}` in its defs.yaml: what it has there lands as its next generation",
+            f"topic {topic} is to be read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
+            f"nothing was planned, read or lost; correct `bootstrap_servers`, or, where the topic moved, set "
+            f"`cluster_id: {found}` in its defs.yaml: what it has there lands as its next generation, and what waits of "
+            f"cluster {expected} is lost",
             topic=topic,
         )
 
@@ -267,7 +268,7 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
     A topic id never comes back within a cluster, and within one topic the epoch of a partition's leader only grows. Without
     this, an answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
     """
-    if state.topic_id in log_state.former_ids and not _are_two(log_state.cluster_id, state.cluster_id):
+    if state.topic_id in log_state.former_ids and not are_two(log_state.cluster_id, state.cluster_id):
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
             f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
@@ -285,7 +286,7 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
 
 
 def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
-    if state.topic_id is None or state.topic_id != log_state.topic_id:
+    if state.topic_id is None or state.topic_id != log_state.topic_id or are_two(log_state.cluster_id, state.cluster_id):
         return  # epochs of another topic, or of one that may be another, say nothing
     for partition, seen in sorted(state.partitions.items()):
         known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
@@ -293,29 +294,26 @@ def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
             yield partition
 
 
-def is_another(log_state: LogState, topic_id: str | None) -> bool:
-    """Return whether an id is that of another topic than was planned; brokers too old to give one say nothing."""
-    return _are_two(log_state.topic_id, topic_id)
+def is_another(log_state: LogState, topic_id: str | None, cluster_id: str | None) -> bool:
+    """Return whether ids are those of another topic than was planned, or of another cluster's."""
+    return are_two(log_state.topic_id, topic_id) or are_two(log_state.cluster_id, cluster_id)
 
 
-def _are_two(one: str | None, other: str | None) -> bool:
-    return None not in (one, other) and one != other
-
-
-def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None) -> None:
-    """Raise `TopicRecreated` where the broker has another topic of this name than the one that was planned."""
-    if is_another(log_state, topic_id):
+def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None, cluster_id: str | None) -> None:
+    """Raise `TopicRecreated`, or `OtherCluster`, where the broker has another topic of this name than was planned."""
+    refuse_other_cluster(topic, log_state.cluster_id, cluster_id)
+    if are_two(log_state.topic_id, topic_id):
         raise TopicRecreated(
             f"topic {topic} was deleted and created again: it was planned with id {log_state.topic_id}, the broker has "
             f"{topic_id}; of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans "
-            f"it as the next generation, or `{command('plan', topic, '--apply')}`, unless it is of another cluster"
+            f"it as the next generation, or `{command('plan', topic, '--apply')}`"
         )
 
 
 def may_be_older(log_state: LogState, state: TopicState) -> bool:
     """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
     is_short = bool(find_shrunk(log_state, state)) or any(True for _ in _deposed(log_state, state))
-    return is_short or is_another(log_state, state.topic_id)
+    return is_short or is_another(log_state, state.topic_id, state.cluster_id)
 
 
 def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
@@ -323,7 +321,7 @@ def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
 
     It ends there now; or it has grown since, with records of another leader from below the head on.
     """
-    if is_another(log_state, state.topic_id):
+    if is_another(log_state, state.topic_id, state.cluster_id):
         return []
     ends = {
         p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end) for p, seen in state.partitions.items()
@@ -348,9 +346,10 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
         return _open_log(log_state, state, policy)
     generation, topic_id, heads = log_state.generation, log_state.topic_id or state.topic_id, dict(log_state.heads)
     former_ids = log_state.former_ids
-    if log_state.topic_id is not None and is_another(log_state, state.topic_id):
+    if is_another(log_state, state.topic_id, state.cluster_id):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-        former_ids = tuple(each for each in (*former_ids, log_state.topic_id) if each != topic_id)  # where a cluster came back
+        closed = (*former_ids, log_state.topic_id)
+        former_ids = tuple(each for each in closed if each not in {None, topic_id})  # where it came back to a cluster
     elif find_shrunk(log_state, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
         known = ((p, seen) for p, seen in state.partitions.items() if p in heads)

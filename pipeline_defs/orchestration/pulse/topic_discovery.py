@@ -7,6 +7,8 @@ defs.yaml was added, edited or taken away, which runs and commands read as it is
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,13 +20,14 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError, as_ours
+from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError, as_ours, first_line
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
 from ..topic_set import Broken, PatternFile, TopicFiles, file_of, read_stamps
 
 DISCOVER_SECONDS = 15.0
+LOAD_SECONDS = 120.0  # after which a process that tries to load is ended
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
 
 
@@ -37,6 +40,8 @@ class Discovery:
     failures: tuple[str, ...] = ()
     is_edited: bool = field(default=False, init=False)
     _stamps: Mapping[Path, int] = field(default_factory=dict, init=False)
+    _refused: Mapping[Path, int] | None = field(default=None, init=False)  # of what did not load
+    _reason: str = field(default="", init=False)
     _looked: float | None = field(default=None, init=False)
     _asked: float | None = field(default=None, init=False)
 
@@ -49,22 +54,34 @@ class Discovery:
         now = time.monotonic()
         if self.files is None or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
             return
-        self.is_edited = read_stamps(self.files.tree.defs_module_path) != self._stamps
+        stamps = read_stamps(self.files.tree.defs_module_path)
+        self.is_edited = stamps != self._stamps
         failures = list(plan_new_topics(self.files, edges))
         try:
             self.topics = tuple(self.files.find_new(edges.lake.planned_topics())) if self.files.patterns else ()
         except OffsetlakeError as error:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
-        if (self.topics or self.is_edited) and self._asked is None:
+        if (self.topics or self.is_edited) and self._asked is None and stamps != self._refused:
             self._asked = now
-            threading.Thread(target=_reload, args=(origin, instance), daemon=True).start()
+            threading.Thread(target=self._load_anew, args=(origin, instance, stamps), daemon=True).start()
+
+    def _load_anew(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, stamps: Mapping[Path, int]) -> None:
+        """Have Dagster load what loads: one that does not has no sensor that would see when it is mended."""
+        assert self.files is not None
+        if reason := find_why_not(self.files.tree.project_root):
+            self._refused, self._reason, self._asked = stamps, reason, None
+        else:
+            self._refused = None
+            _reload(origin, instance)
 
     @property
     def text(self) -> str:
         """In words what Dagster does not show yet, topics that are landed, edited files; nothing where it shows all."""
         said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
         said += ["defs.yaml as it is now"] if self.is_edited else []
+        if self._refused is not None and self.is_edited:
+            return f"defs as they are now cannot be loaded, and are once they are mended: {self._reason}"
         if self._asked is None or not said:
             return ""
         late = time.monotonic() - self._asked > RELOAD_SECONDS
@@ -126,6 +143,17 @@ def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iter
                     edges.planner(topic, "discovery", kafka).commit()
             except OffsetlakeError as error:
                 yield f"{name}: {error}"
+
+
+def find_why_not(project: Path) -> str:
+    """Return why a process like this one could not load a project as it is now; nothing where it could."""
+    code = "import sys, pathlib, offsetlake as d; d.build_defs(project=pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(project)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return first_line(error)
+    return (ended.stderr.strip().splitlines() or ["it ended"])[-1] if ended.returncode else ""
 
 
 def _reload(origin: CodeLocationOrigin | None, instance: dg.DagsterInstance) -> None:

@@ -72,11 +72,11 @@ def read_situation(
 ) -> Situation:
     """Read where a topic stands now; `known` is what Dagster knows of it, else that is read.
 
-    Raise `TopicRecreated` where the topic is not the one that was planned.
+    Raise `TopicRecreated` or `OtherCluster` where the topic is not the one that was planned.
     """
     known = known or read_known(instance, [topic], edges.now_ms())
     seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
-    refuse_recreated(topic.name, coverage.log.state, seen.topic_id)
+    refuse_recreated(topic.name, coverage.log.state, seen.topic_id, seen.cluster_id)
     marks = seen.watermarks
     return Situation(
         coverage,
