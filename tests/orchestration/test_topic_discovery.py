@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -229,5 +230,16 @@ def test_what_does_not_load_is_not_loaded_until_it_is_mended(
 
     said = "defs as they are now cannot be loaded, and are once they are mended: SyntaxError: '(' was never closed"
     assert (look(), look(), asked) == (said, said, [])
+    why_not = Mock(return_value="")
+    with monkeypatch.context() as patched:
+        patched.setattr(topic_discovery, "find_why_not", why_not)
+        look()
+        assert not why_not.called, "it is the same"
+        patched.setattr(topic_discovery, "AGAIN_SECONDS", 0.0)
+        look()
+        assert why_not.called and asked.pop(), "after a while: the reason may have been another"
+    discovery = Discovery(discovery.files)
+    (defs / "mine.py").write_text("def half(again")
+    assert look().startswith("defs as they are now cannot be loaded") and not asked
     (defs / "mine.py").write_text("HALF = 2")
     assert look().startswith("shown once loaded") and len(asked) == 1

@@ -28,6 +28,7 @@ from ..topic_set import Broken, PatternFile, TopicFiles, file_of, read_stamps
 
 DISCOVER_SECONDS = 15.0
 LOAD_SECONDS = 120.0  # after which a process that tries to load is ended
+AGAIN_SECONDS = 300.0  # after which it is tried again, though nothing was edited
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
 
 
@@ -41,6 +42,7 @@ class Discovery:
     is_edited: bool = field(default=False, init=False)
     _stamps: Mapping[Path, int] = field(default_factory=dict, init=False)
     _refused: Mapping[Path, int] | None = field(default=None, init=False)  # of what did not load
+    _refused_at: float = field(default=0.0, init=False)
     _reason: str = field(default="", init=False)
     _looked: float | None = field(default=None, init=False)
     _asked: float | None = field(default=None, init=False)
@@ -62,7 +64,8 @@ class Discovery:
         except OffsetlakeError as error:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
-        if (self.topics or self.is_edited) and self._asked is None and stamps != self._refused:
+        is_refused = stamps == self._refused and now - self._refused_at < AGAIN_SECONDS
+        if (self.topics or self.is_edited) and self._asked is None and not is_refused:
             self._asked = now
             threading.Thread(target=self._load_anew, args=(origin, instance, stamps), daemon=True).start()
 
@@ -70,7 +73,7 @@ class Discovery:
         """Have Dagster load what loads: one that does not has no sensor that would see when it is mended."""
         assert self.files is not None
         if reason := find_why_not(self.files.tree.project_root):
-            self._refused, self._reason, self._asked = stamps, reason, None
+            self._refused, self._refused_at, self._reason, self._asked = stamps, time.monotonic(), reason, None
         else:
             self._refused = None
             _reload(origin, instance)
@@ -80,7 +83,7 @@ class Discovery:
         """In words what Dagster does not show yet, topics that are landed, edited files; nothing where it shows all."""
         said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
         said += ["defs.yaml as it is now"] if self.is_edited else []
-        if self._refused is not None and self.is_edited:
+        if self._refused is not None and said:
             return f"defs as they are now cannot be loaded, and are once they are mended: {self._reason}"
         if self._asked is None or not said:
             return ""
