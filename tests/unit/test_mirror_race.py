@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from pipeline_defs.adapters.kafka.kafka_glance import TopicIds
 from pipeline_defs.landing.mirror import mirror_frontier
 from pipeline_defs.orchestration.pulse import ticking
 from tests.support.fake_log import TOPIC
@@ -36,8 +37,8 @@ class Slow:
         self._meanwhile = meanwhile
         self._is_late = is_late
 
-    def read_topic_id(self, topic: str) -> str:
-        return "id-0"
+    def read_ids(self, topic: str) -> TopicIds:
+        return TopicIds("id-0", None)
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
         self.moves += 1
