@@ -10,9 +10,9 @@ from ..adapters.tables.duck import Duck
 from ..adapters.tables.sql_text import file_pattern
 from ..adapters.tables.topic_rows import within
 from ..core.command_lines import command
-from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, Refused, UnknownTopic
+from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherCluster, Refused, UnknownTopic
 from ..core.log.coverage import State
-from ..core.log.plan_step import are_two
+from ..core.log.planning import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding
@@ -103,13 +103,11 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
     kafka = edges.kafka(topic)
     try:
         topic_id, cluster_id = kafka.read_ids(topic.name)
-    except (UnknownTopic, BrokerUnavailable) as error:
+        refuse_other_cluster(topic.name, log_state.cluster_id, cluster_id)
+    except (UnknownTopic, OtherCluster, BrokerUnavailable) as error:
         return Finding("broker", NOT_ASKED, (str(error),))
     marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
     violations = []
-    if are_two(log_state.cluster_id, cluster_id):
-        why = f"{topic.name} was planned of Kafka cluster {log_state.cluster_id}, `bootstrap_servers` leads to {cluster_id}"
-        return Finding("broker", NOT_ASKED, (why,))
     if log_state.topic_id not in {None, topic_id}:
         violations.append(f"{topic.name} was planned with topic id {log_state.topic_id}, the broker has {topic_id}: recreated")
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}

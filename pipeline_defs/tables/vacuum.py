@@ -51,10 +51,10 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     _refuse_gone(log, documents, names, lake, "move the table's folder away, and all ranges are decoded again")
     unwanted = decoded_table.find_unwanted(names, table)
     left = {name: table.removed.get(decoded_table.owner_of(name) or "") for name in unwanted}
-    old = _find_old(log, left, lake, now_ms, older_than_seconds)
+    old = {path.removeprefix(f"{log.folder}/"): path for path in _find_old(log, left, lake, now_ms, older_than_seconds)}
     # a file and its document go together: one of the two may be as old as ever, and a run about to name both
-    young = {decoded_table.owner_of(name) for name in unwanted if f"{log.folder}/{name}" not in old}
-    return [path for path in old if decoded_table.owner_of(path.removeprefix(f"{log.folder}/")) not in young]
+    young = {decoded_table.owner_of(name) for name in unwanted if name not in old}
+    return [path for name, path in old.items() if decoded_table.owner_of(name) not in young]
 
 
 def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:  # noqa: ARG001
