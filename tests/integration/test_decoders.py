@@ -148,7 +148,7 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     outcomes = decode(engine, [*good, *bad, None], side)
     assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 10 + [None]
     assert {*outcomes.errors} == {None, "a string in it is not UTF-8"}
-    rows = decoding_session(engine).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
+    rows = decoding_session(engine, side).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
     decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
     decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
     assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3

@@ -24,8 +24,9 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
+from pipeline_defs.operate.alerts import build_failure_sensor, build_watch
 from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.operate.troubles import watch_tables
 from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.days import report_days
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill

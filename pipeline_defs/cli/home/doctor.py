@@ -16,7 +16,6 @@ from ...core.errors import OffsetlakeError
 from ...operate.documents import explain as find_text
 from ...operate.documents import read_runbook
 from ...orchestration.home.dagster_home import open_instance
-from ...orchestration.home.project import write_env
 from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
@@ -132,15 +131,14 @@ def _ask_lake(edges: Edges) -> str:
 
 
 def _ask_dagster(edges: Edges) -> str:
-    """Look into Dagster's home, and have a plain `dagster dev` use it: writes `.env` where a clone has none."""
+    """Look into Dagster's home, and whether a plain `dagster dev` of the project uses it."""
     project, home = find_project(), edges.settings.dagster_home
-    if home == project.joinpath(*DEFAULT_HOME):
-        write_env(project, home)
     with open_instance(home) as instance:
         found = f"{home}, {instance.get_runs_count()} runs"
-    elsewhere = read_env_file(project).get("DAGSTER_HOME", str(home))
+    is_ours = home == project.joinpath(*DEFAULT_HOME)  # and no variable names it, which a plain `dagster dev` would go by
+    elsewhere = read_env_file(project).get("DAGSTER_HOME", "a home of its own" if is_ours else str(home))
     if Path(elsewhere) != home:
-        found += f"; a plain `dagster dev` in {project} takes {elsewhere} of its .env: use `offsetlake up`"
+        found += f"; a plain `dagster dev` in {project} takes {elsewhere}, by its .env: use `offsetlake up`"
     return found
 
 
