@@ -142,16 +142,17 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
     bad += [body(names=["a", "MARK"]), body(deep=[["a"], ["MARK"]]), body(lists={"k": [{"s": "MARK", "n": 1}]})]
     bad += [body(names=["LEFT", "REST"]), body(lists={"k": [{"s": "LEFT", "n": 1}, {"s": "REST", "n": 1}]})]
+    bad += [body("MARK\0")]
     empty = {"list": [], "map": {}, "names": [], "deep": [], "lists": {}}
-    good = [body(), body("ü", "ü", "ü", "ü", either="ü", names=["ü"]), body(**empty)]
+    good = [body(), body("\0ü", names=["a\0"]), body("ü", "ü", "ü", "ü", either="ü", names=["ü"]), body(**empty)]
     side = Side(Format.AVRO, schema=json.dumps(schema))
     outcomes = decode(engine, [*good, *bad, None], side)
-    assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 10 + [None]
+    assert outcomes.classes == [None] * 4 + ["avro_malformed"] * 11 + [None]
     assert {*outcomes.errors} == {None, "a string in it is not UTF-8"}
-    rows = decoding_session(engine, side).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
+    rows = decoding_session(engine).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
     decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
     decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
-    assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
+    assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 4
 
 
 def test_strings_of_wide_and_deep_avro_are_checked_too(engine: Engine) -> None:

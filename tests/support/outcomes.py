@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_defs.adapters.decoding.spark_decoding import Decision, conf_of, find_decoder
+from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 
@@ -49,13 +49,13 @@ def decode(
 ) -> Outcomes:
     """Decode values of a topic's only partition."""
     values = [(topic, 0, at, None, value) for at, value in enumerate(records)]
-    frame, schemas = decode_rows(decoding_session(engine, side).createDataFrame(values, RAW), side, login)
+    frame, schemas = decode_rows(decoding_session(engine).createDataFrame(values, RAW), side, login)
     rows = frame.orderBy("offset").collect()
     return Outcomes(rows, schemas, frame.schema["value"].dataType.simpleString())
 
 
-def decoding_session(engine: Engine, *sides: Side) -> SparkSession:
-    return engine.session(conf_of(*sides))
+def decoding_session(engine: Engine) -> SparkSession:
+    return engine.session(DECODE_CONF)
 
 
 def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:

@@ -17,7 +17,7 @@ from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
-from ..formats.avro.spark_avro import SESSION_CONF, decode_avro
+from ..formats.avro.spark_avro import decode_avro
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
 from ..formats.json.spark_json import decode_json
 from ..spark.engine import Engine
@@ -98,11 +98,6 @@ def find_decoder(name: str) -> Decoder:
     return DECODERS.get(name) or (lambda rows, column, _side, _login: decode_own(rows, column, name))
 
 
-def conf_of(*sides: Side) -> Mapping[str, str]:
-    """Return what a job that decodes these sides asks of its session."""
-    return {**DECODE_CONF, **(SESSION_CONF if any(side.format == Format.AVRO for side in sides) else {})}
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How keys and values of rows decode."""
@@ -133,7 +128,6 @@ class SparkDecoder:
     def __init__(self, engine: Engine, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
         self._engine = engine
         self._sides = decode.sides
-        self._conf = conf_of(*decode.sides.values())
         self._event_time = decode.event_time
         self._login = login
 
@@ -148,7 +142,7 @@ class SparkDecoder:
         Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
         """
         consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
-        with self._engine.job(self._conf, f"read {len(files)} landed files", consequence) as session:
+        with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
             if any(side.format not in BY_SPARK for side in self._sides.values()):
                 self._engine.ready_workers(session)
             rows = self._read(session, files)
@@ -179,7 +173,7 @@ class SparkDecoder:
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         own = [f", {name} by {told(side.format)}" for name, side in self._sides.items() if side.format not in DECODERS]
-        with self._engine.job(self._conf, f"decode {len(files)} landed files{''.join(own)}", consequence) as session:
+        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files{''.join(own)}", consequence) as session:
             try:
                 write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
             except DecodeError as error:  # of the client's messages, which are 100 levels deep at most

@@ -56,6 +56,15 @@ def no_id() -> Column:
     return f.lit(None).cast("int")
 
 
+def is_plain(text: Column, sign: str) -> Column:
+    """Return whether a text is UTF-8 and has nowhere a sign, a regular expression of one character; never null.
+
+    One call of Java says so, in half the time of `is_valid_utf8`: Spark reads the text, looks for the sign, and writes what
+    stands before it, which is other bytes where some were not UTF-8.
+    """
+    return f.coalesce(f.get(f.split(text, sign, 2), 0) == text, f.lit(False))  # noqa: FBT003
+
+
 def in_python(function: Callable[..., Any], kind: DataType, *columns: Column) -> Column:
     """Return what a function makes of batches of columns, of that kind, in Spark's Python workers."""
     make: Any = pandas_udf  # its overloads know no types that are strings

@@ -18,7 +18,7 @@ from ....core.decode.decoders import Side
 from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import Registered, connect
-from ..decoded import Decoded, SideOutcome, failed, no_id
+from ..decoded import Decoded, SideOutcome, failed, is_plain, no_id
 from ..spark_calendar import has_times_of_a_calendar, leaves
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
@@ -30,14 +30,12 @@ NOT_ONE_DATUM = (
 )
 NOT_UTF8 = "a string in it is not UTF-8"
 NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
+NUL = "\0"  # which few strings have
 OPTIONS: Mapping[str, str] = {
     "mode": "PERMISSIVE",
     "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
     "enableStableIdentifiersForUnionType": "true",  # a union's columns are named for its types, not for their order
 }
-
-SESSION_CONF: Mapping[str, str] = {"spark.sql.legacy.codingErrorAction": "true"}
-"""What a job with Avro asks of its session: that bytes which are not UTF-8 become another text in `decode`, and no error."""
 
 
 def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
@@ -92,9 +90,8 @@ def _decoded(
         value = read["datum"][VALUE]
         # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
         # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
-        # (what is not UTF-8 does not come back as it was; `is_valid_utf8` takes twice as long)
         text = f.concat_ws(" ", *(text for text, _ in leaves(value, kind, (StringType,))))
-        is_text = f.decode(text.cast("binary"), "UTF-8") == text
+        is_text = is_plain(text, NUL) | f.is_valid_utf8(text)
         is_known = has_times_of_a_calendar(value, kind)
         wrong = (
             f.when(~is_whole, failed(*failure))

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ....core.errors import LONGEST_REASON, BadSetting
-from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
+from ..decoded import Decoded, SideOutcome, failed, in_python, is_plain, no_id
 from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
@@ -68,9 +68,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     box, begin, end = (secrets.token_hex(8) for _ in range(3))
     boxed = f.concat(f.lit(f'{{"{box}":{{"{begin}":'), text, f.lit(f',"{end}":null}}}}'))
     wrapped = StructType([StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())])
-    # one call of Java says that a text is UTF-8 and has no escapes, as most have none; Spark takes as long for either: it reads
-    # the text, looks for a backslash, and writes what stands before it, which is other bytes where some were not UTF-8
-    is_plain = f.coalesce(f.get(f.split(text, BACKSLASH, 2), 0) == text, f.lit(False))  # noqa: FBT003
+    is_bare = is_plain(text, BACKSLASH)  # as most are
     # these two are asked for by several fields, in each row: what is asked for twice without condition Spark works out once
     parsed = f.from_json(boxed, wrapped, STRICT)
     is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
@@ -78,8 +76,8 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         f.get(f.map_values(parsed[box]), 0).alias("value"),
         parsed.isNull().alias("is_null"),
         f.coalesce(parsed[CORRUPT].isNull() & is_one, f.lit(False)).alias("is_one"),  # noqa: FBT003
-        (is_plain | f.is_valid_utf8(text)).alias("is_utf8"),
-        (~is_plain & text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)).alias("is_halved"),
+        (is_bare | f.is_valid_utf8(text)).alias("is_utf8"),
+        (~is_bare & text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)).alias("is_halved"),
     )
 
     def judge(read: Column) -> SideOutcome:
