@@ -15,6 +15,7 @@ from ..core.errors import DamagedFile
 from ..core.landing.verdicts import verify_staged
 from ..core.log.holes import Cause, Interval, Missing
 from ..core.log.manifest import Manifest
+from ..core.log.plan_step import TopicIds
 from ..core.offsets import merge_intervals, subtract_intervals
 from ..core.steps import StepWatcher
 from .standing import landed_files
@@ -42,9 +43,9 @@ def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake:
     except (FileNotFoundError, DamagedFile):
         return None
     holes = tuple(each for hole in ours.holes for each in _left_of(hole, runs))
-    topic_id = ours.provenance.topic_id
+    ids = TopicIds(ours.provenance.topic_id, None)
     is_explained = all(hole.cause in MAY_BE_THERE or hole in holes for hole in ours.holes)
-    if not is_explained or verify_staged(ours.topic, ours.offsets, file, runs, Missing(holes), (topic_id,) * 3):
+    if not is_explained or verify_staged(ours.topic, ours.offsets, file, runs, Missing(holes), (ids, ids, ids)):
         return None
     _, ending = range_of("data", ours.topic, path)
     return replace(ours, file=file, holes=holes, named_after=ending.removeprefix("."), schema=its.schema)

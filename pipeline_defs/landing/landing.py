@@ -29,6 +29,7 @@ from ..core.landing.verdicts import Verdict, failed
 from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
 from ..core.log.losses import Reading
+from ..core.log.plan_step import TopicIds
 from ..core.offsets import OffsetRange, TopicRange
 from .appending import Doubts, try_append
 from .attempt import Attempt, Run, Tools
@@ -216,8 +217,8 @@ def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
     refused, gone = split_planned(run, gone)
     yield from refused
     if gone:
-        topic_id = run.tools.kafka.read_topic_id(run.topic)
-        nothing = Staged({}, (topic_id, topic_id), is_of_compacted_topic=False, seconds_per_offset=0.0)
+        ids = run.tools.kafka.read_ids(run.topic)
+        nothing = Staged({}, (ids, ids), is_of_compacted_topic=False, seconds_per_offset=0.0)
         yield from (decide(run, reading, nothing) for reading in gone)
 
 
@@ -239,7 +240,7 @@ def _land_scan(
     for run, _ in runs:
         if not run.errors:
             with run.ending():
-                before[run.topic] = run.tools.kafka.read_topic_id(run.topic)
+                before[run.topic] = run.tools.kafka.read_ids(run.topic)
     if any(run.errors for run, _ in runs):  # the others are read without that topic
         others = [each for each in waiting if not each[0].errors]
         yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
@@ -278,7 +279,7 @@ def _land_scan(
 
 
 def _decide_staged(
-    by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, str | None], pace: float
+    by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, TopicIds], pace: float
 ) -> Iterator[Decided]:
     """Decide ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
     waiting = list(by_rest.values())
@@ -298,7 +299,7 @@ def _decide_staged(
         with run.ending():
             topic, kafka = run.topic, run.tools.kafka
             own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
-            staged[topic] = Staged(own, (before[topic], kafka.read_topic_id(topic)), kafka.is_compacted(topic), pace)
+            staged[topic] = Staged(own, (before[topic], kafka.read_ids(topic)), kafka.is_compacted(topic), pace)
             refused, left = split_planned(run, readings)
             yield from ((run, verdict) for verdict in refused)
             planned += [(run, reading) for reading in left]

@@ -24,7 +24,7 @@ from ..core.log.delivery import Delivery
 from ..core.log.holes import Rows, explain_holes, missing_offsets
 from ..core.log.losses import Reading
 from ..core.log.manifest import Manifest, Provenance, StagedFile
-from ..core.log.plan_step import PlanStep
+from ..core.log.plan_step import PlanStep, TopicIds
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.steps import StepWatcher
 from .attempt import Attempt, Run, Tools
@@ -42,7 +42,7 @@ class Staged:
     """What verification needs of a scan that was read: its files, from which topic, and how long it took."""
 
     parts: Mapping[OffsetRange, parquet.PartFile | None]
-    topic_ids: tuple[str | None, str | None]
+    ids: tuple[TopicIds, TopicIds]
     is_of_compacted_topic: bool
     seconds_per_offset: float
 
@@ -145,9 +145,9 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_of_compacted_topic else None
     gaps = explain_holes(missing, evidence, rows, compacted_from=begins)
     gaps = gaps._replace(holes=(*reading.lost, *gaps.holes))
-    before, after = staged.topic_ids
-    after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
-    violations = verify_staged(topic, offsets, file, runs, gaps, (step.topic_id, before, after))
+    before, after = staged.ids
+    after = tools.kafka.read_ids(topic) if missing else after  # the evidence must be of the same topic too
+    violations = verify_staged(topic, offsets, file, runs, gaps, (step.ids, before, after))
     if violations:
         return None, violations
     manifest = Manifest(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from pipeline_defs.adapters.decoding import own_formats as own_module
 from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
@@ -74,6 +75,8 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
 # ---- formats of a user's own, installed as packages are
 
 OWN = """
+import threading
+
 from pyspark.sql import functions as f
 
 def hexadecimal(raw):
@@ -87,6 +90,12 @@ def nothing(raw):
 
 def exits(raw):
     raise SystemExit(3)
+
+def interrupts(raw):
+    raise KeyboardInterrupt
+
+def blocks(raw):
+    threading.Event().wait()
 
 def fills(raw):
     return f.coalesce(raw.cast("string"), f.lit("was null"))
@@ -117,7 +126,7 @@ RAISING = {
     "parses": "it raised MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION, SQLSTATE 22023; what",
     "matches": "it raised java.util.regex.PatternSyntaxException; what",
 }
-NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "fills", "seconds", "other", *RAISING]
+NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "interrupts", "blocks", "fills", "seconds", "other", *RAISING]
 
 
 @pytest.fixture
@@ -164,10 +173,16 @@ def test_a_time_of_a_users_own_that_no_reader_can_say_is_a_dead_letter(engine: E
         ("nothing", "returns a Spark column, found int"),
         ("missing", "it fails: AttributeError"),
         ("exits", "it fails: SystemExit: 3"),
+        ("interrupts", "it fails: KeyboardInterrupt"),
+        ("blocks", "it has returned nothing for 1 s"),
         ("other", r"Spark does not take what it returns: \[UNRESOLVED_COLUMN"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_named(engine: Engine, installed: Path, name: str, said: str) -> None:
+def test_a_function_that_cannot_be_used_is_named(
+    engine: Engine, installed: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    """[R-67] Whatever it does, the run goes on with other topics."""
+    monkeypatch.setattr(own_module, "CALL_SECONDS", 1.0 if name == "blocks" else own_module.CALL_SECONDS)
     with pytest.raises(BadSetting, match=f"my_formats:{name}, cannot be used: .*{said}"):
         decode(engine, [b"1"], Side(name))
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
+from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, TopicIds, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, decide, lists_of
@@ -20,24 +20,41 @@ from tests.support.strategies import EPOCH_MS, TOPIC, decide, lists_of
 CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
 
 
-def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0") -> TopicState:
+def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0", cluster_id: str | None = None) -> TopicState:
     """Return what a broker shows of a topic of one Kafka partition."""
     partition = PartitionState(Watermarks(0, end), leader_epoch=epoch)
-    return TopicState(TOPIC, topic_id, {0: partition})
+    return TopicState(TOPIC, topic_id, {0: partition}, cluster_id=cluster_id)
 
 
-def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[str, ...] = (), generation: int = 0) -> LogState:
+def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[TopicIds, ...] = (), generation: int = 0) -> LogState:
     return LogState(1, generation, f"id-{generation}", {0: Head(offset, EPOCH_MS, epoch)}, former_ids)
 
 
 def test_an_id_of_an_earlier_generation_is_refused() -> None:
     """[R-9] A topic id never comes back: the broker that shows it lags, and the answer changes nothing."""
-    log_state = planned_to(5, former_ids=("id-0",), generation=1)
+    log_state = planned_to(5, former_ids=(TopicIds("id-0", None),), generation=1)
     with pytest.raises(StaleAnswer, match="id id-0, which is that of an earlier generation, expected id-1") as caught:
         plan(log_state, shown(50, topic_id="id-0"), CUT_NOW, EPOCH_MS)
     assert caught.value.retriable
     new = decide(log_state, shown(3, topic_id="id-2"), CUT_NOW, EPOCH_MS)
-    assert (new.generation, new.former_ids) == (2, ("id-0", "id-1")), "the control: an id that nobody has seen"
+    assert [each.topic_id for each in new.former_ids] == ["id-0", "id-1"], "the control: an id that nobody has seen"
+    assert new.generation == 2
+
+
+def test_back_in_a_cluster_an_id_that_was_not_its_last_is_refused() -> None:
+    """[R-9] A broker that lags shows the topic that was deleted there before: taken for it, the one of now would be refused."""
+    log_state = LogState()
+    for topic_id, cluster in (("a-0", "A"), ("a-1", "A"), ("b-0", "B")):
+        moved = replace(CUT_NOW, cluster_id=cluster)
+        log_state = decide(log_state, shown(3, topic_id=topic_id, cluster_id=cluster), moved, EPOCH_MS).after(log_state)
+    back = replace(CUT_NOW, cluster_id="A")
+    with pytest.raises(StaleAnswer, match="id a-0, which is that of an earlier generation"):
+        plan(log_state, shown(3, topic_id="a-0", cluster_id="A"), back, EPOCH_MS)
+    for topic_id in ("a-1", "a-2", "b-0"):  # it was its last; it was created again meanwhile; the other cluster is a copy
+        step = decide(log_state, shown(3, topic_id=topic_id, cluster_id="A"), back, EPOCH_MS)
+        assert (step.generation, step.topic_id) == (3, topic_id)
+        with pytest.raises(StaleAnswer):
+            plan(step.after(log_state), shown(3, topic_id="a-0", cluster_id="A"), back, EPOCH_MS)
 
 
 def test_an_answer_of_a_leader_that_was_replaced_is_refused() -> None:

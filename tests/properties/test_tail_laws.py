@@ -127,6 +127,20 @@ def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
     assert step.heads == {0: Head(20, EPOCH_MS)}
 
 
+@pytest.mark.parametrize("apart_ms", [0, 2_000, 120_000])
+def test_planners_of_two_hosts_cut_one_tail_per_max_age(apart_ms: int) -> None:
+    """[R-5] Of a topic with old event times: what the one ahead has planned was not planned for the other one long ago."""
+    log_state, cuts = LogState(), 0
+    for tick in range(240):
+        for ahead_ms in (apart_ms, 0):
+            partition = PartitionState(Watermarks(0, tick + 1), EPOCH_MS - 10**10)
+            now_ms = EPOCH_MS + tick * 5_000 + ahead_ms
+            step = plan(log_state, TopicState(TOPIC, "id-0", {0: partition}), Policy(max_age_seconds=60), now_ms)
+            if step is not None:
+                log_state, cuts = step.after(log_state), cuts + len(step.ranges)
+    assert 19 <= cuts <= 22
+
+
 def test_a_person_can_cut_the_tail_at_once() -> None:
     """[R-5] Control beside it: without that word the same tail waits."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=10**9)

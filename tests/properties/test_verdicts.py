@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,20 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict, failed, verify_staged
 from pipeline_defs.core.log.holes import Interval, Missing
 from pipeline_defs.core.log.manifest import StagedFile
+from pipeline_defs.core.log.plan_step import TopicIds
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import TOPIC, Landing, landings, runs_of
 
-IDS = ("id-0", "id-0", "id-0")
+Ids = tuple[TopicIds, TopicIds, TopicIds]
+
+
+def ids_of(*topic_ids: str | None, clusters: Sequence[str | None] = ("c", "c", "c")) -> Ids:
+    planned, before, after = map(TopicIds, topic_ids, clusters)
+    return planned, before, after
+
+
+IDS = ids_of("id-0", "id-0", "id-0")
+NO_IDS = ids_of(None, None, None, clusters=(None, None, None))
 
 
 def verify(
@@ -25,14 +36,14 @@ def verify(
     file: StagedFile | None = None,
     holes: tuple[Interval, ...] | None = None,
     unexplained: tuple[tuple[int, int], ...] = (),
-    topic_ids: tuple[str | None, str | None, str | None] = IDS,
+    ids: Ids = IDS,
 ) -> list[str]:
     """Verifies a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
     offsets = list(landing.present) if column is None else column
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)
     holes = landing.holes if holes is None else holes
-    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained), topic_ids)
+    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained), ids)
 
 
 def refusal(landing: Landing, **change: Any) -> str:
@@ -43,10 +54,10 @@ def refusal(landing: Landing, **change: Any) -> str:
     return "\n".join(violations)
 
 
-@given(landings(), st.sampled_from([IDS, (None, "id-0", "id-0"), (None, None, None)]))
-def test_a_correct_range_has_no_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
+@given(landings(), st.sampled_from([IDS, ids_of(None, "id-0", "id-0", clusters=(None, "c", "c")), NO_IDS]))
+def test_a_correct_range_has_no_violation(landing: Landing, ids: Ids) -> None:
     """[R-14] Control: legal holes, empty ranges and brokers without topic ids are fine."""
-    assert verify(landing, topic_ids=ids) == []
+    assert verify(landing, ids=ids) == []
 
 
 @given(landings(least_rows=1), st.data())
@@ -112,22 +123,29 @@ def test_a_hole_too_few_or_too_many_is_a_violation(landing: Landing, data: st.Da
 @pytest.mark.parametrize(
     "ids",
     [
-        pytest.param(("id-0", "id-1", "id-1"), id="recreated before the scan"),
-        pytest.param(("id-0", "id-0", "id-1"), id="recreated during the scan"),
-        pytest.param(("id-0", "id-1", "id-0"), id="told otherwise once"),
-        pytest.param((None, "id-0", "id-1"), id="planned without an id, recreated during the scan"),
+        pytest.param(ids_of("id-0", "id-1", "id-1"), id="recreated before the scan"),
+        pytest.param(ids_of("id-0", "id-0", "id-1"), id="recreated during the scan"),
+        pytest.param(ids_of("id-0", "id-1", "id-0"), id="told otherwise once"),
+        pytest.param(ids_of(None, "id-0", "id-1"), id="planned without an id, recreated during the scan"),
     ],
 )
 @given(landing=landings())
-def test_another_topic_id_is_a_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
+def test_another_topic_id_is_a_violation(landing: Landing, ids: Ids) -> None:
     """[R-14] A recreated topic's records are never landed under an old range."""
-    assert "the topic was recreated" in refusal(landing, topic_ids=ids)
+    assert "the topic was recreated" in refusal(landing, ids=ids)
+
+
+@pytest.mark.parametrize("clusters", [("a", "b", "b"), ("a", "a", "b"), (None, "a", "b")])
+@given(landing=landings())
+def test_another_cluster_is_a_violation(landing: Landing, clusters: tuple[str | None, str, str]) -> None:
+    """[R-9] [R-14] Also where its topic has the same id, as that of a cluster that was copied has."""
+    assert "leads elsewhere" in refusal(landing, ids=ids_of("id-0", "id-0", "id-0", clusters=clusters))
 
 
 def test_all_violations_are_collected() -> None:
     """[R-14] A person sees all that is wrong at once."""
     landing = Landing(OffsetRange(0, 3, 10, 15), (10, 11, 12, 13, 14), ())
-    violations = verify(landing, column=[9, 11, 11, 13], unexplained=((12, 13),), topic_ids=("a", "b", "b"))
+    violations = verify(landing, column=[9, 11, 11, 13], unexplained=((12, 13),), ids=ids_of("a", "b", "b"))
     assert len(violations) == 4
 
 

@@ -18,13 +18,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.adapters.kafka.kafka_glance import Observation, TopicIds
+from pipeline_defs.adapters.kafka.kafka_glance import Observation
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
-from pipeline_defs.core.log.plan_step import LogState, Watermarks
+from pipeline_defs.core.log.plan_step import LogState, TopicIds, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
@@ -190,7 +190,7 @@ class FakeKafka:
 
     def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
         lag, self._lag, self._lagged = self._lag, 0, self._lag
-        former = next((topic_id for topic_id in log_state.former_ids), None) if lag else None
+        former = next((each.topic_id for each in log_state.former_ids), None) if lag else None
         topic_id = former or self.topic_id
         partitions = {}
         for p, log in enumerate(self.incarnations[topic_id].partitions):

@@ -276,7 +276,7 @@ def broken_kafka(kafka: FakeKafka, method: str, nth: int, error: Exception) -> M
     return found
 
 
-QUESTIONS = [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
+QUESTIONS = [("observe", 0), ("read_ids", 0), ("read_ids", 1), ("is_compacted", 0)]
 
 
 @pytest.mark.parametrize(("method", "nth"), QUESTIONS)
@@ -296,7 +296,7 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     assert land_all(lake, spark, "again") == {**all_of(Outcome.ALREADY_LANDED, *others), **all_of(Outcome.LANDED, broken)}
 
 
-@pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 1), ("is_compacted", 0)])
+@pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_ids", 1), ("is_compacted", 0)])
 def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str, nth: int) -> None:
     """[R-15] It is told by type and line; its words are not told."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
@@ -373,7 +373,7 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: py
 def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
     """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
     lake, spark = Lake(str(tmp_path)), Cluster("a")
-    kafka = broken_kafka(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
+    kafka = broken_kafka(spark.kafkas["a"], "read_ids", 0, BrokerUnavailable("down"))
     said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
     assert (said, len(errors)) == ({}, 1)
     states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}

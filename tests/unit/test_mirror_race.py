@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.adapters.kafka.kafka_glance import TopicIds
+from pipeline_defs.core.log.plan_step import TopicIds
 from pipeline_defs.landing.mirror import mirror_frontier
 from pipeline_defs.orchestration.pulse import ticking
 from tests.support.fake_log import TOPIC

@@ -9,7 +9,9 @@ the same value for the same bytes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -24,6 +26,7 @@ from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, fail
 from ..formats.spark_calendar import has_times_of_a_calendar
 
 GROUP = "offsetlake.formats"
+CALL_SECONDS = 30.0  # for a function that only says what Spark is to do
 
 
 @cache
@@ -50,10 +53,7 @@ def told(name: str) -> str:
 def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
     """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column of such rows."""
     point, raw = _find(name), f.col(column)
-    try:
-        value = point.load()(raw)
-    except (Exception, SystemExit) as error:
-        raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
+    value = _call(point, raw)
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     try:
@@ -73,6 +73,29 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
         return replace(found, value=value, is_right=is_right, failure=f.when(found.is_right, of_time).otherwise(of_null))
 
     return Decoded(plain.read, judge)
+
+
+def _call(point: EntryPoint, raw: Column) -> object:
+    """Return what a user's function gives; raise `BadSetting` where it fails, and where it gives nothing in time.
+
+    It is called by a thread that ends with the process: no other topic waits for it.
+    """
+    given: Future[object] = Future()
+
+    def call() -> None:
+        try:
+            given.set_result(point.load()(raw))
+        except BaseException as error:  # noqa: BLE001 (a user's own code, which may raise `KeyboardInterrupt` too)
+            given.set_exception(error)
+
+    threading.Thread(target=call, name=f"format {point.name}", daemon=True).start()
+    try:
+        error = given.exception(CALL_SECONDS)
+    except TimeoutError:  # of this wait
+        raise _unusable(point, f"it has returned nothing for {CALL_SECONDS:g} s") from None
+    if error is not None:
+        raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
+    return given.result()
 
 
 def _find(name: str) -> EntryPoint:

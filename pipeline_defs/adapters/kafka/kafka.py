@@ -21,7 +21,7 @@ from ...core.durability import Durability, read_durability
 from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused, StaleAnswer
 from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
-from ...core.log.plan_step import LogState, Watermarks, are_two
+from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
 from ...core.log.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
 from .kafka_glance import (
@@ -29,7 +29,6 @@ from .kafka_glance import (
     Description,
     Glance,
     Observation,
-    TopicIds,
     look_at,
     read_configs,
     read_epoch_ends,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -20,7 +20,7 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
 
-from ...core.log.plan_step import Watermarks
+from ...core.log.plan_step import TopicIds, Watermarks
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "unclean.leader.election.enable")
@@ -121,13 +121,6 @@ def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, 
     wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGS)) for topic in topics]
     found = admin.describe_configs(wanted, config_filter="all")["topic"] if wanted else {}
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
-
-
-class TopicIds(NamedTuple):
-    """What a broker says who a topic is: none of a topic that it does not know, and where it is too old to say."""
-
-    topic_id: str | None
-    cluster_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

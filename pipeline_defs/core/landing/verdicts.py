@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from ..log.holes import Missing
 from ..log.manifest import Manifest, StagedFile
+from ..log.plan_step import TopicIds, are_two
 from ..offsets import OffsetRange, find_backward
 
 
@@ -64,20 +65,25 @@ def verify_staged(
     file: StagedFile | None,
     runs: Sequence[tuple[int, int]],
     missing: Missing,
-    topic_ids: tuple[str | None, str | None, str | None],
+    ids: tuple[TopicIds, TopicIds, TopicIds],
 ) -> list[str]:
     """Return every law that a staged range breaks; none means it may be committed.
 
     `runs` are the contiguous half-open runs of the file's offsets in file order: a row that repeats or goes back
-    begins a new run. `topic_ids` are the planned one and those read before and after the scan.
+    begins a new run. `ids` are the planned ones and those read before and after the scan.
     """
     where = offsets.text(topic)
     violations = []
-    planned, before, after = topic_ids
-    if before != after or (planned is not None and planned != before):
+    planned, before, after = ids
+    if are_two(planned.cluster_id, before.cluster_id) or are_two(before.cluster_id, after.cluster_id):
         violations.append(
-            f"range {where} was planned from topic id {planned}, read from {before} before the scan and {after} "
-            "after it: the topic was recreated"
+            f"range {where} was planned of cluster {planned.cluster_id}, read of {before.cluster_id} before the scan and "
+            f"{after.cluster_id} after it: `bootstrap_servers` leads elsewhere"
+        )
+    elif before.topic_id != after.topic_id or planned.topic_id not in {None, before.topic_id}:
+        violations.append(
+            f"range {where} was planned from topic id {planned.topic_id}, read from {before.topic_id} before the scan and "
+            f"{after.topic_id} after it: the topic was recreated"
         )
     rows = file.rows if file else 0
     found = sum(end - start for start, end in runs)

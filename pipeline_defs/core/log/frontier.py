@@ -16,7 +16,7 @@ from zlib import crc32
 
 from ..offsets import OffsetRange, Place
 from .latency import Histogram
-from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, whole
+from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, read_ids, whole
 
 FORMAT = 1
 
@@ -97,7 +97,7 @@ class Frontier:
             "generation": log_state.generation,
             "cluster_id": log_state.cluster_id,
             "topic_id": log_state.topic_id,
-            "former_topic_ids": list(log_state.former_ids),
+            "former_ids": list(log_state.former_ids),
             "heads": {str(p): head.to_list() for p, head in sorted(log_state.heads.items())},
             "ranges": self.ranges,
             "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
@@ -130,7 +130,7 @@ class Frontier:
             }
             generation = whole(document["generation"])
             heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
-            former, seq, cluster_id = tuple(document["former_topic_ids"]), whole(document["seq"]), document["cluster_id"]
+            former, seq, cluster_id = read_ids(document["former_ids"]), whole(document["seq"]), document["cluster_id"]
             return cls(
                 topic=document["topic"],
                 seq=seq,

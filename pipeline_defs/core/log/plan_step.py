@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
@@ -89,6 +89,17 @@ def are_two(one: str | None, other: str | None) -> bool:
     return None not in (one, other) and one != other
 
 
+class TopicIds(NamedTuple):
+    """What brokers say who a topic is: its id and its cluster's; none where they are too old to say, or do not know it."""
+
+    topic_id: str | None
+    cluster_id: str | None
+
+    def is_another(self, other: TopicIds) -> bool:
+        """Return whether the other one is another topic, or another cluster's."""
+        return are_two(self.topic_id, other.topic_id) or are_two(self.cluster_id, other.cluster_id)
+
+
 Growth = Mapping[int, int]
 """Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
 
@@ -97,16 +108,22 @@ Growth = Mapping[int, int]
 class LogState:
     """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
 
-    `former_ids` are the topic ids of earlier generations: no broker of the cluster that is up to date answers with one of them.
+    `former_ids` are those of earlier generations, oldest first: no broker that is up to date answers with one of its cluster
+    but the last.
     """
 
     seq: int = 0
     generation: int = 0
     topic_id: str | None = None
     heads: Mapping[int, Head] = field(default_factory=dict)
-    former_ids: tuple[str, ...] = ()
+    former_ids: tuple[TopicIds, ...] = ()
     growths: tuple[Growth, ...] = ()
     cluster_id: str | None = None
+
+    @property
+    def ids(self) -> TopicIds:
+        """Which topic the open generation is of."""
+        return TopicIds(self.topic_id, self.cluster_id)
 
     def moved_by(self, generation: int, heads: Mapping[int, Head]) -> dict[int, Head]:
         """Return the heads that the next step carries: those that it moves; all in each 32nd and in a generation's first."""
@@ -133,11 +150,16 @@ class PlanStep:
     links: tuple[Link, ...]
     heads: Mapping[int, Head]
     planner: str = ""
-    former_ids: tuple[str, ...] = ()
+    former_ids: tuple[TopicIds, ...] = ()
     growths: tuple[Growth, ...] = ()
     skips: tuple[Link, ...] = ()
     reopened: tuple[int, ...] = ()
     cluster_id: str | None = None
+
+    @property
+    def ids(self) -> TopicIds:
+        """Which topic its generation is of."""
+        return TopicIds(self.topic_id, self.cluster_id)
 
     @property
     def look(self) -> Look:
@@ -163,7 +185,7 @@ class PlanStep:
             "generation": self.generation,
             "cluster_id": self.cluster_id,
             "topic_id": self.topic_id,
-            "former_topic_ids": list(self.former_ids),
+            "former_ids": list(self.former_ids),
             "planned_at_ms": self.planned_at_ms,
             "planner": self.planner,
             "policy": dict(self.policy),
@@ -196,7 +218,7 @@ class PlanStep:
                 reopened=tuple(map(whole, document["reopened"])),
                 heads={int(p): Head(*map(whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
-                former_ids=tuple(document["former_topic_ids"]),
+                former_ids=read_ids(document["former_ids"]),
                 growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
                 cluster_id=document["cluster_id"],
             )
@@ -205,6 +227,11 @@ class PlanStep:
                 f"plan step {where} cannot be read: {cause_of(error)}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
             ) from error
+
+
+def read_ids(found: Iterable[Any]) -> tuple[TopicIds, ...]:
+    """Return the ids that a document has; raise `ValueError` or `TypeError` where they are none."""
+    return tuple(TopicIds(topic_id, cluster_id) for topic_id, cluster_id in found)
 
 
 def _links(found: object) -> tuple[Link, ...]:

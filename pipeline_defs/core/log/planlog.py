@@ -184,10 +184,11 @@ def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterat
         yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
     closed = {before.topic_id} - {None, step.topic_id} if step.generation > before.generation else set()
     returned = {step.topic_id} if step.cluster_id != before.cluster_id else set()  # to a cluster of before
-    forgotten = ({*before.former_ids} | closed) - {*step.former_ids} - returned
+    former = {each.topic_id for each in step.former_ids}
+    forgotten = ({each.topic_id for each in before.former_ids} | closed) - former - returned
     if forgotten:
         yield f"plan step {step.seq} does not carry topic ids of earlier generations: {', '.join(sorted(map(str, forgotten)))}"
-    if step.topic_id in step.former_ids:
+    if step.topic_id in former:
         yield f"plan step {step.seq} has topic id {step.topic_id}, which was that of an earlier generation"
 
 

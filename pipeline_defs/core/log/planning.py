@@ -16,10 +16,11 @@ from ..command_lines import command
 from ..errors import OtherCluster, Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_ranges
 from .cutting import cut_ranges
-from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, Watermarks, are_two
+from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, TopicIds, Watermarks, are_two
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
+CLOCKS_APART_MS = 300_000  # that planners of two hosts may be
 MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
 
 
@@ -77,6 +78,11 @@ class TopicState:
     partitions: Mapping[int, PartitionState]
     bytes_per_record: float | None = None
     cluster_id: str | None = None
+
+    @property
+    def ids(self) -> TopicIds:
+        """Which topic it is."""
+        return TopicIds(self.topic_id, self.cluster_id)
 
 
 def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
@@ -256,8 +262,8 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
         raise OtherCluster(
             f"topic {topic} is to be read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
             f"nothing was planned, read or lost; correct `bootstrap_servers`, or, where the topic moved, set "
-            f"`cluster_id: {found}` in its defs.yaml: what it has there lands as its next generation, and what waits of "
-            f"cluster {expected} is lost",
+            f"`cluster_id: {found}` in its defs.yaml: the next tick, or `{command('plan', topic, '--apply')}`, opens a "
+            f"generation of what it has there, and what waits of cluster {expected} is lost",
             topic=topic,
         )
 
@@ -268,7 +274,7 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
     A topic id never comes back within a cluster, and within one topic the epoch of a partition's leader only grows. Without
     this, an answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
     """
-    if state.topic_id in log_state.former_ids and not are_two(log_state.cluster_id, state.cluster_id):
+    if _is_former(log_state, state.ids):
         raise StaleAnswer(
             f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
             f"generation, expected {log_state.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
@@ -285,6 +291,15 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
         )
 
 
+def _is_former(log_state: LogState, ids: TopicIds) -> bool:
+    """Return whether a topic id is of before: of this cluster, or, where the topic came back to another one, not its last."""
+    at = next((at for at, each in enumerate(log_state.former_ids) if each.topic_id == ids.topic_id), None)
+    if at is None or not are_two(log_state.cluster_id, ids.cluster_id):
+        return at is not None
+    known, *later = log_state.former_ids[at:]
+    return known.cluster_id == ids.cluster_id and any(each.cluster_id == ids.cluster_id for each in later)
+
+
 def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
     if state.topic_id is None or state.topic_id != log_state.topic_id or are_two(log_state.cluster_id, state.cluster_id):
         return  # epochs of another topic, or of one that may be another, say nothing
@@ -292,11 +307,6 @@ def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
         known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
             yield partition
-
-
-def is_another(log_state: LogState, topic_id: str | None, cluster_id: str | None) -> bool:
-    """Return whether ids are those of another topic than was planned, or of another cluster's."""
-    return are_two(log_state.topic_id, topic_id) or are_two(log_state.cluster_id, cluster_id)
 
 
 def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None, cluster_id: str | None) -> None:
@@ -313,7 +323,7 @@ def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None, clus
 def may_be_older(log_state: LogState, state: TopicState) -> bool:
     """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
     is_short = bool(find_shrunk(log_state, state)) or any(True for _ in _deposed(log_state, state))
-    return is_short or is_another(log_state, state.topic_id, state.cluster_id)
+    return is_short or log_state.ids.is_another(state.ids)
 
 
 def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
@@ -321,7 +331,7 @@ def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
 
     It ends there now; or it has grown since, with records of another leader from below the head on.
     """
-    if is_another(log_state, state.topic_id, state.cluster_id):
+    if log_state.ids.is_another(state.ids):
         return []
     ends = {
         p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end) for p, seen in state.partitions.items()
@@ -346,10 +356,10 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
         return _open_log(log_state, state, policy)
     generation, topic_id, heads = log_state.generation, log_state.topic_id or state.topic_id, dict(log_state.heads)
     former_ids = log_state.former_ids
-    if is_another(log_state, state.topic_id, state.cluster_id):
+    if log_state.ids.is_another(state.ids):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-        closed = (*former_ids, log_state.topic_id)
-        former_ids = tuple(each for each in closed if each not in {None, topic_id})  # where it came back to a cluster
+        closed = (*former_ids, log_state.ids)
+        former_ids = tuple(each for each in closed if each.topic_id not in {None, topic_id})  # where it came back to a cluster
     elif find_shrunk(log_state, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
         known = ((p, seen) for p, seen in state.partitions.items() if p in heads)
@@ -432,7 +442,8 @@ def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
 
     A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
     a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the
-    future, of a record or of a planner whose clock was wrong, says nothing.
+    future, of a record or of a planner whose clock was wrong, says nothing; one of a planner a little ahead is now.
     """
-    times = (seen.oldest_ms, head.moved_at_ms)
+    is_together = now_ms < head.moved_at_ms <= now_ms + CLOCKS_APART_MS
+    times = (seen.oldest_ms, now_ms if is_together else head.moved_at_ms)
     return max((time for time in times if time is not None and time <= now_ms), default=0)
