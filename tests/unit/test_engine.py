@@ -276,14 +276,14 @@ def test_a_remote_that_nobody_answers_at_is_told_at_once(listener: socket.socket
     assert not steps and not settings.engine_folder.exists()
 
 
-def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_too_long_is_kept_once_and_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     spark_server.begin_anew_if_long(log)
     log.write_text("0123456789")
-    for most, left in ((10, ["0123456789"]), (9, [])):
+    for most, name in ((10, "log"), (9, "log.1")):
         monkeypatch.setattr(spark_server, "LOG_BYTES", most)
         spark_server.begin_anew_if_long(log)
-        assert [file.read_text() for file in tmp_path.iterdir()] == left
+        assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "0123456789")]
 
 
 @pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])

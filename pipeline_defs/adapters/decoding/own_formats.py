@@ -17,13 +17,14 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import Format
 from ...core.errors import BadSetting, first_line
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed
 from ..formats.spark_calendar import has_times_of_a_calendar
+from ..spark.spark_session import make_active
 
 GROUP = "offsetlake.formats"
 CALL_SECONDS = 30.0  # for a function that only says what Spark is to do
@@ -53,7 +54,7 @@ def told(name: str) -> str:
 def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
     """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column of such rows."""
     point, raw = _find(name), f.col(column)
-    value = _call(point, raw)
+    value = _call(point, raw, rows.sparkSession)
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     try:
@@ -75,7 +76,7 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
     return Decoded(plain.read, judge)
 
 
-def _call(point: EntryPoint, raw: Column) -> object:
+def _call(point: EntryPoint, raw: Column, session: SparkSession) -> object:
     """Return what a user's function gives; raise `BadSetting` where it fails, and where it gives nothing in time.
 
     It is called by a thread that ends with the process: no other topic waits for it.
@@ -84,6 +85,7 @@ def _call(point: EntryPoint, raw: Column) -> object:
 
     def call() -> None:
         try:
+            make_active(session)
             given.set_result(point.load()(raw))
         except BaseException as error:  # noqa: BLE001 (a user's own code, which may raise `KeyboardInterrupt` too)
             given.set_exception(error)

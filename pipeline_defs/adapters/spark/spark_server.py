@@ -32,7 +32,7 @@ from .spark_knock import LOOPBACK
 STATE, LOG, WORK = "server.json", "server.log", "work"
 REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may read its own still
 SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: nobody who only looks imports it
-LOG_BYTES = 10_000_000  # a log that is longer is begun anew
+LOG_BYTES = 10_000_000  # a log that is longer is begun anew with the next server
 LOG_LINES = 5  # the last ones, in an error
 _NO_JVM = "Error occurred during initialization of VM"
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)\n?", re.MULTILINE)
@@ -201,10 +201,10 @@ def write_private(path: Path, document: object) -> None:
 
 
 def begin_anew_if_long(log: Path) -> None:
-    """Delete a log that is too long; who still prints to it goes on, into nothing."""
+    """Have a log that is too long be `server.log.1`, in the place of the one before: why a server ended may be in it."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > LOG_BYTES:
-            log.unlink()
+            log.replace(log.with_name(f"{log.name}.1"))
 
 
 def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Limits) -> Server:

@@ -138,7 +138,7 @@ def _ask_dagster(edges: Edges) -> str:
     is_ours = home == project.joinpath(*DEFAULT_HOME)  # and no variable names it, which a plain `dagster dev` would go by
     elsewhere = read_env_file(project).get("DAGSTER_HOME", "a home of its own" if is_ours else str(home))
     if Path(elsewhere) != home:
-        found += f"; a plain `dagster dev` in {project} takes {elsewhere}, by its .env: use `offsetlake up`"
+        found += f"; a plain `dagster dev` in {project} takes {elsewhere}: use `offsetlake up`"
     return found
 
 
