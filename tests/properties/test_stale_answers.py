@@ -37,8 +37,8 @@ def test_an_id_of_an_earlier_generation_is_refused() -> None:
         plan(log_state, shown(50, topic_id="id-0"), CUT_NOW, EPOCH_MS)
     assert caught.value.retriable
     new = decide(log_state, shown(3, topic_id="id-2"), CUT_NOW, EPOCH_MS)
-    assert [each.topic_id for each in new.former_ids] == ["id-0", "id-1"], "the control: an id that nobody has seen"
-    assert new.generation == 2
+    former_ids = (TopicIds("id-0", None), TopicIds("id-1", None))
+    assert (new.generation, new.former_ids) == (2, former_ids), "the control: an id that nobody has seen"
 
 
 def test_back_in_a_cluster_an_id_that_was_not_its_last_is_refused() -> None:
