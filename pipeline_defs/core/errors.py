@@ -167,6 +167,10 @@ class DiskRefuses(ScanFailed):
     """Disk that is full or read-only where Spark writes: no range's fault, so none is tried on its own."""
 
 
+class JobStuck(ScanFailed):
+    """Spark's job that finished no task for long and was stopped: one file's fault, or that of a function for all of them."""
+
+
 class EngineUnavailable(Unavailable):
     """Spark that could not be started or reached."""
 

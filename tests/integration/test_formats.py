@@ -18,13 +18,15 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline_defs.adapters.decoding import own_formats as own_module
+from pipeline_defs.adapters.decoding import spark_decoding as decoding_module
 from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
+from pipeline_defs.adapters.spark import engine as engine_module
 from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
-from pipeline_defs.core.errors import BadSetting, ScanFailed, UnusableSchema
+from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
 from tests.support.avro import avro
 from tests.support.outcomes import decode
@@ -119,6 +121,15 @@ def parses(raw):
 
 def matches(raw):
     return f.regexp(f.lit(""), raw.cast("string"))
+
+@f.pandas_udf("string")
+def waiting(texts):
+    if any(text.startswith("poison") for text in texts):
+        threading.Event().wait()
+    return texts
+
+def waits(raw):
+    return waiting(raw.cast("string"))
 """
 RAISING = {
     "casts": "it raised CAST_INVALID_INPUT, SQLSTATE 22018; what it says is in Spark's log",
@@ -126,7 +137,20 @@ RAISING = {
     "parses": "it raised MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION, SQLSTATE 22023; what",
     "matches": "it raised java.util.regex.PatternSyntaxException; what",
 }
-NAMED = ["hexadecimal", "fails", "nothing", "missing", "exits", "interrupts", "blocks", "fills", "seconds", "other", *RAISING]
+NAMED = [
+    "hexadecimal",
+    "fails",
+    "nothing",
+    "missing",
+    "exits",
+    "interrupts",
+    "blocks",
+    "fills",
+    "seconds",
+    "other",
+    "waits",
+    *RAISING,
+]
 
 
 @pytest.fixture
@@ -214,6 +238,29 @@ def test_what_spark_says_of_a_record_is_told_nowhere(
     files[0].write_bytes(b"PAR1")
     with pytest.raises(ScanFailed, match=r"decode 1 landed files: .*landed\.parquet is not a Parquet file"):
         stage(engine, files, Format.STRING, tmp_path / "control")
+
+
+def test_a_job_that_is_stuck_is_stopped_and_the_next_one_has_its_place(
+    engine: Engine, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-67] More files wait for ever than there are cores; a function that does not wait is the control."""
+    monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.2)
+    decoder = SparkDecoder(engine, Decode(Side(Format.NONE), Side("waits")))
+    good, bad = (land_bytes(tmp_path / text, text.encode()) for text in ("good", "poison"))
+    server, said = engine.url, "9 landed files, value by format waits, my_formats:waits: it finished no task for"
+    for limit, seconds, minutes in (("STILL_SECONDS", 3.0, "0.05"), ("STILL_AGAIN_SECONDS", 1.5, "0.025")):
+        decision = decoder.decide(bad)
+        with monkeypatch.context() as short:
+            short.setattr(decoding_module, limit, seconds)
+            with pytest.raises(JobStuck, match=f"{said} {minutes} minutes and was stopped"):
+                decoder.stage_decoded(bad * 9, decision, str(tmp_path / f"bad{seconds}"))
+    decoder.stage_decoded(good, decoder.decide(good), str(tmp_path / "out"))
+    assert [pq.read_table(each)["value"].to_pylist() for each in (tmp_path / "out").glob("*.parquet")] == [["good"]]
+    assert engine.url == server
+    monkeypatch.setattr(decoding_module, "MOST_STUCK", 2)
+    with pytest.raises(JobStuck, match=r"Spark did not decode 1 landed files, .*: 2 jobs before it were stuck"):
+        decoder.stage_decoded(good, decoder.decide(good), str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
 
 
 def test_columns_that_no_table_has_are_one_clear_error() -> None:

@@ -40,6 +40,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
     assert {error.kind for error in KINDS if error.retriable} == {
         *("stale_answer", "unavailable", "broker_unavailable", "daemon_unavailable", "history_unavailable"),
         *("lake_unavailable", "outcome_unknown", "registry_unavailable", "jars_unavailable", "scan_failed", "disk_refuses"),
+        "job_stuck",
         *("engine_lost", "engine_unavailable", "staged_file_gone"),
     }
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
-from ...core.errors import unusable_schema
+from ...core.errors import JobStuck, unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
@@ -53,6 +53,9 @@ def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
 
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
+STILL_SECONDS = 600.0  # in which a job finishes a file, of seconds each; only two milliseconds a record take as long
+STILL_AGAIN_SECONDS = 60.0  # of the jobs after one that did not
+MOST_STUCK = 10  # jobs of one decoder, after which it has no more
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
 READ, RIGHT = "_read", "_right"  # the columns of what is read of keys and values, and of whether it is right
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
@@ -130,6 +133,7 @@ class SparkDecoder:
         self._sides = decode.sides
         self._event_time = decode.event_time
         self._login = login
+        self._stuck = 0
 
     @property
     def writer(self) -> str:
@@ -173,12 +177,19 @@ class SparkDecoder:
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         own = [f", {name} by {told(side.format)}" for name, side in self._sides.items() if side.format not in DECODERS]
-        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files{''.join(own)}", consequence) as session:
-            try:
+        what = f"decode {len(files)} landed files{''.join(own)}"
+        if self._stuck == MOST_STUCK:
+            raise JobStuck(f"Spark did not {what}: {MOST_STUCK} jobs before it were stuck; {consequence}")
+        seconds = STILL_AGAIN_SECONDS if self._stuck else STILL_SECONDS
+        try:
+            with self._engine.job(DECODE_CONF, what, consequence, seconds) as session:
                 write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
-            except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
-                said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
-                raise unusable_schema("what keys and values are decoded to", said) from error
+        except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
+            said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
+            raise unusable_schema("what keys and values are decoded to", said) from error
+        except JobStuck:
+            self._stuck += 1
+            raise
 
     def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}

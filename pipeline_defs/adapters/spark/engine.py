@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
+from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, JobStuck, ScanFailed
 from ..store.disk import errno_in, mend
 from .spark_errors import find_cause, first_cause
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
 from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
+from .stillness import Stillness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,10 @@ class CutOff(threading.Event):
     """That the connection of a job was closed, as its server is silent; `error` is what went wrong as it was asked or ended."""
 
     error: Exception | None = None
+
+    def __init__(self, stillness: Stillness) -> None:
+        super().__init__()
+        self.stillness = stillness
 
     @property
     def told(self) -> str:
@@ -131,17 +136,22 @@ class Engine:
         return session
 
     @contextmanager
-    def job(self, conf: Mapping[str, str], what: str, consequence: str, **fields: object) -> Iterator[SparkSession]:
+    def job(
+        self, conf: Mapping[str, str], what: str, consequence: str, still_seconds: float = math.inf, **fields: object
+    ) -> Iterator[SparkSession]:
         """Have one job done with the session of a configuration; all that is asked of Spark is asked in here.
 
-        What Spark raises becomes `EngineLost` where the server is gone, and `ScanFailed` elsewhere. Its words do not
-        tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
-        3 ranges of flights`.
+        What Spark raises becomes `EngineLost` where the server is gone, `JobStuck` where the job was stopped as it finished
+        no task for `still_seconds`, and `ScanFailed` elsewhere. Its words do not tell whether the server is gone: that is
+        asked whether it still does anything. `what` says what was to be done, such as `land 3 ranges of flights`.
         """
-        with self._lent(conf) as (url, session), self._watched(url, session) as was_cut:
+        with self._lent(conf) as (url, session), self._watched(url, session, still_seconds=still_seconds) as was_cut:
             try:
                 yield session
             except failures() as error:
+                if was_cut.stillness.is_stopped:
+                    still = f"it finished no task for {still_seconds / 60:g} minutes and was stopped"
+                    raise JobStuck(f"Spark could not {what}: {still}; {consequence}", **fields) from error
                 is_closed = was_cut.is_set() or is_ended(session)
                 if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
                     raise
@@ -184,17 +194,22 @@ class Engine:
         """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
 
     @contextmanager
-    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[CutOff]:
+    def _watched(
+        self, url: str, session: SparkSession, limit_seconds: float = math.inf, still_seconds: float = math.inf
+    ) -> Iterator[CutOff]:
         """Have the server of a job asked now and then whether it still answers, while the job waits for it.
 
         Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
-        So it is where the server cannot be asked, or not be ended: nobody would be left to notice.
+        So it is where the server cannot be asked, or not be ended: nobody would be left to notice. So is one that does not
+        end although it was stopped, being still for too long.
         """
-        ended, was_cut, deadline = threading.Event(), CutOff(), time.monotonic() + limit_seconds
+        ended, deadline = threading.Event(), time.monotonic() + limit_seconds
+        was_cut = CutOff(Stillness(session, still_seconds))
 
         def is_over() -> bool:
             try:
-                return time.monotonic() > deadline or bool(self._why_silent(url, is_patient=self.is_remote))
+                is_silent = bool(self._why_silent(url, is_patient=self.is_remote))
+                return is_silent or time.monotonic() > deadline or was_cut.stillness.is_over()
             except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever; it is told there)
                 was_cut.error = error
                 return True
@@ -208,7 +223,8 @@ class Engine:
 
         threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
         try:
-            yield was_cut
+            with was_cut.stillness.noted():
+                yield was_cut
         finally:
             ended.set()
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # 2 s; by Spark's default a client waits minutes for a dead server
 RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
-# what is said by a client that is done, which owes its server nothing: the process's end waits for it
-FAREWELLS = ("ReleaseSession", "ReleaseExecute")
+# what is said by a client that is done, or has a job stopped: nobody waits long for an answer
+FAREWELLS = ("ReleaseSession", "ReleaseExecute", "Interrupt")
 FAREWELL_SECONDS = 5.0
 
 # gRPC reads it when it is imported; else it prints a line for each try at a server that does not speak TLS
