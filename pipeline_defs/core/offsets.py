@@ -40,7 +40,11 @@ class OffsetRange:
     def __post_init__(self) -> None:
         is_place = self.generation >= 0 and 0 <= self.partition <= MAX_PARTITION
         if not (is_place and 0 <= self.start < self.end <= MAX_OFFSET):
-            raise ValueError(f"no such range: g{self.generation} p{self.partition} [{self.start}, {self.end})")
+            found = f"g{self.generation} p{self.partition} [{self.start}, {self.end})"
+            raise ValueError(
+                f"no such range: {found}, expected partitions up to {MAX_PARTITION}, and a first offset below the end, which is "
+                f"at most {MAX_OFFSET}"
+            )
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -122,12 +122,12 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postpone
     yield from _commit(work, [each for each in found if isinstance(each, _Verified)], postponed)
 
 
-def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
+def _explain(work: Work, manifest: Manifest, error: OffsetlakeError | FileNotFoundError) -> str:
     """Return why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
     if work.tools.lake.is_replaced(manifest):
         return _landed_anew(work, manifest)
-    if not isinstance(error, (ScanFailed, FileNotFoundError)):
-        return str(error)
+    if isinstance(error, OffsetlakeError) and not isinstance(error, ScanFailed):
+        return error.reason
     lake, where = work.tools.lake, manifest.offsets.text(work.topic)
     own = lake.own_path(manifest) if manifest.file is not None else None
     if own is not None and not lake.store.exists(own):
@@ -137,7 +137,7 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
         )
     if isinstance(error, FileNotFoundError):
         return f"a file of range {where} is gone while it was decoded: {error}; nothing of it became visible; decode it again"
-    return str(error)
+    return error.reason
 
 
 # ---- read, stage

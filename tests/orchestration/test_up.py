@@ -105,7 +105,7 @@ def test_up_serves_the_home_of_the_commands_lands_what_is_created_meanwhile_and_
         home = read_settings({}, project).dagster_home
         (daemon,) = find_daemons(home)
         os.kill(daemon.pid, signal.SIGKILL)
-        up.wait_for("Dagster ended by itself; it is started again")
+        up.wait_for("Dagster has ended; it is started again")
         up.wait_until(lambda: {each.pid for each in find_daemons(home)} - {daemon.pid} and is_answering(up.url))
         leader = read_leader(project)
         assert not is_code_server_gone(home), "the control"

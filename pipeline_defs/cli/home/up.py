@@ -178,7 +178,7 @@ def _end_hung(server: DagsterServer, silent_seconds: float | None) -> None:
 def _revive(server: DagsterServer) -> None:
     """Start again what has ended of Dagster, as often as it may be; that it could not be started is said."""
     if not server.is_running() and server.may_revive():
-        OUT.print(f"{_now()} Dagster ended by itself; it is started again; its log is {server.log}", soft_wrap=True)
+        OUT.print(f"{_now()} Dagster has ended; it is started again; its log is {server.log}", soft_wrap=True)
         try:
             server.revive()
         except (DagsterUnavailable, OSError) as error:

@@ -16,7 +16,7 @@ from ..errors import BadKey, EmptySelection, Refused
 from ..log.coverage import Coverage, State
 from ..offsets import OffsetRange, parse_key, subtract_intervals
 
-_OFFSETS = re.compile(r"(\d{1,10}):(\d{1,19})-(\d{1,19})", re.ASCII)
+_OFFSETS = re.compile(r"(\d{1,100}):(\d{1,100})-(\d{1,100})", re.ASCII)
 _ASKED_FOR = {State.LANDED, State.PENDING}
 _LANDABLE = {*_ASKED_FOR, State.SKIPPED}  # what a person has skipped is landed where its key or its offsets are said
 NOTHING_DONE = "nothing was launched"
@@ -33,16 +33,15 @@ class Selection:
 def parse_offsets(text: str, generation: int) -> OffsetRange:
     """Read `P:S-E`, half-open offsets of one Kafka partition; refuse anything else."""
     match = _OFFSETS.fullmatch(text)
-    if match:
+    try:
+        if match is None:
+            raise ValueError(
+                "expected a Kafka partition, the first offset, and the one after the last, such as 3:300000-400000"
+            )
         partition, start, end = (int(number) for number in match.groups())
-        try:
-            return OffsetRange(generation, partition, start, end)
-        except ValueError:
-            pass
-    raise Refused(
-        f"offsets {text!r} are not P:S-E: expected a Kafka partition, the first offset, and the one after the last, such as "
-        f"3:300000-400000; {NOTHING_DONE}"
-    )
+        return OffsetRange(generation, partition, start, end)
+    except ValueError as error:
+        raise Refused(f"offsets {text!r} are not P:S-E: {error}; {NOTHING_DONE}") from error
 
 
 def choose_all(coverage: Coverage) -> Selection:
