@@ -42,8 +42,8 @@ class OffsetRange:
         if not (is_place and 0 <= self.start < self.end <= MAX_OFFSET):
             found = f"g{self.generation} p{self.partition} [{self.start}, {self.end})"
             raise ValueError(
-                f"no such range: {found}, expected partitions up to {MAX_PARTITION}, and a first offset below the end, which is "
-                f"at most {MAX_OFFSET}"
+                f"no such range: {found}, expected partitions up to {MAX_PARTITION}, a first offset below the end, and an end "
+                f"of at most {MAX_OFFSET}"
             )
 
     def __len__(self) -> int:
