@@ -64,7 +64,7 @@ def compare(
         difference = None if is_same else _difference(standing, ours, part, lake, as_landed=not may_replace)
         if difference is None:
             outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
-            notes = () if is_same else ("equal rows, other bytes: another writer wrote them",)
+            notes = () if is_same else ("equal rows, other bytes: of another writer, or without columns that came later",)
             return Comparison(Act.KEEP, Verdict(offsets, outcome, standing, notes))
         if may_replace:
             return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)

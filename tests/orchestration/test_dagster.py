@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
 import dagster as dg
 import pytest
 
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.landing.verdicts import Verdict, failed
+from pipeline_defs.orchestration.assets import raw_asset
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs import projection
 from pipeline_defs.orchestration.runs.known import read_known
@@ -157,6 +161,23 @@ def test_a_fault_that_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(
     result = land(world, partition_key="0-0-100")
     errors = [entry.user_message for entry in world.instance.all_logs(result.run_id) if entry.level == logging.ERROR]
     assert re.match(r"unforeseen: run \S+: RuntimeError was raised at \S+, line \d+", errors[0]) and "secret" not in errors[0]
+
+
+def test_a_range_that_failed_is_told_beside_an_error_of_its_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] The run ends with the topic's error, and its log has both."""
+    world.fill(100)
+    world.tick()
+    (offsets,) = world.pending
+
+    def land_less(*_: object) -> Iterator[Verdict]:
+        yield failed(offsets, "40 offsets are gone")
+        raise LakeUnavailable("the fault")
+
+    monkeypatch.setattr(raw_asset, "land", land_less)
+    result = land(world, partition_key=offsets.key)
+    errors = [entry.user_message for entry in world.instance.all_logs(result.run_id) if entry.level == logging.ERROR]
+    assert errors[0] == f"range {offsets.text(world.name)}: 40 offsets are gone"
+    assert errors[1].startswith("lake_unavailable: the fault")
 
 
 def lags(world: World) -> list[tuple[Any, Any]]:

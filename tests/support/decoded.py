@@ -22,7 +22,7 @@ from pipeline_defs.adapters.tables.duck import connect
 from pipeline_defs.core.log.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
-from pipeline_defs.core.tables.decoded_table import DEAD, TREE, read_contents, replace_ranges
+from pipeline_defs.core.tables.decoded_table import DEAD, IDENTITY, TREE, read_contents, replace_ranges
 from pipeline_defs.core.tables.decoding import Decoding
 from pipeline_defs.core.tables.delta import Snapshot, apply
 from pipeline_defs.tables.decoded_compaction import cut
@@ -90,7 +90,7 @@ class DecodedTopic:
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
-        places = {each.name: each.type for each in [*parquet.RAW_SCHEMA][:5]}
+        places = {name: parquet.RAW_SCHEMA.field(name).type for name in IDENTITY}
         return {**places, "key": self.key_type, "value": self.value_type}
 
     def recomputed(self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT") -> list[tuple[Any, ...]]:

@@ -165,7 +165,7 @@ class Spark:
 
     @property
     def writer(self) -> str:
-        """Names what wrote a file: equal bytes can be expected only from the same writer."""
+        """Names what wrote a file: equal bytes can be expected only from the same writer, and of the same columns."""
         return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
 
     def open(self) -> None:

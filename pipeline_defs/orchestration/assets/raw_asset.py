@@ -90,6 +90,7 @@ def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
             with (
                 trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, edges.now_ms) as done,
                 landed_lineage(topic, edges, context.log.warning) as tell,
+                _telling_of(failures, topic, context),
             ):
                 for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
                     if progress := pace.after_one():
@@ -113,6 +114,22 @@ def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
     return raw
 
 
+@contextmanager
+def _telling_of(failures: Sequence[Verdict], topic: Topic, context: dg.AssetExecutionContext) -> Iterator[None]:
+    """Log which ranges have failed where an error ends the run, whose reason that is then."""
+    is_whole = False
+    try:
+        yield
+        is_whole = True
+    finally:
+        for text in () if is_whole else _texts(topic, failures):
+            context.log.error(text)
+
+
+def _texts(topic: Topic, failures: Sequence[Verdict]) -> list[str]:
+    return [text for each in failures for text in violations_by_range(topic.name, each.offsets, each.violations)]
+
+
 def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdict]) -> None:
     """Raise `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
@@ -120,7 +137,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
         raise RangesFailed(
             f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
             "stays planned and is tried again",
-            [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
+            _texts(topic, own),
         )
 
 
