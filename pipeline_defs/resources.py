@@ -165,11 +165,11 @@ class Edges:
 
         return LazyPySparkResource(spark_config=self.spark_conf())
 
-    def planner(self, topic: Topic, name: str, kafka: Kafka | None = None) -> Planner:
+    def planner(self, topic: Topic, name: str, kafka: Kafka | None = None, *, may_return: bool = True) -> Planner:
         """Return who plans a topic; its steps are found by the name, which begins with the one that is given."""
         broker = kafka or self.kafka(topic)
         unique = f"{name} {uuid.uuid4().hex[:8]}"
-        return Planner(topic.name, topic.policy, self.lake, broker, self.now_ms, unique, self.watch_step)
+        return Planner(topic.name, topic.policy, self.lake, broker, self.now_ms, unique, self.watch_step, may_return)
 
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Return the tools of one landing run; Spark is looked for, or started, at the first scan."""

@@ -16,7 +16,17 @@ from ..adapters.lake.lake import Lake
 from ..core.errors import BrokenPlanLog
 from ..core.log.coverage import Coverage
 from ..core.log.plan_step import LogState, PlanStep
-from ..core.log.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, may_be_older, plan, plan_skip
+from ..core.log.planning import (
+    Policy,
+    SkipAhead,
+    TopicState,
+    find_shrunk,
+    is_proven,
+    may_be_older,
+    plan,
+    plan_skip,
+    refuse_return,
+)
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 
@@ -33,7 +43,10 @@ class _Unproven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Who plans a topic, by which policy, from which broker into which lake; `name` is written into its steps."""
+    """Who plans a topic, by which policy, from which broker into which lake; `name` is written into its steps.
+
+    Only a person `may_return` it to a cluster that it was moved away from.
+    """
 
     topic: str
     policy: Policy
@@ -42,6 +55,7 @@ class Planner:
     now_ms: Callable[[], int]
     name: str
     on_step: StepWatcher = no_step
+    may_return: bool = True
 
     def decide(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
@@ -53,6 +67,8 @@ class Planner:
         coverage = known or self.lake.recent(self.topic)  # which refuses a log that has lost its newest step
         log_state, now_ms = coverage.log.state, self.now_ms()
         state = _read_settled(self.topic, log_state, self.policy, self.kafka, now_ms)
+        if not self.may_return and self.policy.cluster_id == state.cluster_id:
+            refuse_return(log_state, state)
         if skip is not None:
             skip = replace(skip, pending=(*coverage.pending(),))
             return plan_skip(log_state, state, self.policy, now_ms, skip, planner=self.name)

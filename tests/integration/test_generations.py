@@ -176,6 +176,11 @@ def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
             assert identities(world) == landed
             there.assert_proven()
             world.with_policy(cluster_id=world.edges.kafka().observe(world.name, "read_committed").cluster_id)
+            for _ in range(2):  # as two projects would in turns
+                there.tick()
+                with pytest.raises(OtherCluster, match="was moved from the Kafka cluster"):
+                    world.tick()
+            assert world.coverage.log.generation == 1
             world.plan_and_land()
             assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
     finally:

@@ -268,6 +268,22 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
         )
 
 
+def refuse_return(log_state: LogState, state: TopicState) -> None:
+    """Raise `OtherCluster` where a topic would go back to a cluster that it was moved away from.
+
+    All that it has there lands again. Two projects whose defs.yaml name one cluster each would have it do so in turns.
+    """
+    was_there = any(each.cluster_id == state.cluster_id for each in log_state.former_ids)
+    if was_there and are_two(log_state.cluster_id, state.cluster_id):
+        raise OtherCluster(
+            f"topic {state.topic} was moved from the Kafka cluster {state.cluster_id} to {log_state.cluster_id}, and its "
+            f"defs.yaml here has `cluster_id: {state.cluster_id}`; nothing was planned, read or lost; correct `cluster_id`, or "
+            f"remove the topic from one of two projects, or, where it moved back, `{command('plan', state.topic, '--apply')}` "
+            "opens a generation, in which all that it has there lands again",
+            topic=state.topic,
+        )
+
+
 def refuse_stale(log_state: LogState, state: TopicState) -> None:
     """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
 

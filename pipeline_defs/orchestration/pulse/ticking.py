@@ -90,7 +90,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     """
     known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.recent(topic.name)  # of a log that is refused nothing is planned
-    step = edges.planner(topic, "sensor").commit(coverage)
+    step = edges.planner(topic, "sensor", may_return=False).commit(coverage)
     if step is not None:
         coverage = edges.lake.recent(topic.name)
     compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
