@@ -82,7 +82,7 @@ def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_l
 
     def recreate_first(admin: KafkaAdminClient, *arguments: Any, **options: Any) -> Any:
         if not recreated:
-            recreated.append(world.edges.kafka(world.topic).read_topic_id(world.name))
+            recreated.append(world.edges.kafka(world.topic).read_ids(world.name).topic_id)
             world.recreate_topic()
             world.send_numbered(40)
         return list_offsets(admin, *arguments, **options)
@@ -91,7 +91,7 @@ def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_l
     world.plan_and_land()
     assert recreated, "the fault: it was recreated between its id and its watermarks"
     ids = {step.generation: step.topic_id for step in world.coverage.log.steps}
-    assert ids == {0: recreated[0], 1: world.edges.kafka(world.topic).read_topic_id(world.name)}
+    assert ids == {0: recreated[0], 1: world.edges.kafka(world.topic).read_ids(world.name).topic_id}
     assert len(set(ids.values())) == 2
     assert identities(world) == old + take_sent(world, 1)
     assert read_ledger(world.topic, world.edges) == []
@@ -118,7 +118,7 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
                 world.create_topic(1, segment_bytes=str(1 << 20))
                 world.send({"partition": 0, "value": bytes(10_000)} for _ in range(300))
                 world.plan_and_land()
-                landed[world.name] = world.edges.kafka().read_topic_id(world.name), take_sent(world, 0)
+                landed[world.name] = world.edges.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
                 world.edges.kafka().close()
             stop_broker(directory)
             for name in landed:
@@ -130,7 +130,7 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
                 topic_id, old = landed[world.name]
                 marks = world.watermarks(0)
                 assert 0 < marks.end < 300, "the fault: the log is shorter"
-                assert world.edges.kafka().read_topic_id(world.name) == topic_id, "the fault: it is the same topic"
+                assert world.edges.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
                 world.send({"partition": 0, "value": b"after %d" % n} for n in range(since))
                 assert (world.watermarks(0).end > 300) == (since > 300), world.name
                 world.plan_and_land()

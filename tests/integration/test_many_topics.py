@@ -87,7 +87,7 @@ def test_a_glance_says_what_single_answers_say(world: World) -> None:
 
     def answers() -> list[object]:
         return [
-            [kafka.read_topic_id(name) for name in names],
+            [kafka.read_ids(name).topic_id for name in names],
             [kafka.observe(name, level) for name in names for level in kafka_glance.ISOLATION],
             [kafka.read_config(name)["retention.ms"] for name in names],
             [kafka.read_sizes(name, [0, 1]) for name in names],

@@ -195,10 +195,10 @@ def test_who_may_not_see_a_topic_is_told_so(landed: World, secured: Secured) -> 
     servers = secured.at("SASL_SSL")
     path = secured.properties("PLAIN", user=STRANGER, password=STRANGERS_PASSWORD)
     with Kafka(servers, access=read_access(path)) as kafka, pytest.raises(BrokerRefuses) as caught:
-        kafka.read_topic_id(landed.name)
+        kafka.read_ids(landed.name)
     assert f"does not allow us what was asked of topic {landed.name} over SASL_SSL (PLAIN): Topic" in str(caught.value)
     with Kafka(servers, access=read_access(secured.properties("PLAIN"))) as kafka:
-        assert kafka.read_topic_id(landed.name)
+        assert kafka.read_ids(landed.name).topic_id
         assert kafka.read_bytes_per_record(landed.name)
 
 

@@ -167,9 +167,6 @@ class FakeKafka:
 
     # ---- what planning and landing call
 
-    def read_topic_id(self, topic: str) -> str | None:
-        return self.topic_id
-
     def read_ids(self, topic: str) -> TopicIds:
         return TopicIds(self.topic_id, None)
 

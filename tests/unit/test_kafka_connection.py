@@ -169,7 +169,7 @@ def kafka_of(admin: object, seconds: float = 0.2) -> Kafka:
 def test_an_id_that_the_leaders_do_not_have_is_never_believed() -> None:
     """[R-9] The broker that happened to be asked lags; who leads the partitions knows the topic of now."""
     with pytest.raises(StaleAnswer, match="go on to tell different things of topic orders") as caught:
-        kafka_of(LaggingAdmin({0: OLD, 1: NEW}, {0: 1})).read_topic_id("orders")
+        kafka_of(LaggingAdmin({0: OLD, 1: NEW}, {0: 1})).read_ids("orders")
     assert caught.value.retriable
     agreeing = LaggingAdmin({0: NEW, 1: NEW, 2: OLD}, {0: 0, 1: 1})
     seen = kafka_of(agreeing).observe("orders", "read_committed")
@@ -216,7 +216,7 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
 
 
 READS: dict[str, Callable[[Kafka], object]] = {
-    "id": lambda kafka: kafka.read_topic_id("orders"),
+    "id": lambda kafka: kafka.read_ids("orders"),
     "watermarks": lambda kafka: kafka.read_watermarks("orders", "read_committed"),
     "config": lambda kafka: kafka.read_config("orders"),
     "sizes": lambda kafka: kafka.read_sizes("orders", [0]),

@@ -87,15 +87,11 @@ class Kafka(Connection):
 
     # ---- what planning sees
 
-    def read_topic_id(self, topic: str) -> str | None:
-        """Read the topic's id as all leaders of its Kafka partitions have it; none from brokers too old to give one.
-
-        Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
-        """
-        return self.read_ids(topic).topic_id
-
     def read_ids(self, topic: str) -> TopicIds:
-        """Read the same, and the id of its cluster."""
+        """Read the ids of a topic, as all leaders of its Kafka partitions have it, and of its cluster.
+
+        Brokers too old for ids give none. Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
+        """
         seen = self._glance.seen.get(topic)
         if seen is not None:
             return TopicIds(seen.topic_id, seen.cluster_id)

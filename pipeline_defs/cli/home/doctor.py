@@ -145,7 +145,7 @@ def _ask_dagster(edges: Edges) -> str:
 def _ask_topics(edges: Edges) -> str:
     found, files = [], load_topics()
     for name, topic in sorted(files.topics.items()):
-        topic_id = edges.kafka(topic).read_topic_id(name)
+        topic_id = edges.kafka(topic).read_ids(name).topic_id
         found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
     if files.broken and not found:
         return "none of which the defs.yaml can be read"

@@ -137,7 +137,7 @@ def produce(topic: str, path: Path, **given: Any) -> None:
 def _make_topic(topic: str, kafka: Kafka, options: _Options) -> None:
     """Make a topic that is not there as the options say; refuse where they do not."""
     try:
-        kafka.read_topic_id(topic)
+        kafka.read_ids(topic)
         if options.partitions is not None:
             ERRORS.print(f"topic {topic} is there already: --partitions and --replicas change nothing of it", soft_wrap=True)
     except UnknownTopic:

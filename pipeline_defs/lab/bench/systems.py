@@ -82,7 +82,7 @@ def offsetlake(place: Place) -> Timed:
     edges.check_lake()
     watch = _Stopwatch(place.steps)
     tools = edges.tools(topic, place.pyspark, watch.lap)
-    tools.kafka.read_topic_id(topic.name)  # connects: a session that is started has a client that is connected
+    tools.kafka.read_ids(topic.name)  # connects: a session that is started has a client that is connected
 
     def timed() -> None:
         plan_all(topic, edges)
@@ -101,7 +101,7 @@ def offsetlake_through_dagster(place: Place) -> Timed:
     """Plan and land every range by Dagster runs in this process: its events, checks and database included."""
     topic, edges = place.topic, fresh_edges(place.edges, place.out)
     instance = open_instance(edges.settings.dagster_home)
-    edges.kafka(topic).read_topic_id(topic.name)
+    edges.kafka(topic).read_ids(topic.name)
 
     def timed() -> None:
         plan_all(topic, edges)

@@ -148,7 +148,7 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
     """
     kafka = edges.kafka(topic)
     try:
-        kafka.read_topic_id(TOPIC)
+        kafka.read_ids(TOPIC)
     except UnknownTopic:
         kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
     there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}

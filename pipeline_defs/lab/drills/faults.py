@@ -156,9 +156,9 @@ def leave_transaction_open(arena: Arena, name: str) -> System:
 
 def recreate(arena: Arena, system: System) -> bool:  # noqa: ARG001
     """Have the topic be deleted and created again; then it gets as many records as the old one had."""
-    before = arena.kafka.read_topic_id(arena.topic.name)
+    before = arena.kafka.read_ids(arena.topic.name)
     arena.recreate()
-    return arena.kafka.read_topic_id(arena.topic.name) != before
+    return arena.kafka.read_ids(arena.topic.name) != before
 
 
 def add_partitions(arena: Arena, system: System) -> bool:  # noqa: ARG001

@@ -199,7 +199,7 @@ class _PulseRun:
             if each.kafka not in silent:
                 silent[each.kafka] = None
                 try:
-                    each.kafka.read_topic_id(name)
+                    each.kafka.read_ids(name)
                 except BrokerUnavailable as error:
                     silent[each.kafka] = None if isinstance(error, BrokerRefuses) else error
                 except OffsetlakeError:  # of this topic alone: landing finds it too, and tells it

@@ -67,7 +67,7 @@ def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
 def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
     edges.check_lake()
     tools = edges.tools(topic, bench.pyspark)
-    tools.kafka.read_topic_id(topic.name)  # connects
+    tools.kafka.read_ids(topic.name)  # connects
     seconds = timed(partial(land_pending, topic, edges, tools))
     edges.kafka(topic).close()
     rows = count_rows(Path(edges.settings.lake) / "data")
