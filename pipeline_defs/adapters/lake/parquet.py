@@ -306,10 +306,7 @@ def _widen(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return both with each column that either has: null where the version that wrote it did not know the column."""
     columns = {field.name: field for field in (*other.schema, *one.schema)}
     one, other = (
-        pa.table(
-            [rows[name] if name in rows.column_names else pa.nulls(len(rows), field.type) for name, field in columns.items()],
-            [*columns],
-        )
+        conform(rows, pa.schema([rows.schema.field(name) if name in rows.column_names else columns[name] for name in columns]))
         for rows in (one, other)
     )
     return one, other
