@@ -352,6 +352,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         )
     _check_s3(env)
     if lineage := _has_lineage(env):
+        _check_value("OPENLINEAGE_URL", env.get("OPENLINEAGE_URL") or "", check_web_address)
         require("openlineage", "lineage, which OPENLINEAGE_URL or openlineage.yml asks for,")
     home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake, properties = env.get("OFFSETLAKE_LAKE") or str(home / "lake"), env.get("OFFSETLAKE_KAFKA_PROPERTIES")

@@ -71,6 +71,7 @@ WRONG = [
     *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is an IPv6 address, which is not taken: expected a name that resolves to it") for each in ("sc://[::1]:15002", "sc://[::1]", f"sc://[fe80::1]:1/;token={SECRET}")),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
+    ("OPENLINEAGE_URL", "localhost:5000", "begins with localhost:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "its port is not a number from 1 to 65535"),
     ("OFFSETLAKE_PAGES_URL", "http://[::1", "it is no address"),
     ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "has signs that no address has"),
