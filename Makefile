@@ -60,7 +60,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary; DAYS=31: January's only)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
-test: setup ## Run the tests, real broker and Spark included (9 to 20 minutes on two cores, by their speed)
+test: setup ## Run the tests, real broker and Spark included (7 to 20 minutes on two cores, by their speed)
 	@exec $(PYTEST) -m "not long and not scenario"
 
 test-scenarios: setup ## Run what drives the whole product: the demo, Dagster in a browser, clusters, a power cut, the docs
