@@ -148,6 +148,10 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
     before, after = staged.ids
     after = tools.kafka.read_ids(topic) if missing else after  # the evidence must be of the same topic too
     violations = verify_staged(topic, offsets, file, runs, gaps, (step.ids, before, after))
+    if part is not None and not part.is_raw:
+        violations.append(
+            f"Spark wrote columns of {part.schema}, expected {', '.join(parquet.RAW_SCHEMA.names)} of their types"
+        )
     if violations:
         return None, violations
     manifest = Manifest(

@@ -15,7 +15,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark as spark_edge
-from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.adapters.spark.spark import Spark, select_raw
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.errors import ScanFailed
 from pipeline_defs.core.landing.scans import READS_AT_ONCE
@@ -50,6 +50,18 @@ def test_raw_columns_are_lossless(world: World) -> None:
     schema = pq.read_schema(first)
     assert [(field.name, field.type) for field in schema] == [(field.name, field.type) for field in RAW_SCHEMA]
     assert str(schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
+
+
+def test_a_file_with_other_columns_is_not_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-14] As of a column that is declared and not selected, or of a Spark that writes another type for one."""
+    world.fill(100)
+    world.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_edge, "select_raw", lambda *given: select_raw(*given).drop("headers"))
+        (verdict,) = world.land()
+    assert verdict.outcome is Outcome.FAILED and "Spark wrote columns of {'topic': " in verdict.violations[0]
+    world.land()
+    world.assert_all_landed_once()
 
 
 def test_no_row_shows_another_time_than_its_record(world: World) -> None:

@@ -12,6 +12,7 @@ import offsetlake
 import pytest
 from deltalake import DeltaTable
 
+from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables import delta_log
 from pipeline_defs.adapters.tables.duck import Duck
@@ -36,7 +37,8 @@ def older_version() -> Iterator[None]:
     schema = json.loads(raw_table.SCHEMA)
     text = json.dumps({**schema, "fields": [field for field in schema["fields"] if field["name"] != NEW]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fake_log, "RAW_SCHEMA", RAW_SCHEMA.remove(RAW_SCHEMA.get_field_index(NEW)))
+        for module in (fake_log, parquet):
+            patch.setattr(module, "RAW_SCHEMA", RAW_SCHEMA.remove(RAW_SCHEMA.get_field_index(NEW)))
         patch.setattr(delta_log, "SCHEMA", text)
         patch.setattr(appending, "SCHEMA", text)
         for module in (raw_rows, raw_table):

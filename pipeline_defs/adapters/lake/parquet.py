@@ -42,7 +42,8 @@ RAW_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in R
 class PartFile:
     """One Parquet file that a scan staged: its footer's facts, before it is matched to a range.
 
-    `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0.
+    `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0; `is_raw` says whether its columns are
+    those of raw records.
     """
 
     path: File
@@ -53,6 +54,7 @@ class PartFile:
     min_timestamp_ms: int | None
     max_timestamp_ms: int | None
     schema: dict[str, str]
+    is_raw: bool
 
 
 @contextmanager
@@ -85,6 +87,7 @@ def read_part(path: File) -> PartFile | None:
     partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
     if partitions is None or offsets is None:
         raise ValueError(f"{path} says nothing of its partitions and offsets")
+    columns = footer.schema.to_arrow_schema()
     return PartFile(
         path=path,
         rows=footer.num_rows,
@@ -93,8 +96,13 @@ def read_part(path: File) -> PartFile | None:
         max_offset=offsets[1],
         min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
         max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
-        schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
+        schema={field.name: str(field.type) for field in columns},
+        is_raw=_types(columns) == _types(RAW_SCHEMA),
     )
+
+
+def _types(columns: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in columns]
 
 
 def read_schema(path: File) -> pa.Schema:
