@@ -324,12 +324,18 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
 
 
 def test_what_a_lost_step_had_reopened_is_found_and_finished(settled: SmallWorld) -> None:
-    """[R-96] A replace of an old range dies after its manifest, and the step that announced it is lost."""
+    """[R-96] A replace of an old range dies after its manifest, and the step that announced it is lost.
+
+    It has deleted the documents, so that is seen at once; where a backup has them again, by the next planner.
+    """
+    before = backup_of(settled, "frontier")
     first = next(iter(settled.coverage.log.ranges))
     records = settled.kafka.now.partitions[0].appended
     records[:] = [replace(record, value=b"new" + (record.value or b"")) for record in records]
     settled.die("commit", "replace", only=first)
     lose_steps(settled, 1)
+    assert settled.lake.recent(TOPIC).pending() == [first]
+    put_back(settled, before)
     assert not settled.lake.recent(TOPIC).pending(), "the fault: nobody who reads from a document sees it"
     assert go_on(settled) == 0
     assert settled.coverage.is_landed(first) and settled.coverage.manifests[first].revision == 1
