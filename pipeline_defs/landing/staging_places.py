@@ -258,11 +258,11 @@ def _watched(
 
     def watch() -> None:
         begun: set[Name] = set()
-        told = time.monotonic()
+        told, count = time.monotonic(), -1
         while not ended.wait(seconds):
-            if time.monotonic() - told >= TELL_SECONDS:
-                told = time.monotonic()
-                on_files(len(begun))
+            if time.monotonic() - told >= TELL_SECONDS and len(begun) != count:
+                told, count = time.monotonic(), len(begun)
+                on_files(count)
             for each in find() - begun:
                 begun.add(each)
                 begin(each)

@@ -68,7 +68,8 @@ class Work:
 class Batch:
     """One Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
 
-    `landed` are the files that it read, which are there while the batch is worked off.
+    `landed` are the files that it read, which are there while the batch is worked off; `unfinished` says of which ranges the
+    job was stopped, and why.
     """
 
     landed: Landed
@@ -77,6 +78,7 @@ class Batch:
     schemas: Mapping[str, str]
     writer: str
     seconds_per_row: float
+    unfinished: Mapping[OffsetRange, str]
 
 
 def describe(

@@ -20,7 +20,16 @@ from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
 from ..core.advice import some_of
 from ..core.command_lines import command
-from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, Refused, ScanFailed, TableFileGone
+from ..core.errors import (
+    DiskRefuses,
+    EngineLost,
+    EngineUnavailable,
+    JobStuck,
+    OffsetlakeError,
+    Refused,
+    ScanFailed,
+    TableFileGone,
+)
 from ..core.landing.selection import find_ranges
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange, TopicRange
@@ -117,7 +126,9 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postpone
             yield from (decode_failed(each.offsets, error.reason) for each in manifests)
             return
         with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-            found = list(pool.map(lambda manifest: _verify_and_place(work, manifest, batch), manifests))
+            finished = [each for each in manifests if each.offsets not in batch.unfinished]
+            found = list(pool.map(lambda manifest: _verify_and_place(work, manifest, batch), finished))
+    yield from (decode_failed(*each) for each in batch.unfinished.items())
     yield from (each for each in found if isinstance(each, DecodeVerdict))
     yield from _commit(work, [each for each in found if isinstance(each, _Verified)], postponed)
 
@@ -148,20 +159,28 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
     tools, topic, staging = work.tools, work.topic, work.staging
     decoder = tools.decoder()
     if not with_rows:
-        return Batch({}, {}, {}, {}, decoder.writer, 0.0)
+        return Batch({}, {}, {}, {}, decoder.writer, 0.0, {})
     tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
     started = tools.now_ms()
     files = {offsets: file.path for offsets, file in sorted(landed.items())}
     decided = decoder.decide([*files.values()])
-    of = len(files)
-    with staging.watched(folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)):
-        decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"))
+    of, most_rows = len(files), max(each.rows for each in with_rows)
+    stuck = ""
+    try:
+        with staging.watched(folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)):
+            decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"), most_rows)
+    except JobStuck as error:
+        stuck = error.reason
     decoded = _parts(work, [*files], folder / "decoded")
     lacking = [each.offsets for each in with_rows if (part := decoded[each.offsets]) is None or part.rows < each.rows]
     dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
-    if lacking:
-        decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters"))
-        dead = _parts(work, lacking, folder / "dead_letters")
+    if lacking and not stuck:
+        bad = [files[offsets] for offsets in lacking]
+        try:
+            decoder.stage_dead_letters(bad, decided, staging.url(folder / "dead_letters"), most_rows)
+            dead = _parts(work, lacking, folder / "dead_letters")
+        except JobStuck as error:
+            stuck = error.reason
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
     return Batch(
@@ -171,6 +190,7 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
         decided.schemas,
         decoder.writer,
         seconds / sum(each.rows for each in with_rows),
+        dict.fromkeys(lacking, stuck) if stuck else {},
     )
 
 

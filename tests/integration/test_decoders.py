@@ -271,7 +271,7 @@ class MovingRegistry(SparkDecoder):
         super().__init__(engine, decode)
         self._register = register
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str, most_rows: int = 0) -> None:
         super().stage_decoded(files, decided, folder)
         self._register()
 

@@ -143,13 +143,13 @@ class BadSpark(SparkDecoder):
         super().__init__(engine, decode)
         self._fault = fault
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str, most_rows: int = 0) -> None:
         super().stage_decoded(files, decided, folder)
         if self._fault == "shuffles encodings":
             for path in Path(folder).glob("*.parquet"):
                 list_encodings_falling(path)
 
-    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: str, most_rows: int = 0) -> None:
         if self._fault == "loses dead letters":
             Path(folder).mkdir()
         else:

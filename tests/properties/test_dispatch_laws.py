@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pipeline_defs.core.landing.dispatch import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_LAST_SECONDS,
+    NEVER_TRIED,
     Tried,
+    choose_alike,
     choose_due,
     next_most_offsets,
     split_stretches,
@@ -128,3 +130,41 @@ def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attemp
 def test_a_range_is_stalled_after_three_attempts() -> None:
     """[R-33] Stalled is a word for people: the range is still asked for."""
     assert [Tried(n, EPOCH_MS).is_stalled for n in range(7)] == [False] * 3 + [True] * 4
+
+
+@given(st.sets(st.integers(0, 39)), st.integers(1, 4), st.lists(st.integers(0, 39), max_size=8))
+def test_whatever_is_stuck_the_others_are_decoded(stuck: set[int], cores: int, later: list[int]) -> None:
+    """[R-67] In jobs of which each stuck range holds a core until they are stopped; some ranges are landed later.
+
+    What was never tried shares no job with what has failed, nobody waits for all that is before it, and what has failed is
+    tried again.
+    """
+    left = {offsets: EPOCH_MS + (number if number in later else 0) for number, offsets in enumerate(ORDER)}
+    bad = {ORDER[number] for number in stuck}
+    tried, retries, now_ms, rounds = dict[OffsetRange, Tried](), 1, EPOCH_MS, 0
+    while left.keys() - bad:
+        rounds += 1
+        now_ms += 1_000
+        due = [each for each in left if left[each] <= now_ms and tried.get(each, NEVER_TRIED).is_due(now_ms)]
+        batch = choose_alike(due, left, tried, 20, retries)
+        assert len({each in tried for each in batch}) <= 1
+        held, done = 0, set[OffsetRange]()
+        for each in batch:
+            held += each in bad
+            if held == cores:
+                break
+            done |= {each} - bad
+        for each in batch:
+            if each in done:
+                del left[each]
+                tried.pop(each, None)
+            else:
+                tried[each] = tried.get(each, NEVER_TRIED).then_failed("run", now_ms)
+        retries = 2 * len(batch) if done and done == {*batch} else 1
+        assert rounds < 40 * BACKOFF_LAST_SECONDS
+    for _ in range(2 * BACKOFF_LAST_SECONDS):
+        now_ms += 1_000
+        due = [each for each in left if tried.get(each, NEVER_TRIED).is_due(now_ms)]
+        for each in choose_alike(due, left, tried, 20, 1):
+            tried[each] = tried.get(each, NEVER_TRIED).then_failed("run", now_ms)
+    assert all(now_ms - each.last_ended_ms <= 1_000 * (BACKOFF_LAST_SECONDS + len(bad)) for each in tried.values())

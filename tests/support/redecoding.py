@@ -59,10 +59,10 @@ class ArrowDecoder:
     def decide(self, files: Sequence[Path]) -> Decision:
         return Decision({})
 
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str, most_rows: int = 0) -> None:
         self._stage(files, Path(folder), is_good=True)
 
-    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: str, most_rows: int = 0) -> None:
         self._stage(files, Path(folder), is_good=False)
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:

@@ -30,7 +30,7 @@ from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.work import read
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokenTable, DamagedFile, EngineUnavailable, OutcomeUnknown
+from pipeline_defs.core.errors import BrokenTable, DamagedFile, EngineUnavailable, JobStuck, OutcomeUnknown
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
@@ -222,7 +222,7 @@ def test_decoding_goes_on_with_another_spark(
     land_both(topic)
     real, folders = ArrowDecoder.stage_decoded, list[str]()
 
-    def stage_and_die(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str) -> None:
+    def stage_and_die(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str, most_rows: int) -> None:
         folders.append(folder)
         real(self, files, decision, folder)
         if len(folders) <= deaths:
@@ -232,6 +232,25 @@ def test_decoding_goes_on_with_another_spark(
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND)] == [outcome] * 2
     assert len(set(folders)) == len(folders) == 3
     assert topic.due == ([] if outcome is Decided.DECODED else [FIRST, SECOND])
+
+
+def test_what_a_job_had_finished_before_it_was_stopped_is_decoded(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-67] It was stuck at the others, which fail; and no other job of this run tries them."""
+    land_both(topic)
+    real, jobs = ArrowDecoder.stage_decoded, list[int]()
+
+    def finish_one(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str, most_rows: int) -> None:
+        jobs.append(most_rows)
+        real(self, files[:1], decision, folder)
+        raise JobStuck("it finished no file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrowDecoder, "stage_decoded", finish_one)
+        found = {verdict.offsets: verdict for verdict in topic.decode(FIRST, SECOND)}
+    assert [found[each].outcome for each in (FIRST, SECOND)] == [Decided.DECODED, Decided.FAILED]
+    assert found[SECOND].violations == ("job_stuck: it finished no file",)
+    assert jobs == [10] and topic.due == [SECOND]
+    assert topic.outcome(SECOND) is Decided.DECODED
 
 
 def test_a_long_history_is_read_from_a_checkpoint(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from pipeline_defs.adapters.spark import stillness as stillness_module
-from pipeline_defs.adapters.spark.stillness import STOP_SECONDS, Stillness
+from pipeline_defs.adapters.spark.stillness import Stillness
 
 
 class Clock:
@@ -34,35 +34,29 @@ def finished(*tasks: int) -> list[Any]:
     return [SimpleNamespace(num_completed_tasks=each) for each in tasks]
 
 
-def test_a_job_that_comes_further_is_never_stopped(clock: Clock) -> None:
-    session = Mock()
-    with Stillness(session, 600).noted() as still:
+def test_a_job_that_comes_further_is_never_over(clock: Clock) -> None:
+    with (still := Stillness(Mock(), 600)).noted():
         for tasks in range(100):
             clock.now += 599
             still(finished(tasks, 1))
-            assert not still.is_over()
-    session.interruptTag.assert_not_called()
+            assert not still.look()
 
 
-def test_one_that_says_the_same_is_stopped_once_and_has_a_minute_to_end(clock: Clock) -> None:
+def test_one_that_says_the_same_is_over_for_good(clock: Clock) -> None:
     """Other jobs of the session, which another thread asks for, are none of its progress."""
     session = Mock()
-    with Stillness(session, 600).noted() as still:
+    with (still := Stillness(session, 600)).noted():
         still(finished(7))
         clock.now += 599
         still(finished(7))
         other = threading.Thread(target=still, args=(finished(8),))
         other.start()
         other.join()
-        assert not still.is_over() and not still.is_stopped
+        assert not still.look()
         clock.now += 1
-        assert not still.is_over() and still.is_stopped
-        session.interruptTag.assert_called_once_with(session.addTag.call_args.args[0])
+        assert still.look()
         still(finished(8))
-        clock.now += STOP_SECONDS - 1
-        assert not still.is_over()
-        clock.now += 1
-        assert still.is_over()
-    session.interruptTag.assert_called_once()
-    session.removeTag.assert_called_once()
+        assert still.look() and still.is_over
+    session.addTag.assert_called_once_with(still.tag)
+    session.removeTag.assert_called_once_with(still.tag)
     session.removeProgressHandler.assert_called_once_with(still)

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
-from ...core.errors import JobStuck, unusable_schema
+from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
@@ -53,9 +53,8 @@ def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
 
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
-STILL_SECONDS = 600.0  # in which a job finishes a file, of seconds each; only two milliseconds a record take as long
-STILL_AGAIN_SECONDS = 60.0  # of the jobs after one that did not
-MOST_STUCK = 10  # jobs of one decoder, after which it has no more
+STILL_SECONDS = 300.0  # at least, in which a job finishes a file: it is of seconds
+STILL_SECONDS_PER_ROW = 0.002
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
 READ, RIGHT = "_read", "_right"  # the columns of what is read of keys and values, and of whether it is right
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
@@ -133,7 +132,6 @@ class SparkDecoder:
         self._sides = decode.sides
         self._event_time = decode.event_time
         self._login = login
-        self._stuck = 0
 
     @property
     def writer(self) -> str:
@@ -154,19 +152,22 @@ class SparkDecoder:
                 {name: find_decoder(side.format)(rows, name, side, self._login) for name, side in self._sides.items()}
             )
 
-    def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:
-        """Write the rows of landed files that can be decoded below `folder`."""
+    def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str, most_rows: int = 0) -> None:
+        """Write the rows of landed files that can be decoded below `folder`; `most_rows` is how many one of them has.
+
+        Raises `JobStuck` where none is finished for long: those that are lie there.
+        """
 
         def good(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
             columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
             rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
             return rows if self._event_time is None else with_event_time(rows, self._event_time)
 
-        self._stage(files, decision, good, folder)
+        self._stage(files, decision, good, folder, most_rows)
 
-    def stage_dead_letters(self, files: Sequence[File], decision: Decision, folder: str) -> None:
+    def stage_dead_letters(self, files: Sequence[File], decision: Decision, folder: str, most_rows: int = 0) -> None:
         """Write the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
-        self._stage(files, decision, _dead_letters, folder)
+        self._stage(files, decision, _dead_letters, folder, most_rows)
 
     def _stage(
         self,
@@ -174,22 +175,18 @@ class SparkDecoder:
         decision: Decision,
         choose: Callable[[DataFrame, Mapping[str, SideOutcome]], DataFrame],
         folder: str,
+        most_rows: int,
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         own = [f", {name} by {told(side.format)}" for name, side in self._sides.items() if side.format not in DECODERS]
         what = f"decode {len(files)} landed files{''.join(own)}"
-        if self._stuck == MOST_STUCK:
-            raise JobStuck(f"Spark did not {what}: {MOST_STUCK} jobs before it were stuck; {consequence}")
-        seconds = STILL_AGAIN_SECONDS if self._stuck else STILL_SECONDS
-        try:
-            with self._engine.job(DECODE_CONF, what, consequence, seconds) as session:
+        still_seconds = max(STILL_SECONDS, most_rows * STILL_SECONDS_PER_ROW)
+        with self._engine.job(DECODE_CONF, what, consequence, still_seconds) as session:
+            try:
                 write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
-        except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
-            said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
-            raise unusable_schema("what keys and values are decoded to", said) from error
-        except JobStuck:
-            self._stuck += 1
-            raise
+            except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
+                said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
+                raise unusable_schema("what keys and values are decoded to", said) from error
 
     def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}

@@ -149,8 +149,9 @@ class Engine:
             try:
                 yield session
             except failures() as error:
-                if was_cut.stillness.is_stopped:
-                    still = f"it finished no task for {still_seconds / 60:g} minutes and was stopped"
+                if was_cut.stillness.is_over:
+                    self._let_go(url)
+                    still = f"it finished no file for {still_seconds:.0f} s and was stopped"
                     raise JobStuck(f"Spark could not {what}: {still}; {consequence}", **fields) from error
                 is_closed = was_cut.is_set() or is_ended(session)
                 if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
@@ -200,16 +201,20 @@ class Engine:
         """Have the server of a job asked now and then whether it still answers, while the job waits for it.
 
         Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
-        So it is where the server cannot be asked, or not be ended: nobody would be left to notice. So is one that does not
-        end although it was stopped, being still for too long.
+        So it is where the server cannot be asked, or not be ended: nobody would be left to notice. A job that is still for too
+        long is stopped before.
         """
         ended, deadline = threading.Event(), time.monotonic() + limit_seconds
         was_cut = CutOff(Stillness(session, still_seconds))
 
         def is_over() -> bool:
             try:
-                is_silent = bool(self._why_silent(url, is_patient=self.is_remote))
-                return is_silent or time.monotonic() > deadline or was_cut.stillness.is_over()
+                if self._why_silent(url, is_patient=self.is_remote) or time.monotonic() > deadline:
+                    return True
+                if was_cut.stillness.look():
+                    self._stop(url, session, was_cut.stillness.tag)
+                    return True
+                return False
             except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever; it is told there)
                 was_cut.error = error
                 return True
@@ -227,6 +232,10 @@ class Engine:
                 yield was_cut
         finally:
             ended.set()
+
+    def _stop(self, url: str, session: SparkSession, tag: str) -> None:  # noqa: ARG002 (they are a remote server's)
+        """Stop the jobs of a tag, and free what they hold: a task may hear no interrupt, so a server of ours is ended."""
+        self._end_stuck(url)
 
     def _works(self, url: str) -> bool:
         """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""

@@ -61,6 +61,10 @@ class RemoteEngine(Engine):
         """Host and port, without the token."""
         return place_of(self._url_given)
 
+    def _stop(self, url: str, session: SparkSession, tag: str) -> None:  # noqa: ARG002 (its server is somebody else's)
+        """Ask the server to stop the jobs of a tag: its executors end workers of Python, and interrupt other tasks."""
+        session.interruptTag(tag)
+
     def check_private(self, what: str) -> None:
         """Refuse to send a secret in the clear to another machine: it would travel with each plan."""
         is_here = is_this_machine(urlsplit(self._url_given).hostname or "localhost")

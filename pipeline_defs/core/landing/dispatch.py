@@ -74,6 +74,20 @@ def choose_due(
     return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
 
 
+def choose_alike(
+    due: Sequence[OffsetRange], since_ms: Mapping[OffsetRange, int], tried: Mapping[OffsetRange, Tried], most: int, retries: int
+) -> list[OffsetRange]:
+    """Choose the ranges of one job: with the one that waits for longest, others that were never tried, as it, or have failed.
+
+    What fails may hold up all of its job, so nothing that is new shares one with it. `since_ms` says since when each is landed;
+    what has failed waits since it did. A job has at most `most` new ones, or as many that have failed as `retries` says.
+    """
+    waiting = sorted(due, key=lambda each: tried[each].last_ended_ms if each in tried else since_ms[each])
+    if not waiting or waiting[0] not in tried:
+        return [each for each in due if each not in tried][:most]
+    return [each for each in waiting if each in tried][: min(retries, most)]
+
+
 def take_turns(
     waiting: Mapping[str, Sequence[OffsetRange]], most: int, most_offsets: float = inf, tasks_at_once: int = 1
 ) -> dict[str, list[OffsetRange]]:

@@ -19,7 +19,7 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData
 
 from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
-from ...core.landing.dispatch import APART, lane_of, next_most_offsets, take_turns
+from ...core.landing.dispatch import APART, choose_alike, lane_of, next_most_offsets, take_turns
 from ...core.landing.verdicts import Outcome, violations_by_range
 from ...core.offsets import OffsetRange
 from ...core.tables.decoding import Decided, Decoding
@@ -100,6 +100,7 @@ class _PulseRun:
     left: int = field(default_factory=lambda: RANGES_PER_RUN)
     most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
     slow: set[str] = field(default_factory=set)
+    retries: dict[str, int] = field(default_factory=dict)  # by topic, how many ranges that have failed are decoded at once
 
     def __post_init__(self) -> None:
         if self.lane is not None:
@@ -263,9 +264,11 @@ class _PulseRun:
                 continue
             with self._isolated(topic, self._pass_over):
                 undecoded = read_undecoded(topic, self.edges.lake.recent(topic.name), self.edges, known)
-                if due := undecoded.tries.choose_due(undecoded.due, self.edges.now_ms()):
+                tries, retries = undecoded.tries, self.retries.get(topic.name, 1)
+                due = tries.choose_due(undecoded.due, self.edges.now_ms())
+                if batch := choose_alike(due, undecoded.due, tries.tried, RANGES_AT_ONCE, retries):
                     last_ms = undecoded.decoded.sums.last_decoded_ms or 0
-                    found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
+                    found.append((last_ms, topic, [offsets.key for offsets in batch]))
         return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
 
     def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> bool:
@@ -288,6 +291,7 @@ class _PulseRun:
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         log_step.tell()
+        self.retries[topic.name] = 2 * len(keys) if done >= {*keys} else 1
         self._judge([topic.decoding], (edges.now_ms() - began_ms) / 1000)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():
