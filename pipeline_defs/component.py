@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 import dagster as dg
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .adapters.kafka.topic_pattern import TopicPattern, check_pattern
 from .adapters.system.yaml_text import shown
@@ -32,10 +32,10 @@ OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 
 
-def _check_start(start: str) -> str:
-    if start not in {"earliest", "latest", "none"}:
+def _check_start(start: object) -> object:
+    if isinstance(start, str | int | float) and start not in {"earliest", "latest", "none"}:
         try:
-            datetime.fromisoformat(start)
+            datetime.fromisoformat(start if isinstance(start, str) else "")
         except ValueError:
             raise ValueError(
                 f"start {start!r} is not one of earliest, latest, none, or an ISO 8601 timestamp such as 2026-01-31T10:00:00Z"
@@ -123,7 +123,7 @@ class KafkaTopic(dg.Component, YamlModel):
     max_age_seconds: Annotated[float, number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
     )
-    start: Annotated[str, WRITTEN, AfterValidator(_check_start)] = Field(
+    start: Annotated[str, WRITTEN, BeforeValidator(_check_start)] = Field(
         default="earliest",
         description="where a topic without a plan log begins: earliest, latest, an ISO 8601 timestamp, or none (refuse)",
     )

@@ -27,9 +27,10 @@ from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import load_topics
 from ..topics import Topic
 from .progress import progress
-from .terminal import ERRORS, OUT, styled
+from .terminal import ERRORS, OUT, Terminal, styled
 
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
+LEAST_WIDTH = 80  # columns of the terminal that a table takes
 LONGEST_SHOWN = 2_000  # characters of one value; Rich would take minutes to fold a record of megabytes
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
@@ -146,7 +147,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*(cell(value, longest) for value in row))
-    OUT.print(table if columns else title)  # of a table without columns nothing would be seen
+    # in a narrower terminal a line goes on in the next one
+    screen = OUT if OUT.width >= LEAST_WIDTH else Terminal(file=OUT.file, width=LEAST_WIDTH)
+    screen.print(table if columns else title)  # of a table without columns nothing would be seen
 
 
 def size_text(count: float | None) -> str:

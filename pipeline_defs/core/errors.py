@@ -238,6 +238,12 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
     """Return an error as one of these: itself, or else by its type and where it was raised; `what` says what was done."""
     if isinstance(error, OffsetlakeError):
         return error
+    if type(error).__module__.partition(".")[0] in {"sqlalchemy", "sqlite3"}:
+        said = first_line(getattr(error, "orig", None) or error)[:MOST_SHOWN]
+        return HistoryUnavailable(
+            f"{what}: Dagster's history does not answer: {said}; what is landed stays landed; see that its database runs, and "
+            "that its disk has room; the next tick goes on"
+        )
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = place.filename.rpartition("/")[2]
     return Unforeseen(

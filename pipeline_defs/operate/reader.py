@@ -151,7 +151,7 @@ def _place_of(lake: str | os.PathLike[str]) -> str:
         if not place:
             raise ValueError("it is empty, expected a path or a URL")
     except (ValueError, TypeError) as error:
-        raise BadSetting(f"lake={lake!r} cannot be read: {error}; nothing was read; correct it") from None
+        raise BadSetting(f"lake= cannot be read: {error}; nothing was read; correct it") from None  # it may have a login
     return place if "://" in place else str(Path(place).expanduser().absolute())
 
 

@@ -23,7 +23,7 @@ from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.spark import engine as engine_module
 from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
-from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.duck import NO_DEAD_LETTERS, Duck
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, UnusableSchema
@@ -72,6 +72,8 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     assert rows == [(n, n, n) for n in range(3)]
     dead = duck.query(f'SELECT "offset", side, error_class FROM dead_letters."{world.name}" ORDER BY 1')[1]
     assert dead == [(3, "key", FORMATS[key][2]), (4, "value", FORMATS[value][2])]
+    of_none = duck.query(f"DESCRIBE SELECT {NO_DEAD_LETTERS} WHERE false")[1]
+    assert sorted(of_none) == sorted(duck.query(f'DESCRIBE dead_letters."{world.name}"')[1]), "the view of a table without any"
 
 
 # ---- formats of a user's own, installed as packages are
@@ -79,7 +81,7 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
 OWN = """
 import threading
 
-from pyspark.sql import functions as f
+from pyspark.sql import Window, functions as f
 
 def hexadecimal(raw):
     return f.unhex(raw.cast("string")).cast("string")
@@ -106,6 +108,15 @@ def seconds(raw):
     time = f.timestamp_seconds(raw.cast("string").try_cast("bigint"))
     within = f.array(f.map_from_arrays(f.array(f.lit(1)), f.array(time.cast("date"))))
     return f.when(time.isNotNull(), f.struct(f.when(raw.cast("string") != "-65000000000", time).alias("at"), within))
+
+def several(raw):
+    return f.max(raw)
+
+def many(raw):
+    return f.explode(f.split(raw.cast("string"), ","))
+
+def neighbours(raw):
+    return f.lag(raw).over(Window.partitionBy(raw).orderBy(raw))
 
 def other(raw):
     return f.col("nothing")
@@ -151,6 +162,9 @@ NAMED = [
     "fills",
     "seconds",
     "other",
+    "several",
+    "many",
+    "neighbours",
     "waits",
     "backtracks",
     *RAISING,
@@ -204,6 +218,9 @@ def test_a_time_of_a_users_own_that_no_reader_can_say_is_a_dead_letter(engine: E
         ("interrupts", "it fails: KeyboardInterrupt"),
         ("blocks", "it has returned nothing for 1 s"),
         ("other", r"Spark does not take what it returns: \[UNRESOLVED_COLUMN"),
+        ("several", "Spark does not take what it returns: "),
+        ("many", "Spark does not take what it returns: "),
+        ("neighbours", "Spark does not take what it returns: "),
     ],
 )
 def test_a_function_that_cannot_be_used_is_named(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
-from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.checks import MAPPED
-from pipeline_defs.orchestration.map.draw import map_file, read_picture
+from pipeline_defs.orchestration.map.draw import map_file, page, read_picture, write_page
 from pipeline_defs.orchestration.map.words import summary
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.resources import Edges
@@ -79,6 +82,18 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
     assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
     assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
+
+
+def test_a_map_is_written_to_a_file_alone(tmp_path: Path) -> None:
+    """A device or pipe of that name stays one, and a link leads where it did."""
+    file, link, pipe = (tmp_path / name for name in ("map.html", "link.html", "pipe"))
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    write_page(picture := Picture("orders"), "", 0, link)
+    assert link.is_symlink() and file.read_text() == page(picture, 0, "")
+    with pytest.raises(Refused, match="pipe: it is no file; nothing was written"):
+        write_page(picture, "", 0, pipe)
+    assert pipe.is_fifo()
 
 
 def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: World) -> None:

@@ -10,6 +10,7 @@ import offsetlake
 import pyarrow as pa
 import pytest
 
+from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark
@@ -68,6 +69,7 @@ def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, mon
     world.keep_raw_table()
     with monkeypatch.context() as patch:
         patch.setattr(spark, "select_raw", lambda *given: select_raw(*given).drop("timestamp_type"))
+        patch.setattr(parquet, "RAW_SCHEMA", RAW_SCHEMA.remove(RAW_SCHEMA.get_field_index("timestamp_type")))
         world.fill(250, 150)
         world.plan_and_land()
     world.send_numbered(50)

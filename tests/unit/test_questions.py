@@ -61,10 +61,19 @@ def test_what_reads_the_lake_is_answered(lake: Path, statement: str) -> None:
     assert [[*row.values()] for row in json.loads(shown.stdout)] in ([[6]], [["6"]])
 
 
-@pytest.mark.parametrize("statement", ["DESCRIBE decoded.orders", "SUMMARIZE decoded.orders", "SHOW ALL TABLES"])
+@pytest.mark.parametrize(
+    "statement", ["DESCRIBE decoded.orders", "SUMMARIZE decoded.orders", "SHOW ALL TABLES", "FROM dead_letters.orders"]
+)
 def test_what_describes_is_answered(lake: Path, statement: str) -> None:
     assert ask(statement).exception is None
     assert ask(statement, "--json").exception is None
+
+
+def test_what_cannot_be_converted_is_not_shown(lake: Path) -> None:
+    """It may be a record's, and stderr goes into other logs; what else DuckDB refuses is shown, the control."""
+    told = str(ask("SELECT cast(a AS INTEGER) FROM (VALUES ('card 4111')) t(a)").exception)
+    assert "Could not convert string ... to INT32" in told and "4111" not in told
+    assert "nothere" in str(ask("SELECT nothere").exception)
 
 
 @pytest.mark.parametrize(

@@ -160,9 +160,13 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"table": "latest", "range": "0-0-3"}, Refused, "a range and table='latest' are given"),
     ({"table": "latest", "day": "2013-01-01"}, Refused, "a day and table='latest' are given"),
     ({"as_": object()}, Refused, "as_ is a object, expected .*arrow, duckdb, spark, a DuckDB connection or a Spark session"),
-    ({"lake": ""}, BadSetting, "lake='' cannot be read: it is empty"),
-    ({"lake": "http://host/lake"}, BadSetting, "begins with http://, expected a path, or one of s3://"),
-    ({"lake": 5}, BadSetting, "lake=5 cannot be read"),
+    ({"lake": ""}, BadSetting, "lake= cannot be read: it is empty"),
+    (
+        {"lake": "http://u:word@host/lake"},
+        BadSetting,
+        "lake= cannot be read: it begins with http://, expected a path, or one of s3://",
+    ),
+    ({"lake": 5}, BadSetting, "lake= cannot be read"),
     ({"lake": "/there/is/none"}, UnknownTopic, "no lake is at /there/is/none: nothing was ever planned there, of topic orders"),
     ({"lake": "/there/is/none", "day": "2013-01-01"}, UnknownTopic, "no lake is at /there/is/none"),
 ]

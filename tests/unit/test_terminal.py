@@ -232,6 +232,13 @@ def test_a_hundred_columns_are_enough_for_billions(monkeypatch: pytest.MonkeyPat
     assert "flights: nothing to do: everything is landed" in lines
 
 
+def test_a_terminal_that_is_too_narrow_hides_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines go on in the next ones."""
+    screen = Screen(monkeypatch, width=20)
+    glance.print_status([document("flights")], NOW_MS, by_partition=False)
+    assert all(part in screen.text() for part in ("14,808", "99,999", "25 h"))
+
+
 def test_a_topic_that_the_broker_lacks_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch, width=100)
     error = {"error": "no such topic", "kind": "unknown_topic"}

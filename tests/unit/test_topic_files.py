@@ -78,6 +78,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "octal": (HEAD + "  records_per_range: 010\n", "line 4: 010 is written so"),
     "octal, newer": (HEAD + "  records_per_range: 0o10\n", "line 4: `records_per_range`: expected a number from 1 .*'0o10'"),
     "a word as a number": (HEAD + "  records_per_range: many\n", "line 4: .*expected a number from 1 to 2147483647 or auto, found 'many'"),
+    "a number": (HEAD + "  start: 5\n", "line 4: `start`: start 5 is not one of earliest, latest, none, or an ISO 8601 timestamp"),
     "a time that is none": (HEAD + "  start: yesterday\n", "line 4: .*is not one of earliest, latest, none, or an ISO 8601 timestamp"),
     "less than no time": (HEAD + "  max_age_seconds: -1\n", "line 4: `max_age_seconds`: expected a number from 0"),
     "another word": (HEAD + "  isolation_level: dirty\n", "line 4: .*expected one of read_committed, read_uncommitted, found 'dirty'"),

@@ -58,7 +58,8 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
     if not isinstance(value, Column):
         raise _unusable(point, f"expected that it returns a Spark column, found {type(value).__name__}")
     try:
-        kind = rows.select(value.alias("value")).schema["value"].dataType
+        # a filter takes no function of several rows, nor one that makes several
+        kind = rows.where(value.isNotNull()).select(value.alias("value")).schema["value"].dataType
     except AnalysisException as error:  # not of a server that went away, which is the engine's to say
         raise _unusable(point, f"Spark does not take what it returns: {first_line(error)}") from error
     of_null, of_time = (

@@ -71,6 +71,18 @@ _TABLES = """
     FROM information_schema.tables ORDER BY ALL
 """
 TABLES = ("ranges", "losses")
+NO_DEAD_LETTERS = ", ".join(
+    f"NULL::{kind} AS {name}"
+    for kind, names in (
+        ("VARCHAR", ("topic", "side", "error_class", "error")),
+        ("INTEGER", ("generation", '"partition"', "key_schema_id", "value_schema_id")),
+        ("BIGINT", ('"offset"',)),
+        ("TIMESTAMPTZ", ('"timestamp"',)),
+        ("BLOB", ("raw_key", "raw_value")),
+        ("STRUCT(key VARCHAR, value BLOB)[]", ("headers",)),
+    )
+    for name in names
+)
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
 _TYPES = {
     RawType.STRING: "VARCHAR",
@@ -250,6 +262,8 @@ def _decoded_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
         paths = [f"{DECODED}/{topic}/{file.path}" for file in files if file.partition[DEAD] == is_dead]
         if paths:
             yield schema, _all_of(paths, lake)
+        elif files and schema == "dead_letters":
+            yield schema, f"SELECT {NO_DEAD_LETTERS} WHERE false"
 
 
 def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:

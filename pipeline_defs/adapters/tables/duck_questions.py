@@ -12,9 +12,10 @@ from typing import Any
 
 import duckdb
 
-from ...core.errors import Refused
+from ...core.errors import Refused, first_line
 
 _ONE_SELECT = "FROM query($statement)"  # makes columns of one name unique, too: `a`, `a_1`
+_QUOTED = re.compile(r"""'.*'|".*"|(?<=value )\S+""")
 _OUR_LINE = re.compile(r"\n+LINE 1: FROM query\(.*", re.DOTALL)  # points into the line above, which nobody has typed
 _UNKNOWN = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NOTHING_DONE = "nothing was asked"
@@ -54,7 +55,9 @@ def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str
 
 
 def explained(error: duckdb.Error) -> str:
-    """Return DuckDB's own words, without the line that is ours."""
+    """Return DuckDB's own words, without the line that is ours; where they may quote a record, without what they quote."""
+    if isinstance(error, duckdb.DataError | duckdb.InvalidInputException):
+        return _QUOTED.sub("...", first_line(error))
     return _OUR_LINE.sub("", str(error))
 
 
