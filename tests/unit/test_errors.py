@@ -6,13 +6,15 @@ import ast
 import inspect
 import pickle
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.core import errors
-from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation
+from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_ours
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planlog import PlanLog
@@ -33,6 +35,16 @@ def test_every_error_is_in_one_group_and_has_its_own_kind() -> None:
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", error.kind)
         assert error is OffsetlakeError or sum(issubclass(error, group) for group in groups) == 1
     assert all(group.__name__ in str(errors.__doc__) for group in (OffsetlakeError, *groups)), "the charter draws the tree"
+
+
+def test_a_history_on_a_full_disk_is_nothing_that_nobody_foresaw() -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    found = as_ours(OperationalError("INSERT INTO runs", ("card 4111",), full), "topic orders")
+    assert found.kind == "history_unavailable" and "4111" not in found.message
+    assert "topic orders: Dagster's history does not answer: database or disk is full; " in found.message
+    with pytest.raises(ZeroDivisionError) as other:
+        _ = 1 / 0
+    assert as_ours(other.value, "topic orders").kind == "unforeseen", "the control"
 
 
 def test_only_what_is_outside_can_be_retried() -> None:
