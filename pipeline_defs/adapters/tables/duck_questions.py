@@ -15,7 +15,7 @@ import duckdb
 from ...core.errors import Refused, first_line
 
 _ONE_SELECT = "FROM query($statement)"  # makes columns of one name unique, too: `a`, `a_1`
-_QUOTED = re.compile(r"""'.*'|".*"|(?<=value )\S+""")
+_QUOTED = re.compile(r"""'.*(?<!\.parquet)'|".*(?<!\.parquet)"|(?<=value )\S+""")  # but for a file's name
 _OUR_LINE = re.compile(r"\n+LINE 1: FROM query\(.*", re.DOTALL)  # points into the line above, which nobody has typed
 _UNKNOWN = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NOTHING_DONE = "nothing was asked"
