@@ -103,7 +103,6 @@ def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, stagi
     steps = [*map(coverage.log.ranges.__getitem__, ranges)]
     if attempt.redo and (attempt.on_change == "replace" or not all(map(coverage.is_landed, ranges))):
         steps.append(reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}"))
-        tools.lake.forget_frontiers(topic)  # the step says so too; but it may be lost
     tools.lake.begin(coverage.log, steps)
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges

@@ -143,4 +143,5 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             cluster_id=log_state.cluster_id,
         )
         if lake.goes_on(log) and lake.commit_step(step):
+            lake.forget_reopened(step)
             return step

@@ -341,6 +341,19 @@ def test_what_a_lost_step_had_reopened_is_found_and_finished(settled: SmallWorld
     assert settled.coverage.is_landed(first) and settled.coverage.manifests[first].revision == 1
 
 
+def test_a_replace_deletes_only_documents_that_sum_up_its_range(settled: SmallWorld) -> None:
+    """[R-96] Else that of the newest range would have all of the history read."""
+    documents = backup_of(settled, "frontier")
+    first, *_ = settled.coverage.log.ranges
+    settled.grow(2)
+    settled.land()
+    *_, last = settled.coverage.log.ranges
+    settled.land("replace", only=last)
+    assert documents and backup_of(settled, "frontier") == documents
+    settled.land("replace", only=first)
+    assert backup_of(settled, "frontier") == {}
+
+
 def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(settled: SmallWorld) -> None:
     """[R-2] It is one clear error of the topic."""
     lake = settled.open(Writer())

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from ...core.log.frontier import Frontier
 from ...core.log.latency import WINDOW_MS
+from ...core.log.plan_step import PlanStep
 from ...core.log.planlog import PlanLog
+from ...core.log.settling import reopens
 from ...core.offsets import OFFSET_DIGITS
 from .documents import Documents
 from .kept import Kept
@@ -50,6 +52,12 @@ class Frontiers:
             self._lake.store.put_new(_none_of(topic), b"", "staging/frontier")
         for path in self._list(topic):
             self._lake.store.delete_folder(path)
+
+    def forget_reopened(self, step: PlanStep) -> None:
+        """Delete the documents that sum up anything of what a step reopens."""
+        for each in self.read(step.topic):
+            if reopens(step, each):
+                self._lake.store.delete_folder(_path(each))
 
     def put(self, frontier: Frontier) -> None:
         """Write a document, and delete those that nobody asks for any more.

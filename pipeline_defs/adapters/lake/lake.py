@@ -405,6 +405,10 @@ class Lake(DataFiles):
         """Delete the frontier documents of a topic: all of its history is read until there is another one, or for good."""
         self._frontiers.forget(topic, for_good=for_good)
 
+    def forget_reopened(self, step: PlanStep) -> None:
+        """Delete the frontier documents that are not true any more once a step says what it reopens: it may be lost."""
+        self._frontiers.forget_reopened(step)
+
     def _refuse_missing(self, topic: str) -> None:
         """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""
         if self._memory:

@@ -36,7 +36,10 @@ POLL_SECONDS = 0.1
 
 
 class CutOff(threading.Event):
-    """That the connection of a job was closed, as its server is silent; `error` is what went wrong as it was asked or ended."""
+    """That the connection of a job was closed, as its server is silent, or it was still for too long.
+
+    `error` is what went wrong as the server was asked or ended.
+    """
 
     error: Exception | None = None
 

@@ -124,11 +124,16 @@ def needs_whole(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
     `steps` are those that it keeps, and those since. A skip was decided before its ranges were landed and summed up.
     """
     newer = [step for step in steps if step.seq >= frontier.seq]
-    if any(frontier.sums_up_any_of(seq) for step in newer for seq in step.reopened):
+    if any(reopens(step, frontier) for step in newer):
         return True
     skips = [link.offsets for step in newer for link in step.skips]
     known = [offsets for step in steps for offsets in frontier.kept_ranges(step)] if skips else []
     return any(sum(len(each) for each in known if _is_within(each, skip)) != len(skip) for skip in skips)
+
+
+def reopens(step: PlanStep, frontier: Frontier) -> bool:
+    """Return whether a step reopens anything that a document sums up."""
+    return any(map(frontier.sums_up_any_of, step.reopened))
 
 
 def _is_within(offsets: OffsetRange, whole: OffsetRange) -> bool:
