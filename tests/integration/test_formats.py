@@ -28,9 +28,11 @@ from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import Settings
 from tests.support.avro import avro
 from tests.support.outcomes import decode
-from tests.support.world import World
+from tests.support.world import World, own_spark
 
 if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
@@ -261,13 +263,21 @@ def test_what_spark_says_of_a_record_is_told_nowhere(
         stage(engine, files, Format.STRING, tmp_path / "control")
 
 
+@pytest.fixture(scope="module")
+def own_engine(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A Spark that no other test uses: what is stuck in it ends it, and the jobs of all others with it."""
+    with own_spark(settings, tmp_path_factory.mktemp("stuck")) as own:
+        edges = Edges(own)
+        yield edges.engine(edges.pyspark())
+
+
 @pytest.mark.parametrize("name", ["waits", "backtracks"])
 def test_a_job_that_is_stuck_is_stopped_and_the_next_one_has_its_place(
-    engine: Engine, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    own_engine: Engine, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """[R-67] More files are stuck than there are cores, in Python or in the JVM, where a task hears no interrupt."""
     monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.2)
-    decoder = SparkDecoder(engine, Decode(Side(Format.NONE), Side(name)))
+    decoder = SparkDecoder(own_engine, Decode(Side(Format.NONE), Side(name)))
     good, bad = (land_bytes(tmp_path / text[:4], text.encode()) for text in ("good", "a" * 60 + "b"))
     decision = decoder.decide(bad)
     with monkeypatch.context() as short:
