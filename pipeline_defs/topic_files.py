@@ -92,6 +92,8 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
         _declare_all(tree, broken)
     good = {name: topic for name, ((topic, folder), *_) in topics.items() if folder not in broken}
     left_out = [each for _, each in sorted(broken.items())]
+    for name, found in topics.items():
+        left_out += [_beside(name, broken[folder]) for _, folder in found if folder in broken and broken[folder].name != name]
     patterns = [each for each in patterns if each.folder not in broken]
     own = TopicFiles(tree, good, left_out, patterns)
     return _with_found(own, planned) if patterns else own
@@ -183,6 +185,12 @@ def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
     )
 
 
+def _beside(name: str, other: Broken) -> Broken:
+    """Return what becomes of a topic whose file has another one that cannot be used."""
+    file = file_of(other.folder)
+    return Broken(name, other.folder, _error(file, f"topic {other.name}, which is in it beside {name}, is in other files too"))
+
+
 def _explain(folder: Path, error: BaseException) -> Broken:
     """Return a broken file, with an error that says what is wrong in it in our own words."""
     file = file_of(folder)
@@ -200,7 +208,7 @@ def _reason(error: BaseException, documents: Sequence[Document]) -> str:
     for each in _chain(error):
         if isinstance(each, ValidationError):
             return "; ".join(f"{place if not said.startswith('line ') else ''}{said}" for said in problems_of(each))
-        if isinstance(each, DagsterUnresolvableSymbolError | ValueError) and not place:
+        if isinstance(each, DagsterError | ValueError) and not place:
             wrong = [each for each in documents if each.type is not None and each.type != COMPONENT]
             if wrong and not isinstance(each, ResolutionException):
                 found = str(wrong[0].type)

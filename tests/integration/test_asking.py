@@ -84,6 +84,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((), "by nothing, expected exactly one of --all"),
     (("--all", "--missing"), "by all and missing, expected exactly one"),
     (("--all", "--generation", "0"), "--generation belongs to --offsets"),
+    (("--all", "--time-zone", "Nope"), "--time-zone belongs to --from-time"),
     (("--from-time", "2025-11-17T11:00Z"), "expected --from-time and --to-time"),
     (("--from-time", "2025-11-17T11:00", "--to-time", "2025-11-17T12:00"), "does not say in which time zone"),
     (("--from-time", "last Tuesday", "--to-time", "2025-11-17T12:00Z"), "is no time, expected ISO 8601"),

@@ -123,6 +123,13 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a login at a broker": (HEAD + "  bootstrap_servers: user:hush-4711@k:9092\n", "line 4: `bootstrap_servers`: broker 1 is not host:port \\(not shown: it may have a login\\)"),
     "a login at a broker, by a template": (HEAD + "  bootstrap_servers: \"k:1,user:{{ 'hush' }}-4711@k:1\"\n", "`bootstrap_servers`: broker 2 is not host:port"),
     "a port that no broker has": (HEAD + "  bootstrap_servers: k:65536\n", "line 4: `bootstrap_servers`: broker 1 is not host:port .*; expected kafka-1:9092"),
+    "a schema of a registry for json": (HEAD + "  decode: {value: {format: json, registry: 'http://r:1'}}\n", "decode json takes no `registry`, found one; expected it with avro, json_schema, protobuf"),
+    "a subject of no registry": (HEAD + "  decode: {value: {format: json, inline_schema: a INT, subject: s}}\n", "expected `registry` beside it"),
+    "nothing as a key": (HEAD + "  null: 5\n", "line 4: the key null is no text, expected it in quotes: 'null'"),
+    "a true as a key": (HEAD + "  true: 5\n", "line 4: the key true is no text"),
+    "keys of a number": (HEAD + "  <<: 5\n", "line 4: << takes in the keys of a mapping, found 5"),
+    "a function as a type": (HEAD.replace("offsetlake.KafkaTopic", "os.system"), "`type` is os.system, expected offsetlake.KafkaTopic"),
+    "a field of the topic beside attributes": (HEAD + "decode: {}\n", "line 4: `decode`: there is no such field beside .* fields of the topic are below `attributes`"),
     "a topic twice": (HEAD + "---\n" + HEAD, r"a topic has one defs\.yaml, found more: topic bad in"),
 }  # fmt: skip
 
@@ -223,6 +230,13 @@ def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file:
     found = load_topics(project)
     assert not found.topics and len(found.broken) == 2
     assert all(str(file) in each.error.message and "defs/orders" in each.error.message for each in found.broken)
+
+
+def test_a_topic_beside_one_of_two_files_is_named_too(project: Path, file: Path) -> None:
+    write(file, HEAD.replace("bad", "orders") + "---\n" + HEAD)
+    found = load_topics(project)
+    assert not found.topics and [each.name for each in found.broken] == ["orders", "orders", "bad"]
+    assert "topic orders, which is in it beside bad, is in other files too" in found.broken[2].error.message
 
 
 def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

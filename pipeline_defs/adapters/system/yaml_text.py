@@ -17,7 +17,7 @@ MOST_VALUES = 20_000  # of a file whose anchors are written out
 DEEPEST = 50
 LONGEST_NUMBER = 100
 LONGEST_SHOWN = 60
-_INT, _FLOAT, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool"))
+_INT, _FLOAT, _BOOL, _NULL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "merge"))
 _PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map", "merge")
@@ -130,9 +130,13 @@ def _refuse(node: Node, seen: set[int]) -> Iterator[str]:
 
 def _refuse_keys(node: MappingNode) -> Iterator[str]:
     lines: dict[str, int] = {}
-    for key, _ in node.value:
+    for key, value in node.value:
         if not isinstance(key, ScalarNode):
             yield f"line {_line(key)}: a key is a list or a mapping, expected a text"
+        elif key.tag == _NULL or (key.tag == _BOOL and key.value.lower() in _TEXT_LIKE):
+            yield f"line {_line(key)}: the key {shown(key.value)} is no text, expected it in quotes: '{shown(key.value)}'"
+        elif key.tag == _MERGE and isinstance(value, ScalarNode):
+            yield f"line {_line(key)}: << takes in the keys of a mapping, found {shown(value.value)}"
         elif key.value in lines:
             yield f"line {_line(key)}: `{shown(key.value)}` is there twice, first in line {lines[key.value]}"
         else:

@@ -46,6 +46,8 @@ SERIALIZED: Mapping[str, str] = {
 
 WITH_SCHEMA = frozenset({Format.JSON, Format.JSON_SCHEMA, Format.AVRO, Format.PROTOBUF})
 """Formats that need a schema; those of a user's own take none."""
+REGISTERED = WITH_SCHEMA - {Format.JSON}
+"""Those whose schema a registry may have."""
 
 BY_RECORD = frozenset({"record_name", "topic_record_name"})
 """Subjects, as `name_subject` has them, for which a record's name is needed."""
@@ -70,11 +72,18 @@ class Side:
 
     def __post_init__(self) -> None:
         needs_schema = self.format in WITH_SCHEMA
-        if needs_schema and not (self.schema or self.registry):
+        if self.registry and self.format not in REGISTERED:
             raise ValueError(
-                f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"
+                f"decode {self.format} takes no `registry`, found one; expected it with {', '.join(sorted(REGISTERED))}"
             )
-        if not needs_schema and (self.schema or self.registry):
+        if self.subject and not self.registry:
+            raise ValueError("`subject` names a schema of a registry, expected `registry` beside it")
+        if needs_schema and not (self.schema or self.registry):
+            or_registry = ", or `registry`" if self.format in REGISTERED else ""
+            raise ValueError(
+                f"decode {self.format} has no schema, expected `inline_schema` or `schema_file`{or_registry} beside it"
+            )
+        if not needs_schema and self.schema:
             raise ValueError(f"decode {self.format} takes no schema, found one")
         if "@" in (self.registry or ""):  # the URL is in errors, documents and the UI: it is not repeated here
             raise ValueError(

@@ -180,6 +180,8 @@ def _problems(error: ValidationError) -> Iterator[str]:
         said.add(path)
         line = f"line {place['line']}: " if place else ""
         words = _words(each)
+        if each["type"] == "extra_forbidden" and len(steps) == 1:
+            words += " beside `type` and `attributes`; fields of the topic are below `attributes`, indented"
         yield f"{line}{f'`{path}`' if path else ''}{' ' if words == MISSING else ': ' if path else ''}{words}"
 
 

@@ -97,11 +97,12 @@ class Choice:
         if ways == ["time"] and not all(times):
             both = f"{self.spelled('from_time')} and {self.spelled('to_time')}"
             raise Refused(f"only one end of a time is given, expected {both}; {NOTHING_DONE}")
-        if self.generation is not None and ways != ["offsets"]:
-            raise Refused(
-                f"{self.spelled('generation')} belongs to {self.spelled('offsets')}, found with "
-                f"{self.spelled(ways[0])}; {NOTHING_DONE}"
-            )
+        owners = {"generation": "offsets", "time_zone": "from_time"}
+        for name, owner in owners.items():
+            if getattr(self, name) is not None and not getattr(self, owner):
+                raise Refused(
+                    f"{self.spelled(name)} belongs to {self.spelled(owner)}, found with {self.spelled(ways[0])}; {NOTHING_DONE}"
+                )
         return ways[0]
 
     @property
