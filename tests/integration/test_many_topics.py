@@ -15,7 +15,7 @@ from pipeline_defs.adapters.kafka import kafka_glance
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
-from pipeline_defs.core.log.plan_step import PlanStep
+from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.pulse.pulse import tick_topics
@@ -75,6 +75,22 @@ def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(world: Wo
     assert alone["questions"] >= 10 * few["questions"], "the control"
 
 
+def test_a_topic_of_many_kafka_partitions_is_planned_with_as_few_questions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] Of each the oldest record that waits is asked for, at once: who leads is not asked again for each."""
+    found = []
+    for count in (2, 20):
+        one = world.beside(f"{world.name}-{count}")
+        one.fill(*[3] * count)
+        kafka = one.edges.kafka(one.topic)
+        with counted(world, monkeypatch) as counts:
+            state = kafka.read_topic_state(one.name, LogState(), one.topic.policy, 0)
+        found.append(counts["questions"])
+        assert {p: seen.oldest_ms for p, seen in state.partitions.items()} == {p: one.sent[p, 0][-1] for p in range(count)}
+    assert found[0] == found[1]
+
+
 def test_a_glance_says_what_single_answers_say(world: World) -> None:
     """[R-30] Whatever planning reads: ids, watermarks at both levels, configurations, sizes, timestamps."""
     one, two = worlds_of(world, 2)
@@ -91,7 +107,7 @@ def test_a_glance_says_what_single_answers_say(world: World) -> None:
             [kafka.observe(name, level) for name in names for level in kafka_glance.ISOLATION],
             [kafka.read_config(name)["retention.ms"] for name in names],
             [kafka.read_sizes(name, [0, 1]) for name in names],
-            [kafka.read_timestamp(name, partition, 0, "read_committed") for name in names for partition in (0, 1)],
+            [kafka.read_timestamps(name, {0: 0, 1: 0}, "read_committed") for name in names],
             [each.first_offset for name in names for each in kafka.read_open_transactions(name, 0)],
         ]
 
@@ -116,7 +132,7 @@ def test_what_changes_after_a_glance_is_seen_by_the_next(world: World) -> None:
     def look() -> tuple[int, int | None]:
         with kafka.glancing([one.name]):
             marks = kafka.read_watermarks(one.name, "read_committed")
-            return marks[0].end, kafka.read_timestamp(one.name, 0, 0, "read_committed")
+            return marks[0].end, kafka.read_timestamps(one.name, {0: 0}, "read_committed")[0]
 
     end, timestamp = look()
     assert (end, timestamp) == (5, one.sent[0, 0][-1])

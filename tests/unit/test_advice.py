@@ -148,7 +148,7 @@ def test_the_oldest_record_that_is_there_still_is_named(earliest: int) -> None:
     orders = Topic(TOPIC, Policy())
     kafka = SimpleNamespace(
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
-        read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,
+        read_timestamps=lambda topic, offsets, level: dict.fromkeys(offsets, EPOCH_MS),
     )
     edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
     coverage = Coverage(PlanLog(TOPIC, (first_step(20, 20),)), {}, {})

@@ -39,11 +39,12 @@ from .kafka_log import (
     Fetched,
     LogRecord,
     RecordBatch,
+    T,
     fetch_request,
     has_untellable,
     read_batches,
     read_records,
-    send_fetch,
+    send_fetches,
 )
 from .kafka_transactions import OpenTransaction, find_open
 
@@ -147,7 +148,7 @@ class Kafka(Connection):
         return {p: end.offset for p, end in ends.items()}
 
     def read_topic_state(self, topic: str, log_state: LogState, policy: Policy, now_ms: int) -> TopicState:
-        """Read all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
+        """Read all that planning needs: one request for each question and leader, and one for each waiting tail."""
         seen = self.observe(topic, policy.isolation_level)
         try:
             epoch_ends = self._read_epoch_ends(topic, log_state, seen)
@@ -163,16 +164,17 @@ class Kafka(Connection):
         highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
         starts = self._start_offsets(topic, watermarks, policy) if log_state.seq == 0 else {}
         retention = read_retention(self.read_config(topic))
+        heads = {p: log_state.heads[p].offset for p in watermarks if p in log_state.heads} if same else {}
+        first = {p: max(heads.get(p, 0), marks.earliest) for p, marks in watermarks.items()}
+        waiting = {p: at for p, at in first.items() if at < watermarks[p].end}
+        oldest = self.read_timestamps(topic, waiting, policy.isolation_level)
         partitions = {}
         for partition, marks in watermarks.items():
-            head = log_state.heads[partition].offset if same and partition in log_state.heads else marks.earliest
-            waiting = max(head, marks.earliest) < marks.end
-            at = max(head, marks.earliest)
-            oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
-            left = seconds_to_loss(retention, Rates(), Exposure(at, oldest, marks), now_ms) if waiting else None
+            exposed = Exposure(first[partition], oldest.get(partition), marks)
+            left = seconds_to_loss(retention, Rates(), exposed, now_ms) if partition in waiting else None
             partitions[partition] = PartitionState(
                 marks,
-                oldest,
+                oldest.get(partition),
                 starts.get(partition),
                 left,
                 highs.get(partition),
@@ -221,22 +223,28 @@ class Kafka(Connection):
         offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}
         return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
 
-    def read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
-        """Read the timestamp (ms since 1970) of the first record at or after an offset, none where there is none.
+    def read_timestamps(self, topic: str, offsets: Mapping[int, int], isolation_level: str) -> dict[int, int | None]:
+        """Read of each Kafka partition the timestamp (ms since 1970) of the first record from an offset on, if there is one.
 
-        Of a topic that is glanced at, one that was read before is remembered: no record changes.
+        Of a topic that is glanced at, those that were read before are remembered: no record changes.
         """
         seen = self._glance.seen.get(topic)
         if seen is None:
-            return self._read_timestamp(topic, partition, offset, isolation_level)
-        place = topic, seen.topic_id, partition, offset, isolation_level
-        return self._glance.timestamp(place, lambda: self._read_timestamp(topic, partition, offset, isolation_level))
+            return self._read_timestamps(topic, offsets, isolation_level)
+        places = {p: (topic, seen.topic_id, p, offset, isolation_level) for p, offset in offsets.items()}
+        known = {p: self._glance.recall(place) for p, place in places.items()}
+        unknown = {p: offsets[p] for p, at_ms in known.items() if at_ms is None}
+        read = self._read_timestamps(topic, unknown, isolation_level)
+        self._glance.timestamps |= {places[p]: at_ms for p, at_ms in read.items() if at_ms is not None}
+        return known | read
 
-    def _read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
-        for batch in self._read_batches(topic, partition, offset, offset + 1, isolation_level, max_bytes=1):
-            if batch.span.kind is SpanKind.DATA:
-                return batch.first_timestamp_ms
-        return None
+    def _read_timestamps(self, topic: str, offsets: Mapping[int, int], isolation_level: str) -> dict[int, int | None]:
+        def first_time(place: TopicPartition, fetched: Fetched) -> int | None:
+            at = offsets[place.partition]
+            batches = read_batches(lambda _: fetched, at, at + 1)
+            return next((batch.first_timestamp_ms for batch in batches if batch.span.kind is SpanKind.DATA), None)
+
+        return self._fetch(topic, offsets, isolation_level, first_time, max_bytes=1) if offsets else {}
 
     def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
         """Return the mean size of a record on the broker's disk; none where the topic is empty."""
@@ -320,14 +328,24 @@ class Kafka(Connection):
             return seen.config
         return self._ask(topic, lambda admin: read_configs(admin, [topic])[topic])
 
-    def _read_batches(
-        self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = FETCH_BYTES
-    ) -> Iterator[RecordBatch]:
-        def fetch(offset: int) -> Fetched:
-            request = fetch_request(topic, partition, offset, ISOLATION[isolation_level], max_bytes)
-            return self._ask(topic, lambda admin: send_fetch(admin, TopicPartition(topic, partition), request))
+    def _read_batches(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> Iterator[RecordBatch]:
+        def fetch(at: int) -> Fetched:
+            return self._fetch(topic, {partition: at}, isolation_level, lambda _, fetched: fetched)[partition]
 
         return read_batches(fetch, start, end)
+
+    def _fetch(
+        self,
+        topic: str,
+        offsets: Mapping[int, int],
+        isolation_level: str,
+        take: Callable[[TopicPartition, Fetched], T],
+        max_bytes: int = FETCH_BYTES,
+    ) -> dict[int, T]:
+        """Fetch from an offset of each Kafka partition on: so many bytes of each, and at least one batch."""
+        level = ISOLATION[isolation_level]
+        requests = {TopicPartition(topic, p): fetch_request(topic, p, at, level, max_bytes) for p, at in offsets.items()}
+        return self._ask(topic, lambda admin: send_fetches(admin, requests, take))
 
     # ---- open transactions
 
@@ -341,12 +359,12 @@ class Kafka(Connection):
         high = self._read_ends(topic, partitions, "read_uncommitted")
         behind = {p: high[p] for p in partitions if stable[p] < high[p]}
         found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms)) if behind else []
-        return [
-            each
-            if each.started_at_ms is not None
-            else replace(each, started_at_ms=self.read_timestamp(topic, each.partition, each.first_offset, "read_uncommitted"))
-            for each in found
-        ]
+        return [each if each.started_at_ms is not None else self._began_with_first(topic, each) for each in found]
+
+    def _began_with_first(self, topic: str, transaction: OpenTransaction) -> OpenTransaction:
+        partition = transaction.partition
+        times = self.read_timestamps(topic, {partition: transaction.first_offset}, "read_uncommitted")
+        return replace(transaction, started_at_ms=times[partition])
 
     # ---- the mirror
 

@@ -8,7 +8,7 @@ likes, and its connection manager is used for that (docs/design/0003).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -60,11 +60,9 @@ class Glance:
     known: Mapping[Place, int] = field(default_factory=dict)
     timestamps: dict[Place, int] = field(default_factory=dict)
 
-    def timestamp(self, place: Place, read: Callable[[], int | None]) -> int | None:
-        """Return the timestamp of the first record from a place on; none, which is not remembered, where there is none yet."""
+    def recall(self, place: Place) -> int | None:
+        """Return the timestamp of the first record from a place on, none where it was not read yet."""
         found = self.timestamps.get(place, self.known.get(place))
-        if found is None:
-            found = read()
         if found is not None:
             self.timestamps[place] = found
         return found

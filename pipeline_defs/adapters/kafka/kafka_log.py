@@ -6,9 +6,9 @@ kafka-python's admin client has no public fetch, so its connection manager is us
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnsupportedCodecError, for_code
@@ -26,6 +26,7 @@ _BY_NAME = 12  # the newest Fetch version that names topics; later ones take top
 
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
 Headers = Sequence[tuple[str, bytes | None]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +258,25 @@ def fetch_request(topic: str, partition: int, offset: int, isolation_level: int,
     )
 
 
-def send_fetch(admin: KafkaAdminClient, partition: TopicPartition, request: FetchRequest) -> Fetched:
-    """Send a fetch to the partition's leader; offsets that the log does not hold are answered with no records."""
+def send_fetches(
+    admin: KafkaAdminClient, requests: Mapping[TopicPartition, FetchRequest], take: Callable[[TopicPartition, Fetched], T]
+) -> dict[int, T]:
+    """Send fetches of one topic to who leads its partitions; return what `take` makes of each answer, of which few are kept.
 
-    async def send() -> Any:
-        leader = next(iter(await admin._async_get_leader_for_partitions({partition})))
-        return await admin._manager.send(request, node_id=leader)
+    Offsets that the log does not hold are answered with no records. Who leads is asked once; then they go one after another,
+    as kafka-python refuses a sixth while five are on their way.
+    """
 
-    data = admin._manager.run(send).responses[0].partitions[0]
-    error = for_code(data.error_code)
-    if error not in {NoError, OffsetOutOfRangeError}:
-        raise error(f"fetch of {partition.topic}/{partition.partition}")
-    return data
+    async def send() -> dict[int, T]:
+        found = {}
+        for node, own in (await admin._async_get_leader_for_partitions({*requests})).items():
+            for each in own:
+                answer = (await admin._manager.send(requests[each], node_id=node)).responses[0].partitions[0]
+                error = for_code(answer.error_code)
+                if error not in {NoError, OffsetOutOfRangeError}:
+                    raise error(f"fetch of {each.topic}/{each.partition}")
+                found[each.partition] = take(each, answer)
+        return found
+
+    sent: dict[int, T] = admin._manager.run(send)
+    return sent

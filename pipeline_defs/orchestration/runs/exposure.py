@@ -49,15 +49,15 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     oldest = {p: max(landed[p], mark.earliest) for p, mark in marks.items()}
     waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
     sizes = kafka.read_bytes_per_offset(topic.name, marks) if waiting and retention.bytes is not None else {}
+    oldest_ms = kafka.read_timestamps(topic.name, waiting, level)
     now = edges.now_ms()
     found = []
     for partition, at in sorted(waiting.items()):
         mark = marks[partition]
-        timestamp = kafka.read_timestamp(topic.name, partition, at, level)
         rates = read_rates(coverage.log.looks, partition, mark, landed[partition], now)
-        exposed = Exposure(at, timestamp, mark, sizes.get(partition, 0.0))
+        exposed = Exposure(at, oldest_ms[partition], mark, sizes.get(partition, 0.0))
         kept = kept_seconds(retention, rates, exposed.bytes_per_offset)
-        found.append(Endangered(partition, at, timestamp, seconds_to_loss(retention, rates, exposed, now), kept))
+        found.append(Endangered(partition, at, oldest_ms[partition], seconds_to_loss(retention, rates, exposed, now), kept))
     return found
 
 
