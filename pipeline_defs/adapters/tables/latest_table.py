@@ -23,6 +23,7 @@ from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_
 from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
+from ..store.disk import errno_in, mend
 from ..system.panics import is_panic
 from .delta_log import delta_url
 from .latest_columns import POSITION, SEQUENCE
@@ -296,9 +297,9 @@ class LatestTable:
         return True
 
     def _refused(self, reason: str) -> OffsetlakeError:
+        step = mend(errno_in(reason)) or "the next update tries again"
         return LakeUnavailable(
-            f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; the next "
-            "update tries again",
+            f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; {step}",
             path=self.folder,
         )
 

@@ -1,8 +1,9 @@
 """Where ranges end, their boundaries: what is not planned of a Kafka partition, cut at the multiples of a grid.
 
-`planning.py` calls it, and says up to which end, by which grid (`grid_of`), and whether a tail is cut, which has waited for
-`max_age_seconds` (`_waiting_since`). Invariant: the ranges tile from the head on, and none goes over a growth, the moment when
-partitions were added to the topic. A range may end inside a committed transaction: transactions are not known here.
+`planning.py` says the rest. The end is that of what a reader at the topic's isolation level sees; the grid is
+`records_per_range`, or for `auto` a power of two (`grid_of`); a tail is cut once its first record has waited for
+`max_age_seconds` (`_waiting_since`), or with `--through-end`. Invariant: the ranges tile from the head on, and none goes over a
+growth, the moment when partitions were added to the topic. A range may end inside a committed transaction, unknown here.
 """
 
 from __future__ import annotations
