@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Stillness:
     """When a job last finished a task, as Spark says every few seconds; `is_over` once that is too long ago.
 
-    Its thread's jobs have a tag by which Spark can be asked to stop them.
+    Of a server that says nothing of its jobs, as somebody else's may be set, nothing is known. The thread's jobs have a tag by
+    which Spark can be asked to stop them.
     """
 
     def __init__(self, session: SparkSession, seconds: float) -> None:
@@ -25,19 +26,20 @@ class Stillness:
         self.is_over = False
         self._session, self._seconds = session, seconds
         self._thread = threading.get_ident()
-        self._finished = 0
+        self._finished, self._is_told = 0, False
         self._until = time.monotonic() + seconds
 
     def __call__(self, stages: Iterable[StageInfo] | None, **_: object) -> None:
         """Take note of what Spark says of the job's stages."""
         finished = sum(stage.num_completed_tasks for stage in stages or ())
         is_ours = threading.get_ident() == self._thread  # threads share sessions
+        self._is_told |= is_ours
         if is_ours and finished != self._finished:
             self._finished, self._until = finished, time.monotonic() + self._seconds
 
     def look(self) -> bool:
         """Return whether it is over, from now on for good."""
-        self.is_over |= time.monotonic() >= self._until
+        self.is_over |= self._is_told and time.monotonic() >= self._until
         return self.is_over
 
     @contextmanager
