@@ -68,9 +68,15 @@ def open_edges() -> Edges:
     return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=settings.spark_log)
 
 
-def find_topic(name: str) -> Topic:
-    """Find a topic that a defs.yaml names; refuse others, naming those there are."""
+def choose_topics(name: str | None) -> TopicFiles:
+    """Read the topics of this project; where one is named, as if it were the only one."""
     found = read_topics()
+    return found if name is None else replace(found, topics={name: find_topic(name, found)}, broken=(), patterns=())
+
+
+def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
+    """Find a topic that a defs.yaml names; refuse others, naming those there are."""
+    found = found or read_topics()
     if topic := found.find(name):
         return topic
     if broken := found.find_broken(name):
@@ -90,33 +96,25 @@ def find_topic(name: str) -> Topic:
     )
 
 
-def find_topics(name: str | None) -> tuple[list[Topic], Sequence[Broken]]:
-    """Find the topic named, or all that a defs.yaml names, and the files among those that cannot be used."""
-    if name is not None:
-        return [find_topic(name)], ()
-    found = read_topics()
-    return list(found.topics.values()), found.broken
-
-
 def print_broken(broken: Iterable[Broken]) -> None:
     """Say which files cannot be used, for a command that goes on with the others."""
     for each in broken:
         print_error(each.error)
 
 
-def for_each(topics: Sequence[Topic], do: Callable[[Topic], None]) -> bool:
-    """Do something for each topic; say which one it failed for, and go on. Return whether it failed for any.
+def for_each(files: TopicFiles, do: Callable[[Topic], None]) -> bool:
+    """Do something for each topic; say which one it failed for, and which file cannot be used. Return whether there was any.
 
     Where there is one topic only, its error is the command's.
     """
-    if len(topics) == 1:
-        do(topics[0])
-        return False
-    failed = False
-    for topic in topics:
+    print_broken(files.broken)
+    failed = bool(files.broken)
+    for topic in files.topics.values():
         try:
             do(topic)
         except OffsetlakeError as error:
+            if len(files.topics) == 1:
+                raise
             print_error(error, f"topic {topic.name}: ")
             failed = True
     return failed

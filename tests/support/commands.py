@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -17,6 +19,7 @@ def commands_of(module: str, world: World, monkeypatch: pytest.MonkeyPatch) -> R
     """Have the commands of a module know a world, and its topic whatever it is called; return how to run one by its name."""
     commands = import_module(f"pipeline_defs.cli.{module}")  # a package has the command itself by the name of its module
     monkeypatch.setattr(commands, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(commands, "find_topic", lambda name: world.topic)
-    monkeypatch.setattr(commands, "find_topics", lambda name: ([world.topic], ()), raising=False)
+    monkeypatch.setattr(commands, "find_topic", lambda name: world.topic, raising=False)
+    files = TopicFiles(dg.ComponentTree.for_test(), {world.topic.name: world.topic})
+    monkeypatch.setattr(commands, "choose_topics", lambda name: files, raising=False)
     return lambda verb, *arguments: CliRunner().invoke(getattr(commands, verb), arguments)

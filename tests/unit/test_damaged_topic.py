@@ -35,6 +35,7 @@ from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.map.draw import read_picture
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs.projection import register_keys
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
@@ -274,8 +275,8 @@ def test_a_refused_topic_is_named_and_the_others_are_done(
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
     done, said, honest = list[str](), list[str](), getattr(module, work)
 
-    def watched(topic: Topic, *rest: Any) -> Any:
-        found = honest(topic, *rest)
+    def watched(topic: Topic, *rest: Any, **options: Any) -> Any:
+        found = honest(topic, *rest, **options)
         done.append(topic.name)
         return found
 
@@ -283,11 +284,11 @@ def test_a_refused_topic_is_named_and_the_others_are_done(
     monkeypatch.setattr(module, "open_edges", lambda: logless)
     monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
     monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
+    topics = {topic.name: topic for topic in (GOOD, Topic("zzz", Policy()))}
+    monkeypatch.setattr(show, "load_topics", lambda: TopicFiles(dg.ComponentTree.for_test(), topics))
 
     def ran(*arguments: str) -> tuple[int, Any]:
         done.clear()
-        chosen = [topic for topic in (GOOD, Topic("zzz", Policy())) if not arguments or topic.name in arguments]
-        monkeypatch.setattr(module, "find_topics", lambda name: (chosen, ()))
         result = CliRunner().invoke(getattr(module, command), list(arguments))
         return result.exit_code, result.exception
 

@@ -13,7 +13,7 @@ from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
 from ..progress import progress
-from ..show import find_topic, json_option, open_edges, optional_topic_argument, print_json, print_table, read_topics, size_text
+from ..show import choose_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
 from ..terminal import OUT, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
@@ -41,20 +41,18 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        files = read_topics() if topic is None else None
-        topics, edges, documents = [find_topic(str(topic))] if files is None else [*files.topics.values()], open_edges(), []
-        shown.update(total=len(topics))
+        files, edges, documents = choose_topics(topic), open_edges(), []
+        shown.update(total=len(files.topics))
         with find_instance(edges.settings.dagster_home) as instance:
-            for document, _ in read_statuses(topics, edges, instance):
+            for document, _ in read_statuses(files.topics.values(), edges, instance):
                 documents.append(document)
                 shown.advance()
-    if files is not None:
-        documents += [broken_document(each) for each in (*files.broken, *find_contested(files, edges))]
+    documents += [broken_document(each) for each in (*files.broken, *find_contested(files, edges))]
     if as_json:
         print_json(documents)
     else:
         print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
-        for each in files.patterns if files else ():
+        for each in files.patterns:
             if not any(each.pattern.matches(document["topic"]) for document in documents):
                 OUT.print(
                     f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True

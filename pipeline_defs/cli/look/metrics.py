@@ -22,7 +22,7 @@ from ...orchestration.map.page import page
 from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...topics import Topic
-from ..show import find_topic, open_edges, optional_topic_argument, print_broken, read_topics
+from ..show import choose_topics, open_edges, optional_topic_argument, print_broken
 from ..terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
@@ -58,26 +58,23 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
       offsetlake metrics --listen 9308
       offsetlake metrics --listen 0.0.0.0:9308
     """
-    edges, files = open_edges(), read_topics() if topic is None else None
-    topics = [find_topic(topic)] if topic is not None else []
-    topics += files.topics.values() if files is not None else ()
-    broken = files.broken if files is not None else ()
-    print_broken(broken)
+    edges, files = open_edges(), choose_topics(topic)
+    topics = [*files.topics.values()]
+    print_broken(files.broken)
     pages: dict[str, Page] = {f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics}
     reading = threading.Lock()  # nothing is gained by reading it all twice at a time
 
     def read() -> str:
         with reading, find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
-            if files is not None and files.patterns:
+            if files.patterns:
                 with suppress(LakeUnavailable):  # which the metrics of each topic tell
                     topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
                 pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
-            contested = find_contested(files, edges) if files is not None else ()
-            return metrics_text(read_metrics(topics, edges, instance, [*broken, *contested]))
+            return metrics_text(read_metrics(topics, edges, instance, [*files.broken, *find_contested(files, edges)]))
 
     if listen is None:
         click.echo(read(), nl=False)
-        if broken:
+        if files.broken:
             raise SystemExit(1)
         return
     host, port = listen

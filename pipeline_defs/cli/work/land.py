@@ -24,14 +24,13 @@ from ...topics import Topic
 from ..launching import InProcessRuns, choose_ranges, launching, print_runs
 from ..progress import progress
 from ..show import (
+    choose_topics,
     find_topic,
-    find_topics,
     for_each,
     json_option,
     on_change_option,
     open_edges,
     optional_topic_argument,
-    print_broken,
     print_json,
     print_table,
     size_text,
@@ -169,11 +168,10 @@ def rebuild(topic: str | None) -> None:
       offsetlake rebuild
     """
     edges = open_edges()
-    topics, broken = find_topics(topic)
-    print_broken(broken)
+    files = choose_topics(topic)
     with open_instance(edges.settings.dagster_home) as instance:
-        has_failed = for_each(topics, lambda each: _rebuild(each, edges, instance))
-    if broken or has_failed:
+        has_failed = for_each(files, lambda each: _rebuild(each, edges, instance))
+    if has_failed:
         raise SystemExit(1)
 
 

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import getpass
+from typing import Any
 
 import click
 
 from ...core.advice import counted
 from ...core.command_lines import command
 from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
-from ...core.log.losses import Loss, Skip
+from ...core.log.losses import Loss, Skip, find_skips
 from ...core.log.planning import SkipAhead
 from ...orchestration.runs.ledger import accept_loss as accept
-from ...orchestration.runs.ledger import is_accepted, read_ledger, read_ledger_of_lake, read_skips, standing
+from ...orchestration.runs.ledger import is_accepted, read_ledger, standing
 from ...orchestration.runs.moments import parse_time, time_text
 from ...resources import Edges
 from ...topics import Topic
 from ..progress import progress
 from ..show import (
+    choose_topics,
     find_topic,
-    find_topics,
     for_each,
     json_option,
     open_edges,
     optional_topic_argument,
-    print_broken,
     print_error,
     print_json,
     print_table,
@@ -58,55 +58,47 @@ def losses(topic: str | None, as_json: bool) -> None:
       offsetlake losses
       offsetlake losses flights --json
     """
-    edges = open_edges()
-    topics, broken = find_topics(topic)
-    print_broken(broken)
+    edges, files = open_edges(), choose_topics(topic)
     found: list[tuple[Topic, Loss]] = []
     skips: list[tuple[Topic, Skip]] = []
     unasked: list[Topic] = []
 
     def read(each: Topic) -> None:
-        skips.extend((each, skip) for skip in read_skips(each, edges))
+        skips.extend((each, skip) for skip in find_skips(edges.lake.recent(each.name)))
         try:
             found.extend((each, loss) for loss in read_ledger(each, edges))
         except (BrokerUnavailable, UnknownTopic) as error:
-            found.extend((each, loss) for loss in read_ledger_of_lake(each, edges))
+            found.extend((each, loss) for loss in read_ledger(each, edges, is_asked=False))
             print_error(error, f"topic {each.name}: only what the lake says is shown: ")
             unasked.append(each)
 
-    has_failed = for_each(topics, read)
+    has_failed = for_each(files, read)
+    listed: list[tuple[Topic, Loss | Skip]] = [*found, *skips]
+    documents = [_document(each, what) for each, what in listed]
     if as_json:
-        lost = [
-            _row(each, loss, key=loss.key, at_ms=loss.recorded_at_ms, standing=standing(each, loss)) for each, loss in found
-        ]
-        left_out = [
-            _row(each, skip, key=None, at_ms=skip.said_at_ms, standing=_skip_standing(each, skip)) for each, skip in skips
-        ]
-        print_json([*lost, *left_out])
+        print_json(documents)
     else:
         rows = [
-            (
-                loss.key,
-                loss.offsets.text(each.name),
-                len(loss.offsets),
-                loss.cause,
-                time_text(loss.recorded_at_ms),
-                standing(each, loss),
-            )
-            for each, loss in found
+            (what.offsets.text(each.name), len(what.offsets), what.cause, time_text(row["recorded_at_ms"]), row["standing"])
+            for (each, what), row in zip(listed, documents, strict=True)
         ]
-        print_table(counted(len(rows), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
+        lost = [(loss.key, *row) for (_, loss), row in zip(found, rows, strict=False)]
+        print_table(counted(len(lost), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], lost)
         if skips:
-            _print_skips(skips)
-    if broken or has_failed or unasked or not all(is_accepted(each, loss) for each, loss in found):
+            print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "standing"], rows[len(lost) :])
+    if has_failed or unasked or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 
-def _row(topic: Topic, what: Loss | Skip, *, key: str | None, at_ms: int | None, standing: str) -> dict[str, object]:
+def _document(topic: Topic, what: Loss | Skip) -> dict[str, Any]:
     offsets = what.offsets
+    if isinstance(what, Loss):
+        kind, key, at_ms, said = "lost", what.key, what.recorded_at_ms, standing(topic, what)
+    else:
+        kind, key, at_ms, said = "skipped", None, what.said_at_ms, _skip_standing(topic, what)
     return {
         "topic": topic.name,
-        "kind": "lost" if isinstance(what, Loss) else "skipped",
+        "kind": kind,
         "generation": offsets.generation,
         "partition": offsets.partition,
         "start": offsets.start,
@@ -115,16 +107,8 @@ def _row(topic: Topic, what: Loss | Skip, *, key: str | None, at_ms: int | None,
         "key": key,
         "cause": what.cause,
         "recorded_at_ms": at_ms,
-        "standing": standing,
+        "standing": said,
     }
-
-
-def _print_skips(skips: list[tuple[Topic, Skip]]) -> None:
-    rows = [
-        (skip.offsets.text(each.name), len(skip.offsets), skip.cause, time_text(skip.said_at_ms), _skip_standing(each, skip))
-        for each, skip in skips
-    ]
-    print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "standing"], rows)
 
 
 def _skip_standing(topic: Topic, skip: Skip) -> str:

@@ -14,7 +14,7 @@ from ...operate.reports import NOT_ASKED, check_broker, trace_row
 from ...operate.status import find_instance
 from ...orchestration.assets.decoded_checks import check_decoded
 from ...orchestration.assets.latest_asset import RECOMPUTED, check_share, share_of
-from ...orchestration.runs.ledger import check_losses, read_ledger, read_ledger_of_lake
+from ...orchestration.runs.ledger import check_losses, read_ledger
 from ...orchestration.runs.moments import time_text
 from ...orchestration.runs.tries import read_tries
 from ...resources import Edges
@@ -135,8 +135,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     shown.begin(f"broker and losses of {topic.name}")
     findings.append(looked("broker", lambda: check_broker(topic, edges)))
     is_asked = findings[-1].looked_at != NOT_ASKED
-    read_losses = read_ledger if is_asked else read_ledger_of_lake
-    findings.append(looked("losses", lambda: check_losses(topic, read_losses(topic, edges))))
+    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges, is_asked=is_asked))))
     if replay in {"none", "0"}:
         return findings
     if not findings[0].passed:

@@ -13,7 +13,7 @@ from ...core.command_lines import command
 from ...core.errors import BadKey, Refused
 from ...core.log.coverage import State
 from ...core.log.delivery import Acceptance
-from ...core.log.losses import Loss, Skip, all_losses, find_skips, read_from
+from ...core.log.losses import Loss, all_losses, read_from
 from ...core.offsets import OffsetRange, parse_key
 from ...landing.auditing import Finding
 from ...resources import Edges
@@ -23,21 +23,14 @@ _GONE = {State.LOST, State.CLAIMED}
 _LANDABLE = {State.PENDING, State.SKIPPED}
 
 
-def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
-    """Read every loss of a topic, those recorded first, then those of ranges that are not landed."""
+def read_ledger(topic: Topic, edges: Edges, *, is_asked: bool = True) -> list[Loss]:
+    """Read every loss of a topic, those recorded first, then those of ranges that are not landed.
+
+    Where the broker is not to be asked, without what it has deleted since, which it alone knows.
+    """
     coverage = edges.lake.recent(topic.name)
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}
     return all_losses(coverage, marks)
-
-
-def read_ledger_of_lake(topic: Topic, edges: Edges) -> list[Loss]:
-    """Read the same without the broker, who alone knows what it has deleted since."""
-    return all_losses(edges.lake.recent(topic.name), {})
-
-
-def read_skips(topic: Topic, edges: Edges) -> list[Skip]:
-    """Read what of a topic was left out on purpose and is not landed."""
-    return find_skips(edges.lake.recent(topic.name))
 
 
 def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
