@@ -5,10 +5,10 @@ Of each an asset, its checks and a job, but for days, which are told of; nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar, cast
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from ..topics import NOTHING_LOST, TIME_TO_LOSS, Duty, Topic, op_name
 from .assets.catalog import days_spec, ledger_spec, source_spec
@@ -25,63 +25,36 @@ Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_own_lock()
-    raw = dg.AssetSelection.assets(topic.asset_key)
-    quick = dg.AssetSelection.checks(*(topic.check_key(name) for name in (*QUICK, NOTHING_LOST, TIME_TO_LOSS)))
+    name, raw = topic.name, dg.AssetSelection.assets(topic.asset_key)
+    quick = dg.AssetSelection.checks(*(topic.check_key(check) for check in (*QUICK, NOTHING_LOST, TIME_TO_LOSS)))
+    description = f"Lands planned ranges of `{name}`, then proves tiling and completeness."
+    specs = [source_spec(topic), ledger_spec(topic)]
+    assets, checks = [build_raw_asset(topic, lake)], build_checks(topic)
+    jobs = [dg.define_asset_job(topic.land_job, selection=raw.without_checks() | quick, description=description)]
+
+    if topic.decode is not None:
+        assets.append(build_decoded_asset(topic, topic.decode, lake))
+        checks += build_decoded_checks(topic)
+        jobs.append(
+            _job(topic.decoding, f"Decodes landed ranges of `{name}`, then proves that every record is decoded or set aside.")
+        )
+    if topic.days is not None:  # which nothing materialises: runs that decode tell of them
+        specs.append(days_spec(topic, topic.days, lake))
+    if topic.latest is not None:
+        assets.append(build_latest_asset(topic, topic.latest, lake))
+        checks.append(build_latest_check(topic, topic.latest))
+        compared = "then compares a share of the keys with a recomputation"
+        jobs.append(_job(topic.upserting, f"Updates the latest record of each key of `{name}`, {compared}."))
+
     own = dg.Definitions(
-        assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
-        asset_checks=[with_own_op_name(check) for check in build_checks(topic)],
-        jobs=[
-            dg.define_asset_job(
-                topic.land_job,
-                selection=raw.without_checks() | quick,
-                description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
-            )
-        ],
+        assets=[*specs, *map(with_own_op_name, assets)], asset_checks=[*map(with_own_op_name, checks)], jobs=jobs
     )
-    derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
-    return dg.Definitions.merge(own, build_backfill(topic), *derived)
+    return dg.Definitions.merge(own, build_backfill(topic))
 
 
-def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Build what decodes a topic's landed ranges; `lake` is where the files are said to lie."""
-    if topic.decode is None:
-        return dg.Definitions()
-    return _define(
-        topic.decoding,
-        f"Decodes landed ranges of `{topic.name}`, then proves that every record is decoded or set aside.",
-        build_decoded_asset(topic, topic.decode, lake),
-        build_decoded_checks(topic),
-    )
-
-
-def build_days(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Build the asset of a topic's event days, which nothing materialises: runs that decode tell of them."""
-    if topic.days is None:
-        return dg.Definitions()
-    return dg.Definitions(assets=[days_spec(topic, topic.days, lake)])
-
-
-def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Build what keeps the latest record of each key; `lake` is where the table is said to lie."""
-    if topic.latest is None:
-        return dg.Definitions()
-    return _define(
-        topic.upserting,
-        f"Updates the latest record of each key of `{topic.name}`, then compares a share of the keys with a recomputation.",
-        build_latest_asset(topic, topic.latest, lake),
-        [build_latest_check(topic, topic.latest)],
-    )
-
-
-def _define(
-    duty: Duty, description: str, asset: dg.AssetsDefinition, checks: Sequence[dg.AssetChecksDefinition]
-) -> dg.Definitions:
-    """Build an asset with its checks, and the job by which its duty is done."""
+def _job(duty: Duty, description: str) -> UnresolvedAssetJobDefinition:
     selection = dg.AssetSelection.assets(duty.asset_key)
-    job = dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
-    return dg.Definitions(
-        assets=[with_own_op_name(asset)], asset_checks=[with_own_op_name(check) for check in checks], jobs=[job]
-    )
+    return dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
 
 
 def with_own_op_name(definition: Defined) -> Defined:
