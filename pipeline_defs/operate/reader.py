@@ -30,8 +30,8 @@ from ..resources import Edges
 from ..settings import Settings, load_env_file, read_settings
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
-    from pyspark.sql import DataFrame, SparkSession
+    from duckdb import DuckDBPyConnection
+    from pyspark.sql import SparkSession
 
 Form = Literal["arrow", "duckdb", "spark"]
 Table = Literal["raw", "decoded", "latest"]
@@ -62,14 +62,18 @@ def read(
     """
     form, session = _form_of(as_)
     _check_topic(topic)
-    _check_table(table, day, range)
+    _check_chosen(table, day, range)
     chosen = None if range is None else parse_key(str(range))
     found = _default_edges().lake if lake is None else _open(_place_of(lake))
     try:
-        if day is not None or table != "raw":
-            day = None if day is None else str(day)
-            return _read_table(_find_derived(topic, table, day, chosen, found), form, found, session)
-        return _read(_find_parts(topic, chosen, found), form, found, session)
+        coverage = _check_landed(topic, chosen, found)
+        if day is not None:
+            return _read(find_day(topic, str(day), _decodings(found)), form, found, session)
+        if table == "decoded":
+            return _read(find_decoded(topic, chosen, _decodings(found)), form, found, session)
+        if table == "latest":
+            return _read(find_latest(topic, found), form, found, session)
+        return _read(find_rows(coverage, found).parts(None if chosen is None else {chosen}), form, found, session)
     except FileNotFoundError as error:
         raise LakeUnavailable(
             f"a file of topic {topic} is gone that was there a moment ago: {error}; somebody deletes objects of the lake "
@@ -78,51 +82,40 @@ def read(
         ) from error
 
 
-def _check_table(table: str, day: object, chosen: object) -> None:
+def _check_chosen(table: str, day: object, chosen: object) -> None:
     if table not in get_args(Table):
         raise Refused(f"table is {table!r}, expected one of {', '.join(get_args(Table))}; nothing was read")
-    if day is not None:
-        _check_day(day, chosen, table)
-    if chosen is not None and table == "latest":
-        raise Refused("a range and table='latest' are given, whose rows are of no range; nothing was read; leave one out")
-
-
-def _check_day(day: object, chosen: object, table: str) -> None:
-    if chosen is not None:
+    if day is not None and chosen is not None:
         raise Refused("a range and a day are given, expected one of them; nothing was read")
-    if table == "latest":
-        raise Refused("a day and table='latest' are given, whose rows are of no day; nothing was read; leave one out")
+    if table == "latest" and (day is not None or chosen is not None):
+        what = "range" if day is None else "day"
+        raise Refused(f"a {what} and table='latest' are given, whose rows are of no {what}; nothing was read; leave one out")
     try:
-        parse_day(str(day))
+        parse_day("2013-01-01" if day is None else str(day))
     except ValueError as error:
         raise BadKey(f"{error}; nothing was read") from None
 
 
-def _find_derived(topic: str, table: Table, day: str | None, chosen: OffsetRange | None, lake: Lake) -> TableRows:
-    _check_landed(topic, chosen, lake)
-    if day is not None:
-        return find_day(topic, day, _decodings(lake))
-    return find_latest(topic, lake) if table == "latest" else find_decoded(topic, chosen, _decodings(lake))
-
-
-def _read_table(rows: TableRows, form: Form, lake: Lake, session: Any) -> Any:
+def _read(rows: TableRows | Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
+    """Read rows of a derived table, or parts of the raw one."""
     if form == "spark":
-        from ..adapters.spark.spark_files import read_table
+        from ..adapters.spark.spark_files import read_parts, read_table
 
-        return read_table(*_spark_of(lake, session), rows)
-    from ..adapters.tables.duck import connect, relate_table, told_if_unreadable, with_lake
+        spark, root = _spark_of(lake, session)
+        return read_table(spark, root, rows) if isinstance(rows, TableRows) else read_parts(spark, root, rows)
+    if form == "arrow" and not isinstance(rows, TableRows):
+        return _read_arrow(rows, lake)
+    # late: a code location loads this, and hardly ever asks DuckDB
+    from ..adapters.tables.duck import connect, relate, relate_table, told_if_unreadable, with_lake
 
-    relation = relate_table(rows, lake, connect(lake) if session is None else with_lake(session, lake))
+    connection = connect(lake) if session is None else with_lake(session, lake)
+    if not isinstance(rows, TableRows):
+        return relate(rows, lake, connection)
+    relation = relate_table(rows, lake, connection)
     if form == "duckdb":
         return relation
     with told_if_unreadable():
         return rows.conform(relation.order('generation, "partition", "offset"').to_arrow_table())
-
-
-def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
-    if form == "arrow":
-        return _read_arrow(parts, lake)
-    return _read_duckdb(parts, lake, session) if form == "duckdb" else _read_spark(parts, lake, session)
 
 
 def _form_of(as_: object) -> tuple[Form, Any]:
@@ -207,11 +200,6 @@ def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverag
     return coverage
 
 
-def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part]:
-    coverage = _check_landed(topic, chosen, lake)
-    return find_rows(coverage, lake).parts(None if chosen is None else {chosen})
-
-
 def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
     found: list[tuple[OffsetRange, pa.Table]] = []
     for part in parts:
@@ -221,22 +209,6 @@ def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
     return pa.concat_tables(
         [parquet.RAW_SCHEMA.empty_table(), *(parquet.conform(rows, parquet.RAW_SCHEMA) for _, rows in found)]
     )
-
-
-def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRelation:
-    from ..adapters.tables.duck import (  # late: a code location loads this, and hardly ever asks DuckDB
-        connect,
-        relate,
-        with_lake,
-    )
-
-    return relate(parts, lake, connect(lake) if session is None else with_lake(session, lake))
-
-
-def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
-    from ..adapters.spark.spark_files import read_parts
-
-    return read_parts(*_spark_of(lake, session), parts)
 
 
 def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
