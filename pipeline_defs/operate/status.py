@@ -7,7 +7,7 @@ not lag yet: it is beyond what a reader may see.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..core.landing.dispatch import Tried
 from ..core.landing.lag import find_lag, landed_per_second
 from ..core.log.coverage import Coverage, State
 from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
-from ..core.log.losses import all_losses
+from ..core.log.losses import Loss, all_losses
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..orchestration.home.daemons import find_daemons, is_silent, read_silence
@@ -105,41 +105,32 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
     sizes = edges.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
     rows = _partition_rows(topic, found, sizes, now_ms)
     pending = set(found.coverage.pending())
-    lost = check_losses(topic, found.losses()).facts
-    totals: dict[str, Any] = {
+    known_of_lake = _of_lake(topic, coverage, rows, found.losses(), now_ms)
+    of_broker = {
         "lag": sum(row["lag"] for row in rows),
         "lag_bytes": sum(row["lag_bytes"] for row in rows),
         "lag_seconds": _most(row["lag_seconds"] for row in rows),
-        "landed_per_second": sum(row["landed_per_second"] for row in rows),
         "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
-        "landed_ranges": sum(row["landed_ranges"] for row in rows),
-        "pending_ranges": len(pending),
-        "failed_ranges": sum(row["failed_ranges"] for row in rows),
-        **lost,
-        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
-        **_latency(coverage, now_ms),
-        "group": topic.group,
         "group_off": _group_off(topic, coverage, edges),
     }
     standing = Standing(
         topic.name,
-        lag=totals["lag"],
+        lag=of_broker["lag"],
         pending=len(pending),
         held=len(pending & found.tries.held.keys()),
-        failed=totals["failed_ranges"],
-        not_accepted=lost["not_accepted_offsets"],
+        failed=known_of_lake["failed_ranges"],
+        not_accepted=known_of_lake["not_accepted_offsets"],
         late=check_expiry(topic, found.endangered).violations,
         stuck=check_progress(topic, found, instance, now_ms).violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
         undecoded=undecoded_text(topic, found.coverage, edges, known),
-        why_failed=why_failed(topic, found, instance) if totals["failed_ranges"] else "",
+        why_failed=why_failed(topic, found, instance) if known_of_lake["failed_ranges"] else "",
         is_landing=bool(pending & found.tries.held.keys()) and found.block is None,
         to_tick=find_missing_tick(instance, now_ms),
     )
-    head = {"topic": topic.name, "generation": found.coverage.log.generation}
-    tables = read_tables(topic, found.coverage, edges, instance)
-    return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
+    tables = read_tables(topic, coverage, edges, instance)
+    return {**known_of_lake, **of_broker, "next_action": next_action(standing), "partitions": rows, "tables": tables}
 
 
 def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
@@ -157,35 +148,37 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
 
 def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return the part of a document that needs no broker; what only the broker knows is none."""
-    tried = read_tries(instance, topic.landing).tried
-    head = {"topic": topic.name, "generation": coverage.log.generation}
-    rows = [
-        {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}
-        for partition, columns in _lake_columns(coverage, tried, edges.now_ms(), coverage.log.state.heads).items()
-    ]
-    sums = ("landed_per_second", "landed_ranges", "pending_ranges", "failed_ranges")
+    tried, now_ms = read_tries(instance, topic.landing).tried, edges.now_ms()
+    rows = [*_lake_rows(coverage, tried, now_ms, coverage.log.state.heads).values()]
     return {
-        **head,
+        **_of_lake(topic, coverage, rows, all_losses(coverage, {}), now_ms),
         **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss", "group_off")),
-        "group": topic.group,
-        **{name: sum(row[name] for row in rows) for name in sums},
-        **check_losses(topic, all_losses(coverage, {})).facts,
-        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
-        **_latency(coverage, edges.now_ms()),
         "partitions": rows,
         "tables": read_tables(topic, coverage, edges, instance),
     }
 
 
-def _latency(coverage: Coverage, now_ms: int) -> dict[str, float | None]:
-    """Return how long the records waited that were landed within the last hour, as far as they were for the first time."""
-    return latency_facts(waits_of(coverage.first_landed(), now_ms - WINDOW_MS))
+def _of_lake(
+    topic: Topic, coverage: Coverage, rows: Sequence[Mapping[str, Any]], losses: list[Loss], now_ms: int
+) -> dict[str, Any]:
+    """Return what the lake says of a topic; latencies are of the records that came for the first time within the last hour."""
+    sums = ("landed_per_second", "landed_ranges", "failed_ranges")
+    return {
+        "topic": topic.name,
+        "generation": coverage.log.generation,
+        "group": topic.group,
+        **{name: sum(row[name] for row in rows) for name in sums},
+        "pending_ranges": len(coverage.pending()),
+        **check_losses(topic, losses).facts,
+        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        **latency_facts(waits_of(coverage.first_landed(), now_ms - WINDOW_MS)),
+    }
 
 
-def _lake_columns(
+def _lake_rows(
     coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
-    """Return what the lake says of each of these Kafka partitions in the open generation, sorted."""
+    """Return what the lake says of each of these Kafka partitions in the open generation, sorted; what it does not is none."""
     generation = coverage.log.generation
     frontier, planned = coverage.frontier(generation), {p: head.offset for p, head in coverage.log.state.heads.items()}
     counts: Counter[tuple[int, State]] = Counter()
@@ -204,6 +197,9 @@ def _lake_columns(
         counts[partition, State.LANDED] += sums.ranges if of == generation else 0
     return {
         partition: {
+            "topic": coverage.log.topic,
+            "generation": generation,
+            "partition": partition,
             "planned_offset": planned.get(partition),
             "landed_offset": frontier.get(partition, planned.get(partition)),
             "landed_per_second": landed_per_second(landed[partition], now_ms),
@@ -211,13 +207,15 @@ def _lake_columns(
             "pending_ranges": counts[partition, State.PENDING],
             "failed_ranges": failed[partition],
             "last_landed_at_ms": last.get(partition),
+            **dict.fromkeys(_OF_BROKER),
+            "open_transactions": [],
         }
         for partition in sorted(partitions)
     }
 
 
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
-    known = _lake_columns(found.coverage, found.tries.tried, now_ms, found.marks)
+    known = _lake_rows(found.coverage, found.tries.tried, now_ms, found.marks)
     endangered = {each.partition: each for each in found.endangered}
     planned: dict[int, int] = {}  # when the first range that waits was planned: a record may say that it is of the future
     for offsets in found.coverage.pending():
@@ -229,9 +227,6 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
         oldest = _least([waiting.timestamp_ms, planned.get(partition)]) if waiting else None
         rows.append(
             {
-                "topic": topic.name,
-                "generation": found.coverage.log.generation,
-                "partition": partition,
                 **known[partition],
                 "earliest_offset": found.marks[partition].earliest,
                 "end_offset": behind.end,
