@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -22,19 +22,15 @@ from rich.text import Text
 from ..core.errors import OutputUnwritable
 
 PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
-# C0 but tab and newline, DEL, C1 (which some terminals obey as ESC), what turns the text's direction, lone surrogates
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C1 (which some terminals obey as ESC), what turns the text's direction, lone surrogates; then C0 but tab and newline, and DEL
+_HIDDEN = (range(0x80, 0xA0), (0x61C, 0x200E, 0x200F), range(0x2028, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000))
+_PICTURES = dict.fromkeys(chain(*_HIDDEN), 0xFFFD) | {code: 0x2400 + code for code in range(0x20) if code not in b"\t\n"}
+_PICTURES[0x7F] = 0x2421
 
 
 def visible(text: str) -> str:
     """Return a text with each control character as a picture of itself (`␛`), one column wide; others stay."""
-    return _CONTROL.sub(lambda found: _picture(ord(found[0])), text)
-
-
-def _picture(code: int) -> str:
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\ufffd"
+    return text.translate(_PICTURES)
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:

@@ -102,24 +102,24 @@ class _History:
             yield
         except SQLAlchemyError as error:
             if not self.is_silent:
-                OUT.print(styled(f"{_now()} ", (_SILENT.format(why_silent(error, self.home)), "red")), soft_wrap=True)
+                _say(_SILENT.format(why_silent(error, self.home)), "red")
             self.is_silent = True
             return
         if self.is_silent:
-            OUT.print(f"{_now()} Dagster's history answers again")
+            _say("Dagster's history answers again")
         self.is_silent = False
 
 
 def _tell_news(failed: FailedSince, since: LandedSince) -> None:
     """Say what failed and what landed since it was said last."""
     for line in failed.read(datetime.now(UTC)):
-        OUT.print(styled(f"{_now()} ", (line, "red")), soft_wrap=True)
+        _say(line, "red")
     if landed := since.read():
-        OUT.print(f"{_now()} {landed_text(landed)}", soft_wrap=True)
+        _say(landed_text(landed))
 
 
-def _now() -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}"
+def _say(text: str, style: str = "") -> None:
+    OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
 
 
 @dataclass
@@ -150,9 +150,7 @@ class _Files:
                 try:
                     self.found = load_topics()
                 except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
-                    OUT.print(
-                        styled(f"{_now()} ", (f"{self.folder} cannot be loaded: {first_line(error)}", "red")), soft_wrap=True
-                    )
+                    _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
             found, known = self.found, {topic.name for topic in self.topics}
             self.topics += [topic for topic in found.topics.values() if topic.name not in known]
             if found.patterns:
@@ -161,7 +159,7 @@ class _Files:
             print_broken(each for each in broken if _of(each) not in self.told)
             mended = {folder for folder, _ in self.told} - {each.folder for each in broken}
             for path in sorted(folder / "defs.yaml" for folder in mended):
-                OUT.print(f"{_now()} {path} is {'right again' if path.exists() else 'gone'}", soft_wrap=True)
+                _say(f"{path} is {'right again' if path.exists() else 'gone'}")
             self.told = {_of(each) for each in broken}
 
 
@@ -178,12 +176,12 @@ def _end_hung(server: DagsterServer, silent_seconds: float | None) -> None:
 def _revive(server: DagsterServer) -> None:
     """Start again what has ended of Dagster, as often as it may be; that it could not be started is said."""
     if not server.is_running() and server.may_revive():
-        OUT.print(f"{_now()} Dagster has ended; it is started again; its log is {server.log}", soft_wrap=True)
+        _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
             server.revive()
         except (DagsterUnavailable, OSError) as error:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
-            OUT.print(styled(f"{_now()} ", (f"{error}{again}", "red")), soft_wrap=True)
+            _say(f"{error}{again}", "red")
     server.trim_log()
     if server.revive_code_server():
         OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
