@@ -90,24 +90,22 @@ class InProcessRuns:
 
         Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
         """
-        end_dead_runs(self.instance, self.edges.now_ms())
-        job = build_defs(self.edges, topics=self.topics).resolve_job_def(self.topic.latest_job)
         config = {"ops": {op_name(self.topic.latest_key): {"config": {"full": full}}}}
-        result = execute(job, self.instance, self.topic.upserting.tags, run_config=config)
-        return Launched(result.run_id, (), result.success, reason_of(result))
+        return execute(self._job_of(self.topic.upserting), self.instance, self.topic.upserting.tags, run_config=config)
 
     def _run(
         self, duty: Duty, wanted: set[OffsetRange], run_config: Mapping[str, Any], *, redo: bool, most: int = RANGES_PER_RUN
     ) -> Iterator[Launched]:
-        job = build_defs(self.edges, topics=self.topics).resolve_job_def(duty.job)
-        end_dead_runs(self.instance, self.edges.now_ms())
-        coverage = self._coverage_of(wanted)
+        job, coverage = self._job_of(duty), self._coverage_of(wanted)
         register_keys(self.instance, self.topic, coverage, wanted=wanted)
         for stretch in split_stretches(read_order(self.instance, self.topic), wanted, most):
             register_keys(self.instance, self.topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
             tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
-            result = execute(job, self.instance, tags, [offsets.key for offsets in stretch], run_config)
-            yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))
+            yield execute(job, self.instance, tags, tuple(stretch), run_config)
+
+    def _job_of(self, duty: Duty) -> dg.JobDefinition:
+        end_dead_runs(self.instance, self.edges.now_ms())
+        return build_defs(self.edges, topics=self.topics).resolve_job_def(duty.job)
 
     def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
         return self.edges.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])
@@ -117,14 +115,14 @@ def execute(
     job: dg.JobDefinition,
     instance: dg.DagsterInstance,
     tags: Mapping[str, str],
-    keys: Sequence[str] = (),
+    ranges: tuple[OffsetRange, ...] = (),
     run_config: Mapping[str, Any] | None = None,
-) -> dg.ExecuteInProcessResult:
-    """Run a job in this process, over neighbouring keys where it has any.
+) -> Launched:
+    """Run a job in this process, over ranges with neighbouring keys where it has any.
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
     """
-    run_id = str(uuid.uuid4())
+    run_id, keys = str(uuid.uuid4()), [offsets.key for offsets in ranges]
     hold_run(instance.root_directory, run_id)
     try:
         result = job.execute_in_process(
@@ -137,15 +135,10 @@ def execute(
         )
     finally:
         release_run(run_id)
-    if _was_interrupted(instance, result.run_id):
+    run = instance.get_run_by_id(run_id)  # Dagster takes the signal for itself while it runs
+    if run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value:
         raise KeyboardInterrupt
-    return result
-
-
-def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Return whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
-    run = instance.get_run_by_id(run_id)
-    return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
+    return Launched(run_id, ranges, result.success, reason_of(result))
 
 
 def reason_of(result: dg.ExecuteInProcessResult) -> str:
