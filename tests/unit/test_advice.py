@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
-from pipeline_defs.orchestration.runs.moments import TELL_MS, Pace, pace_text
+from pipeline_defs.orchestration.runs.moments import TELL_MS, pace_text, telling_pace
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, TOPIC, first_step
 
@@ -130,16 +131,19 @@ def test_the_pace_in_words(done: int, total: int | None, seconds: float, text: s
 @given(st.lists(st.integers(0, 5_000), min_size=1, max_size=60))
 def test_a_run_speaks_every_few_seconds_and_at_its_end(waits_ms: list[int]) -> None:
     """Never twice within the interval before the end; and where more than that went by, with the next range."""
-    now_ms = 0
-    pace = Pace(len(waits_ms), lambda: now_ms)
-    told_ms = 0
-    for number, wait_ms in enumerate(waits_ms, 1):
-        now_ms += wait_ms
-        said = pace.after_one()
-        assert (said is not None) == (number == len(waits_ms) or now_ms - told_ms >= TELL_MS)
-        if said is not None:
-            assert said.startswith(f"{number} of {len(waits_ms)} in ")
-            told_ms = now_ms
+    said, now_ms, told_ms = list[str](), 0, 0
+
+    def work() -> Iterator[int]:
+        nonlocal now_ms
+        for wait_ms in waits_ms:
+            now_ms += wait_ms
+            yield now_ms
+
+    for number, at_ms in enumerate(telling_pace(work(), len(waits_ms), lambda: now_ms, said.append), 1):
+        is_due = number == len(waits_ms) or at_ms - told_ms >= TELL_MS
+        assert [text.partition(" in ")[0] for text in said] == ([f"{number} of {len(waits_ms)}"] if is_due else [])
+        told_ms = at_ms if is_due else told_ms
+        said.clear()
 
 
 @pytest.mark.parametrize("earliest", [7, 0], ids=["deleted up to there", "the control"])

@@ -1,6 +1,7 @@
 """Dagster's asset checks of a raw asset: one unpartitioned check per question; metadata names the bad ranges."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -25,6 +26,7 @@ from ..runs.undecoded import undecoded_text
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED, REPLAY = "coverage_map", "replay"
+Question = Callable[[Edges, dg.DagsterInstance], dg.AssetCheckResult]
 _Held = Collection[OffsetRange]
 _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, _Held, bool], Finding], str]] = {
     "tiling": (
@@ -46,7 +48,12 @@ _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, _Held, bool], Finding], str
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's landed ranges, and of what is around them, which the sensors tell of too."""
-    lake, standing = ([_build_check(topic, name) for name in names] for names in (_LAKE_CHECKS, _STANDING_CHECKS))
+
+    def of_lake(name: str) -> Question:
+        return lambda edges, instance: lake_result(topic, name, edges, held=read_tries(instance, topic.landing).held)
+
+    lake = [build_check(topic.check_key(name), text, of_lake(name)) for name, (_, text) in _LAKE_CHECKS.items()]
+    standing = [build_check(topic.check_key(name), text, partial(ask, topic)) for name, (ask, text) in _STANDING_CHECKS.items()]
     return [*lake, _replay_check(topic), *standing]
 
 
@@ -120,15 +127,12 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
 }
 
 
-def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    _, description = _LAKE_CHECKS.get(name) or _STANDING_CHECKS[name]
+def build_check(key: dg.AssetCheckKey, description: str, ask: Question) -> dg.AssetChecksDefinition:
+    """Build a check of an asset."""
 
-    @dg.asset_check(asset=topic.check_key(name).asset_key, name=name, description=description)
+    @dg.asset_check(asset=key.asset_key, name=key.name, description=description)
     def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        if name in _LAKE_CHECKS:
-            return lake_result(topic, name, edges, held=read_tries(context.instance, topic.landing).held)
-        question, _ = _STANDING_CHECKS[name]
-        return question(topic, edges, context.instance)
+        return ask(edges, context.instance)
 
     return check
 

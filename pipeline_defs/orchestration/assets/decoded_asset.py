@@ -5,6 +5,7 @@ reported even so.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -23,12 +24,12 @@ from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
 from ...topics import Topic
-from ..runs.moments import Pace
+from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import trying
 from .catalog import decoded_description, derived_asset
-from .checks import as_result
+from .checks import Question, as_result, build_check
 from .days import report_days
 from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
 
@@ -58,11 +59,10 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.As
             tools = edges.decode_tools(config, pyspark, step_logger(context))
             failures: list[DecodeVerdict] = []
             made: list[Decoding] = []
-            began_ms, pace = edges.now_ms(), Pace(len(keys), edges.now_ms)
+            began_ms, tell_pace = edges.now_ms(), partial(context.log.info, "step=progress %s")
             with trying(context.instance, duty, keys, context.run.run_id, edges.now_ms) as done:
-                for verdict in decode(topic.name, keys, new_attempt(context), tools):
-                    if progress := pace.after_one():
-                        context.log.info("step=progress %s", progress)
+                verdicts = decode(topic.name, keys, new_attempt(context), tools)
+                for verdict in telling_pace(verdicts, len(keys), edges.now_ms, tell_pace):
                     if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                         failures.append(verdict)
                         continue
@@ -165,17 +165,11 @@ _CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
 
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's decoded asset."""
-    return [_build_check(topic, name) for name in _names(topic)]
 
+    def asking(name: str) -> Question:
+        return lambda edges, _: as_result(_CHECKS[name][0](topic, edges))
 
-def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    question, description = _CHECKS[name]
-
-    @dg.asset_check(asset=topic.decoded_key, name=name, description=description)
-    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(question(topic, edges))
-
-    return check
+    return [build_check(dg.AssetCheckKey(topic.decoded_key, name), _CHECKS[name][1], asking(name)) for name in _names(topic)]
 
 
 def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import dagster as dg
@@ -23,7 +24,7 @@ from ...landing.landing import land
 from ...landing.standing import standing_path
 from ...resources import Edges
 from ...topics import Topic, op_name
-from ..runs.moments import Pace
+from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
@@ -86,15 +87,14 @@ def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
             attempt = new_attempt(context, config.on_change)
             tools = edges.tools(topic, pyspark, step_logger(context))
             failures: list[Verdict] = []
-            pace = Pace(len({*keys, *shared}), edges.now_ms)
+            tell_pace = partial(context.log.info, "step=progress %s")
             with (
                 trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, edges.now_ms) as done,
                 landed_lineage(topic, edges, context.log.warning) as tell,
                 _telling_of(failures, topic, context),
             ):
-                for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
-                    if progress := pace.after_one():
-                        context.log.info("step=progress %s", progress)
+                verdicts = land(topic.name, [*keys, *shared] if keys else [], attempt, tools)
+                for verdict in telling_pace(verdicts, len({*keys, *shared}), edges.now_ms, tell_pace):
                     if verdict.outcome is Outcome.FAILED:
                         failures.append(verdict)
                         edges.watch_step("failed", key=verdict.offsets.key)

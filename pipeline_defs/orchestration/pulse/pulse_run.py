@@ -32,7 +32,7 @@ from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results
 from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
 from ..assets.raw_asset import landed_lineage, materialization
 from ..runs.known import read_known
-from ..runs.moments import Pace
+from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_of
 from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_slow
@@ -173,14 +173,13 @@ class _PulseRun:
                     tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
             self._leave_silent(tools)
             keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
-            pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
-            for name, told in land_topics(keys_of, attempt_of(context.run.run_id), tools) if tools else ():
+            landed = land_topics(keys_of, attempt_of(context.run.run_id), tools) if tools else ()
+            total, tell_pace = sum(map(len, keys_of.values())), partial(context.log.info, "step=progress %s")
+            for name, told in telling_pace(landed, total, edges.now_ms, tell_pace):
                 shown.result()  # a range that is told before it is shown in progress would stay so
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
-                if progress := pace.after_one():
-                    context.log.info("step=progress %s", progress)
                 if told.outcome is Outcome.FAILED:
                     self.failures += violations_by_range(name, told.offsets, told.violations)
                     edges.watch_step("failed", key=told.offsets.key)

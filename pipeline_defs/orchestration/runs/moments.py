@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+T = TypeVar("T")
 
 TELL_MS = 3_000  # how often a run says how far it is
 
@@ -62,18 +65,11 @@ def duration_text(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-class Pace:
-    """How fast a run gets on; it speaks every few seconds, and at the end."""
-
-    def __init__(self, total: int, now_ms: Callable[[], int]) -> None:
-        self._total, self._now_ms, self._done = total, now_ms, 0
-        self._started_ms = self._told_ms = now_ms()
-
-    def after_one(self) -> str | None:
-        """Count one more; return in words how far it is where it is time to say so."""
-        self._done += 1
-        now_ms = self._now_ms()
-        if self._done < self._total and now_ms - self._told_ms < TELL_MS:
-            return None
-        self._told_ms = now_ms
-        return pace_text(self._done, self._total, (now_ms - self._started_ms) / 1000)
+def telling_pace(done: Iterable[T], total: int, now_ms: Callable[[], int], tell: Callable[[str], None]) -> Iterator[T]:
+    """Pass on what a run has done, one by one; tell in words how far it is, every few seconds and at the end."""
+    started_ms = told_ms = now_ms()
+    for number, each in enumerate(done, 1):
+        if number >= total or now_ms() - told_ms >= TELL_MS:
+            told_ms = now_ms()
+            tell(pace_text(number, total, (told_ms - started_ms) / 1000))
+        yield each
