@@ -24,23 +24,16 @@ ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """The failures of one thing so far, and the run that is at it; times are ms since 1970."""
+class _Entry(Tried):
+    """The failures of one thing so far, and the run that is at it now, and since when."""
 
     attempts: int = 0
-    first_failed_ms: int = 0
     last_ended_ms: int = 0
-    failed_run: str = ""
     run_id: str = ""
     began_ms: int = 0
 
-    @property
-    def tried(self) -> Tried:
-        return Tried(self.attempts, self.last_ended_ms, self.first_failed_ms, self.failed_run)
-
     def failed(self, ended_ms: int) -> _Entry:
-        after = self.tried.then_failed(self.run_id, ended_ms)
-        return _Entry(after.attempts, after.first_failed_ms, after.last_ended_ms, after.failed_run)
+        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms)))
 
 
 _Entries = dict[str, _Entry]
@@ -93,16 +86,11 @@ class Tries:
 
     def of(self, key: str) -> Tried:
         """Return how often in a row an `UPDATE`, or `ALL` of a batch, has failed."""
-        return self._entries.get(key, _Entry()).tried
+        return self._entries.get(key, _Entry())
 
     def choose_due(self, waiting: Iterable[OffsetRange], now_ms: int) -> list[OffsetRange]:
         """Choose what of ranges that wait is to be tried now: none while `ALL` backs off, whatever arrives meanwhile."""
         return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
-
-    @property
-    def failures(self) -> int:
-        """How often in a row all that was tried at once has failed."""
-        return self.of(ALL).attempts
 
     def is_held(self, key: str) -> bool:
         """Return whether an active run is at an `UPDATE`."""
@@ -116,7 +104,7 @@ def read_tries(instance: dg.DagsterInstance, duty: Duty) -> Tries:
 
 def failures_of(topic: Topic, tries: Mapping[Duty, Tries]) -> int:
     """Return how often in a row all that was tried of a topic has failed, landing or decoding: what its lane goes by."""
-    return max(tries[duty].failures for duty in (topic.landing, topic.decoding))
+    return max(tries[duty].of(ALL).attempts for duty in (topic.landing, topic.decoding))
 
 
 def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, Tries]:
@@ -126,7 +114,7 @@ def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> di
     for duty, entries in entries_of.items():
         ranges = {offsets: entry for key, entry in entries.items() if (offsets := parsed(key))}
         found[duty] = Tries(
-            {offsets: entry.tried for offsets, entry in ranges.items() if entry.attempts},
+            {offsets: entry for offsets, entry in ranges.items() if entry.attempts},
             {offsets: names[entry.run_id] for offsets, entry in ranges.items() if entry.run_id in names},
             entries,
         )
