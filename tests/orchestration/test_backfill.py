@@ -18,7 +18,8 @@ from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.bench.location import read_marks, write_location
 from pipeline_defs.orchestration.assets.raw_asset import land_config
-from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, follow_backfill, launch_backfill, select_failed
+from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, follow_backfill, launch_backfill
+from pipeline_defs.orchestration.backfill.choosing import Choice, select_ranges
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.settings import PROJECT
@@ -80,7 +81,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
     assert not launched.succeeded
     with pytest.raises(DaemonUnavailable, match="has never run"):
         launch(world, list(world.coverage.log.ranges))
-    failed = list(select_failed(world.topic, world.coverage, world.instance).ranges)
+    failed = list(select_ranges(Choice(failed=True), world.topic, world.coverage, world.edges, world.instance).ranges)
     assert [offsets.key for offsets in failed] == ["1-0-100"]
     accept_loss(world.topic, "1-0-100", world.edges, "test")
     for place in [place for place in world.sent if place[0] == 1 and place[1] < 40]:
@@ -99,9 +100,9 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
         result = CliRunner().invoke(module.backfill, [world.name, *keys, "--on-change", "replace", "--apply"])
         assert result.exit_code == 0 and "has ended: 5 ranges in 5 runs" in result.stdout, (result.stdout, result.exception)
         second = result.stdout.partition("launched backfill ")[2].split()[0]
-        states = follow_backfill(world.topic, first, [offsets.key for offsets in missing], world.instance)
+        states = follow_backfill(world.topic.landing, first, [offsets.key for offsets in missing], world.instance)
         world.wait_until(lambda: next(states).has_ended)
-        state = next(follow_backfill(world.topic, first, [offsets.key for offsets in missing], world.instance))
+        state = next(follow_backfill(world.topic.landing, first, [offsets.key for offsets in missing], world.instance))
         assert state.has_succeeded and state.done == {offsets.key for offsets in missing}, state
         for backfill, ranges in ((first, missing), (second, scattered)):
             assert set(reporters(world, backfill)) == {o.key for o in ranges}, "just what was chosen, and nothing else"

@@ -24,7 +24,7 @@ from ...orchestration.backfill.choosing import Choice, select_ranges
 from ...orchestration.home.daemons import read_silence
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.runs.moments import duration_text, time_text
-from ...topics import Duty, Topic
+from ...topics import Duty
 from ..progress import progress
 from ..show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text, topic_argument
 from ..terminal import OUT
@@ -104,7 +104,7 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
         if as_json:
             print_json(document)
         if launch and not no_wait:
-            _follow(configured, duty, str(document["backfill"]), keys, instance, quiet=as_json)
+            _follow(duty, str(document["backfill"]), keys, instance, quiet=as_json)
 
 
 def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
@@ -140,37 +140,35 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         OUT.print("nothing was launched; add --apply")
 
 
-def _check_alive(topic: Topic, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance) -> None:
+def _check_alive(topic: str, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance) -> None:
     silent_seconds = read_silence(instance, "BACKFILL", time.time())
     if silent_seconds is None or silent_seconds > GIVE_UP_SECONDS:
         raise DaemonUnavailable(
-            f"backfill {backfill_id} of topic {topic.name} is launched, but Dagster's daemon has said nothing for "
+            f"backfill {backfill_id} of topic {topic} is launched, but Dagster's daemon has said nothing for "
             f"{duration_text(silent_seconds)}; {len(state.done)} of {total} ranges are done; start the daemon and it goes on, "
             "or cancel it on Dagster's page of backfills"
         )
 
 
-def _follow(
-    topic: Topic, duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool
-) -> None:
+def _follow(duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool) -> None:
     """Show how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
     told = 0
     with progress(f"backfill {backfill_id}", len(keys)) as shown:
-        for state in follow_backfill(topic, backfill_id, keys, instance, duty):
+        for state in follow_backfill(duty, backfill_id, keys, instance):
             at_work = f"{state.runs} runs" if state.runs else "Dagster's daemon is to launch its runs"
             shown.update(len(state.done), text=f"backfill {backfill_id}: {state.status.lower()}, {at_work}")
             if not quiet and len(state.done) not in {told, len(keys)}:
                 told = len(state.done)
                 OUT.print(f"{told} of {len(keys)} ranges are done, in {state.runs} runs so far", soft_wrap=True)
             if not state.has_ended:
-                _check_alive(topic, backfill_id, state, len(keys), instance)
+                _check_alive(duty.topic, backfill_id, state, len(keys), instance)
                 time.sleep(POLL_SECONDS)
     assert state is not None
     if not state.has_succeeded:
         missing = sorted(set(keys) - state.done)
         raise RangesFailed(
-            f"backfill {backfill_id} of topic {topic.name} ended as {state.status}: {len(state.done)} of {len(keys)} ranges "
+            f"backfill {backfill_id} of topic {duty.topic} ended as {state.status}: {len(state.done)} of {len(keys)} ranges "
             "are landed or as they were; its runs in Dagster say why, and the sensor asks again for what is not landed",
             missing[:20],
         )

@@ -16,7 +16,7 @@ from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, Bulk
 from dagster._core.utils import make_new_backfill_id
 
 from ...core.errors import DaemonUnavailable
-from ...core.landing.selection import Selection, choose_failed, choose_times
+from ...core.landing.selection import Selection, choose_times
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...resources import Edges
@@ -26,7 +26,6 @@ from ..home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from ..runs.moments import time_text
 from ..runs.projection import register_keys
 from ..runs.siblings import BACKFILL_TAG
-from ..runs.tries import read_tries
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
@@ -41,11 +40,6 @@ class BackfillState:
     runs: int
     has_ended: bool
     has_succeeded: bool
-
-
-def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
-    """Select what is not landed and whose last run failed, by Dagster's runs."""
-    return choose_failed(coverage, set(read_tries(instance, topic.landing).tried))
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
@@ -154,18 +148,17 @@ def launch_backfill(topic: Topic, request: BackfillRequest, edges: Edges, instan
 
 
 def follow_backfill(
-    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance, duty: Duty | None = None
+    duty: Duty, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance
 ) -> Iterator[BackfillState]:
     """Yield how far the backfill is, each time it is asked, until it has ended."""
-    asset_key = (duty or topic.landing).asset_key
     wanted, done, cursor = frozenset(keys), set[str](), 0
     while True:
         backfill = instance.get_backfill(backfill_id)
         if backfill is None:
-            raise DaemonUnavailable(f"backfill {backfill_id} of topic {topic.name} is gone from Dagster's database")
+            raise DaemonUnavailable(f"backfill {backfill_id} of topic {duty.topic} is gone from Dagster's database")
         run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))
         found = instance.fetch_materializations(
-            AssetRecordsFilter(asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
+            AssetRecordsFilter(duty.asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
             limit=EVENTS_AT_ONCE,
             ascending=True,
         ).records

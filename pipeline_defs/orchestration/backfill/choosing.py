@@ -16,6 +16,7 @@ from ...core.landing.selection import (
     NOTHING_DONE,
     Selection,
     choose_all,
+    choose_failed,
     choose_keys,
     choose_missing,
     choose_offsets,
@@ -30,7 +31,7 @@ from ...topics import Topic
 from ..runs.moments import parse_time, time_text
 from ..runs.tries import read_tries
 from ..runs.undecoded import read_due
-from .backfilling import select_failed, select_times
+from .backfilling import select_times
 
 MINUTE_MS = 60_000
 _DECODED_WAYS = {"schema", "dead", "outdated"}
@@ -151,7 +152,7 @@ def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges
     select: dict[str, Callable[[], Selection]] = {
         "all": lambda: choose_all(coverage),
         "missing": lambda: choose_missing(coverage),
-        "failed": lambda: select_failed(topic, coverage, instance),
+        "failed": lambda: choose_failed(coverage, set(read_tries(instance, topic.landing).tried)),
         "key": lambda: Selection(tuple(find_ranges(topic.name, choice.keys, coverage))),
         "offsets": lambda: choose_offsets(coverage, [parse_offsets(text, generation) for text in choice.offsets]),
         "last_minutes": in_time,
