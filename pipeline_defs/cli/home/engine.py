@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from ...adapters.spark.spark_knock import LOOPBACK, find_silence, place_of
-from ...adapters.spark.spark_server import Server, read_server, stop_server
+from ...adapters.spark.spark_server import read_server, stop_server
 from ...core.errors import Refused
 from ...orchestration.runs.moments import duration_text
-from ...resources import Edges
 from ...settings import IN_PROCESS, Settings, read_settings
 from ..progress import progress
 from ..show import json_option, open_edges, print_json
@@ -44,28 +44,26 @@ def spark_text(settings: Settings) -> str:
     """Return in words which Spark the next run of this home uses; raise `EngineUnavailable` where its state is unreadable."""
     if settings.spark_remote is not None:
         return f"that of {place_of(settings.spark_remote)} (OFFSETLAKE_SPARK_REMOTE)"
+    return _look(settings)[1]
+
+
+def _look(settings: Settings) -> tuple[dict[str, Any], str, bool]:
+    """Return the home's own Spark as a document, and in words, and whether it answers."""
     if settings.engine == IN_PROCESS:
-        return "each run starts its own (OFFSETLAKE_ENGINE=in-process)"
-    return _server_text(*_look(settings))
-
-
-def _look(settings: Settings) -> tuple[Server | None, str | None]:
-    """Return the home's own server, none where there is none, and why it says nothing, none where it answers."""
+        return {"running": False, "engine": IN_PROCESS}, "each run starts its own (OFFSETLAKE_ENGINE=in-process)", False
     server = read_server(settings.engine_folder)
-    return server, find_silence(server.url) if server is not None else None
-
-
-def _server_text(server: Server | None, silence: str | None) -> str:
     if server is None:
-        return "none runs; the next run starts it"
-    place = f"{LOOPBACK}:{server.port}"
-    if silence is not None:
-        return (
+        return {"running": False}, "none runs; the next run starts it", False
+    place, silence = f"{LOOPBACK}:{server.port}", find_silence(server.url)
+    if silence is None:
+        since = duration_text(max(0.0, time.time() - server.since))  # a clock may have been set back
+        text = f"Spark {server.spark} answers at {place} for {since} (pid {server.process.pid})"
+    else:
+        text = (
             f"Spark {server.spark} runs at {place} (pid {server.process.pid}) and serves nobody: {silence}; the next run ends "
             "it after a minute, `offsetlake engine restart` now"
         )
-    since = duration_text(max(0.0, time.time() - server.since))  # a clock may have been set back
-    return f"Spark {server.spark} answers at {place} for {since} (pid {server.process.pid})"
+    return {"running": True, "answers": silence is None, **server.facts}, text, silence is None
 
 
 @engine.command()
@@ -80,33 +78,21 @@ def status(as_json: bool) -> None:
       offsetlake engine status --json
     """
     settings = read_settings()
-    if settings.spark_remote is not None:
-        _show_remote(open_edges(), as_json=as_json)
-        return
-    if settings.engine == IN_PROCESS:
-        if as_json:
-            print_json({"running": False, "engine": IN_PROCESS})
-        else:
-            OUT.print(spark_text(settings))
-        raise SystemExit(1)
-    server, silence = _look(settings)
-    answers = server is not None and silence is None
+    document, text, answers = _look(settings) if settings.spark_remote is None else _ask_remote(settings.spark_remote)
     if as_json:
-        print_json({"running": server is not None, **({"answers": answers, **server.facts} if server else {})})
+        print_json(document)
     else:
-        OUT.print(_server_text(server, silence))
+        OUT.print(text)
     if not answers:
         raise SystemExit(1)
 
 
-def _show_remote(edges: Edges, *, as_json: bool) -> None:
-    place = place_of(str(edges.settings.spark_remote))
+def _ask_remote(remote: str) -> tuple[dict[str, Any], str, bool]:
+    place, edges = place_of(remote), open_edges()
     with progress(f"asking the Spark at {place}"):
         version = edges.engine(edges.pyspark()).version
-    if as_json:
-        print_json({"running": True, "remote": place, "spark": version})
-    else:
-        OUT.print(f"Spark {version} answers at {place} (OFFSETLAKE_SPARK_REMOTE)")
+    document = {"running": True, "remote": place, "spark": version}
+    return document, f"Spark {version} answers at {place} (OFFSETLAKE_SPARK_REMOTE)", True
 
 
 def _refuse_remote(settings: Settings) -> None:
