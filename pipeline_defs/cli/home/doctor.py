@@ -17,6 +17,7 @@ from ...operate.documents import explain as find_text
 from ...operate.documents import read_runbook
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.topic_discovery import find_contested
+from ...orchestration.topic_set import TopicFiles
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
 from ...topic_files import load_topics
@@ -39,28 +40,29 @@ def doctor(as_json: bool) -> None:
       offsetlake doctor
     """
     edges = open_edges()
-    questions: dict[str, Callable[[], str]] = {
-        **_about_spark(edges),
-        "broker": lambda: _ask_brokers(edges),
-        "lake": lambda: _ask_lake(edges),
-        "dagster home": lambda: _ask_dagster(edges),
-        "topics": lambda: _ask_topics(edges),
-    }
     answers: dict[str, tuple[bool, str]] = {}
     durable: dict[str, Durability] = {}
     with progress("looking at this machine") as shown:
+        files = load_topics()
+        questions: dict[str, Callable[[], str]] = {
+            **_about_spark(edges),
+            "broker": lambda: _ask_brokers(files, edges),
+            "lake": lambda: _ask_lake(edges),
+            "dagster home": lambda: _ask_dagster(edges),
+            "topics": lambda: _ask_topics(files, edges),
+        }
         for name, question in questions.items():
             shown.update(text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer")
             if name == "topics" and not answers["broker"][0]:
                 answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
             else:
                 answers[name] = _ask(question)
-        for broken in load_topics().broken:
+        for broken in files.broken:
             answers[f"topic {broken.name}"] = False, broken.error.message
         if answers["broker"][0]:
-            answers |= {name: (True, text) for name, text in _ask_patterns(edges)}
-            answers |= {f"topic {each.name}": (False, each.error.message) for each in find_contested(load_topics(), edges)}
-        for topic in _configured() if answers["topics"][0] else ():
+            answers |= {name: (True, text) for name, text in _ask_patterns(files, edges)}
+            answers |= {f"topic {each.name}": (False, each.error.message) for each in find_contested(files, edges)}
+        for topic in files.topics.values() if answers["topics"][0] else ():
             shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
             try:
                 durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
@@ -98,9 +100,9 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-def _ask_brokers(edges: Edges) -> str:
+def _ask_brokers(files: TopicFiles, edges: Edges) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
-    of_clusters = [*(each.template for each in load_topics().patterns), *_configured()]
+    of_clusters = [*(each.template for each in files.patterns), *files.topics.values()]
     asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
     for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
@@ -110,17 +112,11 @@ def _ask_brokers(edges: Edges) -> str:
     return "\n".join(found)
 
 
-def _configured() -> list[Topic]:
-    """Return the project's topics; a defs.yaml that is wrong has a row of its own."""
-    return list(load_topics().topics.values())
-
-
-def _ask_patterns(edges: Edges) -> Iterator[tuple[str, str]]:
+def _ask_patterns(files: TopicFiles, edges: Edges) -> Iterator[tuple[str, str]]:
     """Yield each pattern with what it matches on its cluster."""
-    found = load_topics()
-    for file in found.patterns:
+    for file in files.patterns:
         names = [name for name in edges.kafka(file.template).list_topics() if file.pattern.matches(name)]
-        new = sorted({*names} - found.topics.keys())
+        new = sorted({*names} - files.topics.keys())
         more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
         yield f"topics {file.pattern}", f"{len(names)} match{more}"
 
@@ -142,8 +138,8 @@ def _ask_dagster(edges: Edges) -> str:
     return found
 
 
-def _ask_topics(edges: Edges) -> str:
-    found, files = [], load_topics()
+def _ask_topics(files: TopicFiles, edges: Edges) -> str:
+    found = []
     for name, topic in sorted(files.topics.items()):
         topic_id = edges.kafka(topic).read_ids(name).topic_id
         found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
