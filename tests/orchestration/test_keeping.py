@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock, patch
 
 import dagster as dg
 import pytest
@@ -145,11 +146,11 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(world: Worl
     world.land()
     monkeypatch.setattr(retirement, "KEYS_AT_ONCE", 2)
 
-    def die(done: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        retirement.retire_keys(world.topic, world.coverage, world.instance, on_retired=die)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        patch.object(retirement, "has_backfill", Mock(side_effect=[False, KeyboardInterrupt])),
+    ):
+        retirement.retire_keys(world.topic, world.coverage, world.instance)
     assert world.keys == keys[2:], "the fault: half of it is done"
     assert world.tick().registered == 0
     coverage = world.coverage

@@ -6,7 +6,7 @@ it: no active run or backfill, and no failed try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import dagster as dg
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
@@ -42,11 +42,7 @@ def has_too_many(topic: Topic, instance: dg.DagsterInstance) -> bool:
 
 
 def retire_keys(
-    topic: Topic,
-    coverage: Coverage,
-    instance: dg.DagsterInstance,
-    due: Collection[OffsetRange] = (),
-    on_retired: Callable[[int], None] = lambda done: None,
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, due: Collection[OffsetRange] = ()
 ) -> list[OffsetRange]:
     """Delete the keys that can go from Dagster, oldest first, and return them; any number of runs may be at it.
 
@@ -57,7 +53,6 @@ def retire_keys(
         for offsets in batch:
             instance.delete_dynamic_partition(topic.ranges_name, offsets.key)
         gone += batch
-        on_retired(len(gone))
     return gone
 
 
