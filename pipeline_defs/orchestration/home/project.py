@@ -9,8 +9,8 @@ import importlib.util
 import keyword
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -122,16 +122,20 @@ def write_project(files: Mapping[Path, str]) -> None:
 
 def make_home(home: Path, project: Path) -> None:
     """Make Dagster's home with the project's configuration, where it has none."""
-    try:
+    with _writing(f"DAGSTER_HOME {home}", "let this user write there, or name another folder"):
         home.mkdir(parents=True, exist_ok=True)
         config = home / DAGSTER_YAML
         if not config.exists():
             config.write_text(read_dagster_yaml(project))
+
+
+@contextmanager
+def _writing(what: str, mend: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise BadSetting(
-            f"DAGSTER_HOME {home} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; "
-            "let this user write there, or name another folder"
-        ) from error
+        reason = (error.strerror or type(error).__name__).lower()
+        raise BadSetting(f"{what} cannot be written: {reason}; nothing was started; {mend}") from error
 
 
 def find_other_config(home: Path, project: Path) -> str:
@@ -155,14 +159,9 @@ def write_env(project: Path, home: Path) -> bool:
     for name, each in (("OFFSETLAKE_HOME", shared_home(home, project)), ("DAGSTER_HOME", home)):
         if each is not None:
             named += _ENV_LINE.format(name=name, path=str(each).replace("\\", "\\\\").replace('"', '\\"'))
-    try:
+    with _writing(str(path), f"let this user write there, or add the line yourself: {named.splitlines()[-1]}"):
         before = path.read_text() if path.exists() else ""
         path.write_text(before + ("\n" if before and not before.endswith("\n") else "") + named)
-    except OSError as error:
-        raise BadSetting(
-            f"{path} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; let this user "
-            f"write there, or add the line yourself: {named.splitlines()[-1]}"
-        ) from error
     return True
 
 
