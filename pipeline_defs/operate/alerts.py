@@ -79,7 +79,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
                 now = troubles | now  # of the others nothing is known
             for each in troubles.keys() - now.keys():
                 ended[each].append(topic.name)
-            cursor[topic.name] = _as_cursor(now, seen)
+            cursor[topic.name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         # a broker that is down is one text, however many topics it has
         texts = dict.fromkeys([*(text for each in news for text in each.violations), *over])
@@ -116,10 +116,6 @@ def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:
     """Return the troubles of a topic that were told, and what was seen of its tables."""
     troubles = {name: each for name, each in found.items() if name != _SEEN}
     return troubles, {name: Seen(*each) for name, each in found.get(_SEEN, {}).items()}
-
-
-def _as_cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) -> dict[str, Any]:
-    return {**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}}
 
 
 def build_failure_sensor() -> dg.SensorDefinition:

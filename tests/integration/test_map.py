@@ -14,7 +14,7 @@ from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.checks import MAPPED
-from pipeline_defs.orchestration.map.draw import map_file, page, read_picture, write_page
+from pipeline_defs.orchestration.map.draw import page, read_picture, write_page
 from pipeline_defs.orchestration.map.words import summary
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.resources import Edges
@@ -77,7 +77,7 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
     (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     path, words = check.metadata["map"].value, check.metadata["coverage"].value
     assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)
-    assert Path(str(path)) == map_file(world.topic, world.edges) == world.folder / "maps" / f"{world.name}.html"
+    assert Path(str(path)) == world.folder / "maps" / f"{world.name}.html"
     assert f"<title>coverage of {world.name}</title>" in Path(str(path)).read_text()
     assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)

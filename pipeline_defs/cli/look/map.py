@@ -17,6 +17,8 @@ from ..progress import progress
 from ..show import find_topic, open_edges, print_table, size_text, topic_argument
 from ..terminal import ERRORS, OUT
 
+LOOKS = (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)
+
 
 @click.command("map")
 @topic_argument
@@ -47,25 +49,12 @@ def coverage_map(topic: str, out: Path | None) -> None:
             soft_wrap=True,
         )
     else:
-        rows = []
-        for line in picture.lines:
-            found = counts(picture, line)
-            rows.append(
-                (
-                    name(line),
-                    bar(picture, line),
-                    *(found[look] for look in (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)),
-                    *(decoded(picture, line) or ()),
-                )
-            )
-        print_table(
-            f"coverage of {topic}",
-            [
-                *("", "from the first offset to the head", "landed", "planned", "failed", "lost"),
-                *(DECODED_COLUMNS if picture.dead_letters else ()),
-            ],
-            rows,
-        )
+        rows = [
+            (name(line), bar(picture, line), *map(counts(picture, line).__getitem__, LOOKS), *(decoded(picture, line) or ()))
+            for line in picture.lines
+        ]
+        columns = ["", "from the first offset to the head", *(look.name.lower() for look in LOOKS)]
+        print_table(f"coverage of {topic}", [*columns, *(DECODED_COLUMNS if picture.dead_letters else ())], rows)
         OUT.print(legend())
         if lost := lost_offsets(picture):
             OUT.print(f"{counted(lost, 'offset')} lost, also of landed ranges: {command('losses', topic)}", soft_wrap=True)

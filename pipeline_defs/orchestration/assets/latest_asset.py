@@ -59,12 +59,12 @@ def update_and_tell(topic: Topic, attempt: Attempt, context: Context, edges: Edg
     done = update(topic.name, topic.latest, attempt, tools, full=full)
     table = LatestTable(edges.lake, topic.name)
     standing = table.read()
-    keys, tombstones = table.count(standing)
+    facts = latest_metadata(table, standing, done, (edges.now_ms() - started) / 1000)
     if done.has_committed and standing is not None:
         with telling(edges.lineage(), "tables", context.log.warning) as tell:
-            tell(_lineage(topic, standing, keys, context.run.run_id, started, edges))
+            tell(_lineage(topic, standing, facts["keys"], context.run.run_id, started, edges))
     edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
-    return latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
+    return facts
 
 
 def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
@@ -85,10 +85,9 @@ def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, beg
     )
 
 
-def latest_metadata(
-    standing: LatestSnapshot | None, keys: int, tombstones: int, done: Updated, seconds: float
-) -> Mapping[str, Any]:
+def latest_metadata(table: LatestTable, standing: LatestSnapshot | None, done: Updated, seconds: float) -> Mapping[str, Any]:
     """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
+    keys, tombstones = table.count(standing)
     files = standing.files if standing is not None else {}
     return {
         "keys": keys,

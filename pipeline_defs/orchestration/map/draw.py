@@ -49,8 +49,3 @@ def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
         scratch.replace(file)
     except OSError as error:
         raise Refused(f"cannot write the map to {file}: {error.strerror}; nothing was written; name another --out") from error
-
-
-def map_file(topic: Topic, edges: Edges) -> Path:
-    """Return where the audit writes the map of a topic, on the machine that it runs on."""
-    return edges.settings.home / "maps" / f"{topic.name}.html"

@@ -295,5 +295,5 @@ def _tell_latest(topic: Topic, standing: LatestSnapshot, instance: dg.DagsterIns
     event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
     if told is None or told.value != standing.version:
-        facts = latest_metadata(standing, *LatestTable(edges.lake, topic.name).count(standing), Updated(), 0.0)
+        facts = latest_metadata(LatestTable(edges.lake, topic.name), standing, Updated(), 0.0)
         instance.report_runless_asset_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
