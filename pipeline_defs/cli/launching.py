@@ -28,7 +28,7 @@ from ..orchestration.assets.raw_asset import RANGES_PER_RUN, land_config
 from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
-from ..orchestration.runs.projection import RANGE_END, RANGE_START, failure_text, read_order, register_keys
+from ..orchestration.runs.projection import RANGE_END, RANGE_START, read_order, read_reason, register_keys
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
 from .progress import progress
@@ -138,12 +138,7 @@ def execute(
     run = instance.get_run_by_id(run_id)  # Dagster takes the signal for itself while it runs
     if run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value:
         raise KeyboardInterrupt
-    return Launched(run_id, ranges, result.success, reason_of(result))
-
-
-def reason_of(result: dg.ExecuteInProcessResult) -> str:
-    """Read why a run failed, in the words of the error itself."""
-    return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")
+    return Launched(run_id, ranges, result.success, "" if result.success else read_reason(instance, run_id))
 
 
 @contextmanager

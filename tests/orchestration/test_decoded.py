@@ -19,7 +19,7 @@ from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
-from pipeline_defs.orchestration.pulse.ticking import DeriveTick, is_backlog, run_derive_tick
+from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, run_derive_tick
 from pipeline_defs.resources import Edges
 from tests.support.pulse import check_of
 from tests.support.world import World
@@ -40,7 +40,7 @@ def decoded(world: World) -> World:
     return world
 
 
-def tick(world: World) -> DeriveTick:
+def tick(world: World) -> DerivedTick:
     return run_derive_tick(world.topic, world.instance, world.edges)
 
 
@@ -78,7 +78,7 @@ def test_what_is_landed_is_asked_for_decoded_and_shown_and_a_rebuild_gives_it_ba
     assert set(ranges) == set(decoded.coverage.log.ranges)
     (launched,) = launch(decoded, ranges)
     assert launched.succeeded, launched.reason
-    assert tick(decoded) == DeriveTick((), 0)
+    assert tick(decoded) == DerivedTick()
     assert told(decoded) == {offsets.key for offsets in ranges}
 
     poisoned = next(offsets for offsets in ranges if 199 in offsets and offsets.partition == 1)
@@ -112,7 +112,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     """
     decoded.decode()
     assert told(decoded) == set()
-    assert tick(decoded) == DeriveTick((), 4)
+    assert tick(decoded) == DerivedTick()
     assert len(told(decoded)) == 4
     (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
     decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))

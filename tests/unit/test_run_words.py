@@ -14,14 +14,14 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli.launching import Launched, reason_of
+from pipeline_defs.cli.launching import Launched
 from pipeline_defs.core.errors import BadKey, LakeUnavailable, RangesFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.operate.news import FailedSince, LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
-from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
+from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, read_reason
 from pipeline_defs.orchestration.runs.runs import selected_keys
 from pipeline_defs.topics import LAND_PENDING, Topic
 
@@ -42,11 +42,13 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     def landing() -> None:
         work()
 
-    result = landing.execute_in_process(raise_on_error=False)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = landing.execute_in_process(instance=instance, raise_on_error=False)
+        reason = read_reason(instance, result.run_id)
 
     def runs(*_: object, **__: object) -> Iterator[Launched]:
         yield Launched("whole", RANGES, succeeded=True)
-        yield Launched(result.run_id, RANGES, succeeded=False, reason=reason_of(result))
+        yield Launched(result.run_id, RANGES, succeeded=False, reason=reason)
 
     edges = SimpleNamespace(check_lake=lambda *_: None, settings=SimpleNamespace(dagster_home=tmp_path))
     monkeypatch.setattr(command, "find_topic", lambda name: ORDERS)

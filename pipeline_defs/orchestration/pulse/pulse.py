@@ -28,7 +28,7 @@ from ..runs.visiting import visit_topics
 from ..topic_set import TopicFiles
 from .comparing import COMPARE, build_comparison, is_comparison_due
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
-from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
+from .ticking import DerivedTick, Tick, run_derive_tick, run_latest_tick, run_tick
 from .topic_discovery import Discovery
 
 TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
@@ -39,21 +39,18 @@ MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no m
 
 @dataclass(frozen=True, slots=True)
 class TopicTick:
-    """What a tick found of one topic; what could not be found is none, and why is in `error`."""
+    """What a tick found of one topic and of its derived tables; what could not be found is missing, and why is in `error`."""
 
     topic: Topic
-    landing: Tick | None = None
-    decoding: DeriveTick | None = None
-    latest: LatestTick | None = None
-    error: OffsetlakeError | None = None
-    failures: int = 0  # in a row, of all that was tried of it at once
+    landing: Tick | None
+    derived: Sequence[DerivedTick]
+    error: OffsetlakeError | None
+    failures: int  # in a row, of all that was tried of it at once
 
     @property
     def is_due(self) -> bool:
         """Whether a run has anything to do for the topic now."""
-        landing = self.landing is not None and bool(self.landing.due)
-        decoding = self.decoding is not None and bool(self.decoding.due)
-        return landing or decoding or (self.latest is not None and self.latest.is_due)
+        return (self.landing is not None and bool(self.landing.due)) or any(each.is_due for each in self.derived)
 
     @property
     def texts(self) -> Iterator[str]:
@@ -63,7 +60,7 @@ class TopicTick:
             yield from filter(None, [self.landing.waiting])
             for what, said in (("stalled", stalled), ("held back", [each for each in held if each not in stalled])):
                 yield from [f"{what}: {'; '.join(said[:SHOWN])}"] if said else []
-        yield from (each.waiting for each in (self.decoding, self.latest) if each is not None and each.waiting)
+        yield from (each.waiting for each in self.derived if each.waiting)
 
 
 def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.Definitions:
@@ -200,10 +197,12 @@ def _tick_derived(
 ) -> TopicTick:
     """Find what is due of the tables of a topic, for which no broker is needed."""
     landing, error = (None, landed) if isinstance(landed, OffsetlakeError) else (landed, None)
-    decoding, latest = None, None
+    derived = list[DerivedTick]()
     try:
-        decoding = run_derive_tick(topic, instance, edges, known) if topic.decode is not None else None
-        latest = run_latest_tick(topic, topic.latest, instance, edges, known) if topic.latest is not None else None
+        if topic.decode is not None:
+            derived.append(run_derive_tick(topic, instance, edges, known))
+        if topic.latest is not None:
+            derived.append(run_latest_tick(topic, topic.latest, instance, edges, known))
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or as_ours(broken, f"topic {topic.name}")
-    return TopicTick(topic, landing, decoding, latest, error, failures_of(topic, known.tries))
+    return TopicTick(topic, landing, derived, error, failures_of(topic, known.tries))

@@ -197,22 +197,21 @@ def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: 
 
 
 @dataclass(frozen=True, slots=True)
-class DeriveTick:
-    """The ranges that are to be decoded now, how many were told of, and in words what others wait for."""
+class DerivedTick:
+    """What one tick found of a derived table: whether a run has anything to do now, what it decodes, and what is waited for."""
 
-    due: tuple[OffsetRange, ...]
-    told: int
+    is_due: bool = False
     waiting: str = ""
+    due: tuple[OffsetRange, ...] = ()
 
 
-def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DeriveTick:
-    """Run one tick: what a crash left untold is told."""
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DerivedTick:
+    """Run one tick of the decoded table: what a crash left untold is told."""
     known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.recent(topic.name)
     found = read_undecoded(topic, coverage, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
     compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
-    unseen: list[OffsetRange] = []
     is_told = compared.is_same(edges.compared.get(topic.decoded_key))
     if not is_told or topic.days is not None:
         held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
@@ -230,7 +229,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
         move_frontier(topic, coverage, edges, found.due)
     due = found.tries.choose_due(found.due, now_ms)
-    return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
+    return DerivedTick(bool(due), found.text(now_ms), tuple(due))
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
@@ -260,19 +259,10 @@ def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.
 # ---- latest
 
 
-@dataclass(frozen=True, slots=True)
-class LatestTick:
-    """What one tick found: how many ranges are due, whether an update is to be made now, and what is waited for."""
-
-    ranges: int
-    is_due: bool = False
-    waiting: str = ""
-
-
 def run_latest_tick(
     topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None
-) -> LatestTick:
-    """Run one tick; an update under way, a failure a moment ago, or a backlog that is being decoded has it wait."""
+) -> DerivedTick:
+    """Run one tick of the latest table; an update under way, a recent failure, or a backlog that is being decoded has it wait."""
     known = known or read_known(instance, [topic], edges.now_ms())
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
@@ -283,11 +273,11 @@ def run_latest_tick(
     if due.standing is not None and not is_held:
         _tell_latest(topic, due.standing, instance, edges, known)
     if not due.has_work:
-        return LatestTick(0)
+        return DerivedTick()
     postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
-    return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
+    return DerivedTick(not is_held and postponed is None, waiting)
 
 
 def _tell_latest(topic: Topic, standing: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
