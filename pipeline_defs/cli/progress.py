@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..core.steps import StepWatcher, no_step
 from ..orchestration.runs.moments import pace_text
 from .terminal import ERRORS, TerminalWords
+
+T = TypeVar("T")
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
 EVERY_SECONDS = 10.0
@@ -42,6 +45,12 @@ class Shown:
     def advance(self, by: int = 1) -> None:
         """Say that so much more is done."""
         self.done += by
+
+    def each(self, done: Iterable[T]) -> Iterator[T]:
+        """Pass on what is done, one by one, each as one more."""
+        for one in done:
+            yield one
+            self.advance()
 
     def watching(self, watch: StepWatcher = no_step) -> StepWatcher:
         """Return a watcher of steps that says while Spark starts, and passes all other steps on."""

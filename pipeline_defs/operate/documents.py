@@ -5,12 +5,12 @@ Links between documents become the command that prints them, since a user's proj
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import Refused
+from ..core.near import meant
 from ..settings import DOCS
 
 _HEADING = re.compile(r"^(##+) (.+)\n+", re.MULTILINE)
@@ -52,11 +52,9 @@ def explain(name: str) -> str:
     documents = {path.stem: path for path in DOCS.glob("*.md")}
     if name in documents:
         return _with_commands(documents[name].read_text())
-    near = difflib.get_close_matches(name, [*runbook, *documents], n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
     raise Refused(
-        f"{name} is neither a kind of error nor a document; {meant}`offsetlake explain` lists the kinds, documents are "
-        f"{', '.join(sorted(documents))}"
+        f"{name} is neither a kind of error nor a document{meant(name, [*runbook, *documents])}; `offsetlake explain` lists "
+        f"the kinds, documents are {', '.join(sorted(documents))}"
     )
 
 

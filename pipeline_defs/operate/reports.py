@@ -28,19 +28,16 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
     """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
     coverage = edges.lake.around(topic.name, partition, offset, generation)
     wanted = coverage.log.state.generation if generation is None else generation
-    found = [
-        (offsets, state)
-        for offsets, state in coverage.states().items()
-        if offsets.partition == partition and offsets.generation == wanted and offset in offsets
-    ]
-    if not found:
+    states = coverage.states()
+    of_partition = (each for each in states if each.partition == partition and each.generation == wanted)
+    offsets = next((each for each in of_partition if offset in each), None)
+    if offsets is None:
         raise Refused(
             f"{topic.name}/{partition} offset {offset} (generation {wanted}) is in no link of the plan log; nothing of it "
             f"was ever planned; `{command('status', topic.name)}` shows what is"
         )
-    offsets, state = found[0]
     answer: dict[str, Any] = {"topic": topic.name, "partition": partition, "offset": offset, "generation": wanted}
-    answer |= {"range": offsets.key, "state": state.value}
+    answer |= {"range": offsets.key, "state": states[offsets].value}
     manifest = coverage.manifests.get(offsets)
     step = coverage.log.ranges.get(offsets)
     if step is not None:

@@ -66,7 +66,7 @@ def test_explain_prints_a_document_whose_links_are_commands() -> None:
 
 
 def test_an_unknown_kind_is_told_the_nearest() -> None:
-    with pytest.raises(Refused, match="did you mean broker_unavailable"):
+    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
         explain("broker_unavaliable")
 
 

@@ -130,8 +130,8 @@ def test_retention_by_bytes_is_foreseen_from_how_fast_the_log_grows(world: World
     world.plan()
     world.send({"partition": 0, "value": bytes(1000)} for _ in range(1000))
     (waiting,) = endangered(world)
-    assert waiting.seconds is not None and waiting.kept_seconds is not None
-    assert 0 < waiting.seconds < waiting.kept_seconds
+    assert waiting.seconds is not None and waiting.share is not None
+    assert waiting.seconds > 0 and 0 < waiting.share < 1
     world.alter_topic(retention_bytes="1000")
     (waiting,) = endangered(world)
     assert waiting.seconds == 0.0

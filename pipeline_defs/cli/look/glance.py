@@ -41,12 +41,10 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        files, edges, documents = choose_topics(topic), open_edges(), []
+        files, edges = choose_topics(topic), open_edges()
         shown.update(total=len(files.topics))
         with find_instance(edges.settings.dagster_home) as instance:
-            for document, _ in read_statuses(files.topics.values(), edges, instance):
-                documents.append(document)
-                shown.advance()
+            documents = [document for document, _ in shown.each(read_statuses(files.topics.values(), edges, instance))]
     documents += [broken_document(each) for each in (*files.broken, *find_contested(files, edges))]
     if as_json:
         print_json(documents)

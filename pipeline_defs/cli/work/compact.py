@@ -78,9 +78,7 @@ def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_j
         with progress(f"compacting {topic}", len(groups)) as shown:
             edges.watch_step = shown.watching(edges.watch_step)
             tools = edges.tools(configured, edges.pyspark())
-            for verdict in compact_tables(configured, "cli", tools, edges, every=every):
-                verdicts.append(verdict)
-                shown.advance()
+            verdicts = [*shown.each(compact_tables(configured, "cli", tools, edges, every=every))]
     plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
     if plans:
         dropped = _drop(topic, plans, edges, dry_run=not apply)
@@ -101,12 +99,9 @@ def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_j
 
 
 def _drop(topic: str, plans: Sequence[Droppable], edges: Edges, *, dry_run: bool) -> list[DropVerdict]:
-    found = []
     with progress(f"{'looking at' if dry_run else 'dropping'} range files of {topic}", _count(plans)) as shown:
-        for verdict in drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step, dry_run=dry_run):
-            found.append(verdict)
-            shown.advance()
-    return found
+        dropping = drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step, dry_run=dry_run)
+        return [*shown.each(dropping)]
 
 
 def _count(plans: Sequence[Droppable]) -> int:

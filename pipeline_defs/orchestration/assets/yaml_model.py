@@ -35,6 +35,14 @@ _BRANCH = re.compile(r"nullable\[.*\]|constrained-\w+|str|int|float|list\[.*\]|d
 """Names of what a field could be, which Pydantic puts behind the field."""
 _PLACE = re.compile(r"`?(?P<path>.*?) at (?P<file>.*):(?P<line>\d+)`?", re.DOTALL)
 MISSING = "is missing"
+_EXPECTED = {  # by what the codes of Pydantic's errors begin with
+    "string": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "list": "a list",
+    "too_short": "something",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with their values"),
+}
 _MAY_BE_A_LOGIN = re.compile(r"@|://")
 
 
@@ -192,18 +200,8 @@ def _words(each: ErrorDetails) -> str:
         return MISSING
     if code == "extra_forbidden":
         return "there is no such field"
-    said = str(each["msg"]).removeprefix("Value error, ")
-    for code_of, expected in (
-        ("string", "a text"),
-        ("int", "a whole number"),
-        ("float", "a number"),
-        ("list", "a list"),
-        ("too_short", "something"),
-    ):
-        if code.startswith(code_of):
-            said = f"expected {expected}"
-    if code in {"dict_type", "model_type", "model_attributes_type"}:
-        said = "expected keys with their values"
+    expected = next((_EXPECTED[name] for name in _EXPECTED if code.startswith(name)), None)
+    said = f"expected {expected}" if expected else str(each["msg"]).removeprefix("Value error, ")
     if code == "value_error":
         return said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]}..."  # it may repeat a value
     if value is None:

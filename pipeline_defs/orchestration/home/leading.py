@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
@@ -76,10 +76,8 @@ class DaemonLock:
     def give_back(self) -> None:
         """Close the connection, and with it the lock."""
         self._connection = None
-        try:
+        with suppress(SQLAlchemyError):  # it is broken, which is as good
             self._open.close()
-        except SQLAlchemyError:  # it is broken, which is as good
-            _log.debug("the connection of the daemon's lock was broken")
 
 
 def await_leadership(instance: dg.DagsterInstance) -> None:

@@ -36,7 +36,7 @@ from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
-from ..runs.projection import find_registered, find_unseen, find_untold, read_told_lag, register_keys, report_lag, report_losses
+from ..runs.projection import find_unseen, find_untold, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
 from ..runs.undecoded import read_undecoded
 from ..runs.waiting import UPDATING, backing_off_text, pending_text
@@ -247,8 +247,9 @@ def find_unseen_decoded(
     topic: Topic, coverage: Coverage, decoded: AbstractSet[OffsetRange], instance: dg.DagsterInstance
 ) -> list[OffsetRange]:
     """Find decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
-    known = find_registered(instance, topic, [offsets for offsets in coverage.log.ranges if offsets in decoded])
-    return find_untold(instance, topic.decoded_key, known)
+    ranges = [offsets for offsets in coverage.log.ranges if offsets in decoded]
+    known = instance.get_existing_dynamic_partitions(topic.ranges_name, [offsets.key for offsets in ranges])
+    return find_untold(instance, topic.decoded_key, [offsets for offsets in ranges if offsets.key in known])
 
 
 def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
@@ -262,7 +263,7 @@ def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.
 def run_latest_tick(
     topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None
 ) -> DerivedTick:
-    """Run one tick of the latest table; an update under way, a recent failure, or a backlog that is being decoded has it wait."""
+    """Run one tick of the latest table; an update under way, a recent failure or a backlog of decoding has it wait."""
     known = known or read_known(instance, [topic], edges.now_ms())
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()

@@ -22,21 +22,16 @@ UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing
 
 @dataclass(frozen=True, slots=True)
 class Endangered:
-    """One Kafka partition that has records which are not landed; `seconds` is none where nothing deletes them."""
+    """One Kafka partition that has records which are not landed, and when the broker may delete them.
+
+    `seconds` are left, `share` of the time for which a record is kept, from 0 to 1; both are none where nothing deletes them.
+    """
 
     partition: int
     offset: int
     timestamp_ms: int | None
     seconds: float | None
-    kept_seconds: float | None
-
-    @property
-    def share(self) -> float | None:
-        """How much is left of the time for which a record is kept, from 0 to 1; none where it is kept."""
-        if self.seconds is None:
-            return None
-        kept = self.kept_seconds or UNBOUNDED_KEPT_SECONDS
-        return min(1.0, self.seconds / kept)
+    share: float | None
 
 
 def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges) -> list[Endangered]:
@@ -56,8 +51,10 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
         mark = marks[partition]
         rates = read_rates(coverage.log.looks, partition, mark, landed[partition], now)
         exposed = Exposure(at, oldest_ms[partition], mark, sizes.get(partition, 0.0))
-        kept = kept_seconds(retention, rates, exposed.bytes_per_offset)
-        found.append(Endangered(partition, at, oldest_ms[partition], seconds_to_loss(retention, rates, exposed, now), kept))
+        kept = kept_seconds(retention, rates, exposed.bytes_per_offset) or UNBOUNDED_KEPT_SECONDS
+        seconds = seconds_to_loss(retention, rates, exposed, now)
+        share = None if seconds is None else min(1.0, seconds / kept)
+        found.append(Endangered(partition, at, oldest_ms[partition], seconds, share))
     return found
 
 

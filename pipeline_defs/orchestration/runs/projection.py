@@ -107,12 +107,6 @@ def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     return {partition for partition, (run_id, _) in tried.items() if run_id not in active}
 
 
-def find_registered(instance: dg.DagsterInstance, topic: Topic, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Find those of some ranges that Dagster has the key of."""
-    known = instance.get_existing_dynamic_partitions(topic.ranges_name, [offsets.key for offsets in ranges])
-    return [offsets for offsets in ranges if offsets.key in known]
-
-
 def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
     """Read the data version of each partition that was materialised, as it was told last; none where it was told without."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
