@@ -9,10 +9,9 @@ import errno
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
-from pathlib import Path
 from typing import TextIO, cast
 
 import click
@@ -177,13 +176,9 @@ def run() -> None:
             cli(standalone_mode=True)
     except OffsetlakeError as error:
         print_error(error)
-        for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in _written(SPARK_LOGS, began))):
+        logs = [log for log in dict.fromkeys(SPARK_LOGS) if log.is_file() and log.stat().st_mtime >= began]
+        for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in logs)):
             ERRORS.print(note, style="dim", soft_wrap=True)
         if isinstance(error, OutputUnwritable):
             drop_output()
         sys.exit(2 if isinstance(error, Refused) else 1)
-
-
-def _written(logs: Iterable[Path], began: float) -> list[Path]:
-    """Return the logs that have been written to since a moment, in seconds since 1970."""
-    return [log for log in dict.fromkeys(logs) if log.is_file() and log.stat().st_mtime >= began]

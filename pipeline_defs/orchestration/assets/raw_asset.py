@@ -117,13 +117,12 @@ def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
 @contextmanager
 def _telling_of(failures: Sequence[Verdict], topic: Topic, context: dg.AssetExecutionContext) -> Iterator[None]:
     """Log which ranges have failed where an error ends the run, whose reason that is then."""
-    is_whole = False
     try:
         yield
-        is_whole = True
-    finally:
-        for text in () if is_whole else _texts(topic, failures):
-            context.log.error(text)
+    except BaseException:
+        for text in _texts(topic, failures):
+            context.log.error(text)  # noqa: TRY400 (the error itself is Dagster's to log)
+        raise
 
 
 def _texts(topic: Topic, failures: Sequence[Verdict]) -> list[str]:

@@ -40,7 +40,10 @@ def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:
             is_cancelled = run.status is DagsterRunStatus.CANCELING
             (instance.report_run_canceled if is_cancelled else instance.report_run_failed)(run, reason)
             dead.append(run.run_id)
-        _remove_locks(instance)
+        for run_id in list_locked(instance.root_directory):
+            left = instance.get_run_by_id(run_id)
+            if left is None or left.is_finished:  # of one that was deleted, too
+                forget_run(instance.root_directory, run_id)
     return dead
 
 
@@ -58,10 +61,3 @@ def _never_launched(record: RunRecord, instance: dg.DagsterInstance, now_ms: int
     if seconds < UNLAUNCHED_SECONDS:
         return None
     return f"nothing has launched it for {seconds:.0f} s: who meant to is gone; what it was for is asked for again"
-
-
-def _remove_locks(instance: dg.DagsterInstance) -> None:
-    for run_id in list_locked(instance.root_directory):
-        run = instance.get_run_by_id(run_id)
-        if run is None or run.is_finished:  # of one that was deleted, too
-            forget_run(instance.root_directory, run_id)
