@@ -7,48 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ..core.errors import Refused
 from ..core.near import meant
 from ..settings import DOCS
 
-_HEADING = re.compile(r"^(##+) (.+)\n+", re.MULTILINE)
+_PARAGRAPH = re.compile(r"^### `(\w+)`\n+(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]*)(?:#[^)\s]*)?\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """What the runbook says of one kind of error, below the heading of its group."""
-
-    kind: str
-    group: str
-    text: str
-
-    @property
-    def first_sentence(self) -> str:
-        """The beginning of the paragraph, in one line."""
-        return re.split(r"(?<=\.)\s", " ".join(self.text.split()), maxsplit=1)[0]
-
-
-def read_runbook() -> Mapping[str, Paragraph]:
-    """Return the runbook's paragraphs by kind, in its order."""
-    found, group = {}, ""
-    _, *parts = _HEADING.split((DOCS / "runbook.md").read_text())
-    for level, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        if level == "##":
-            group = heading
-        else:
-            kind = heading.strip("`")
-            found[kind] = Paragraph(kind, group, _with_commands(text).strip())
-    return found
+def read_runbook() -> Mapping[str, str]:
+    """Return the runbook's paragraphs by the kind of error that they are about, in its order."""
+    return {kind: _with_commands(text).strip() for kind, text in _PARAGRAPH.findall((DOCS / "runbook.md").read_text())}
 
 
 def explain(name: str) -> str:
     """Return what there is to read of a kind of error, or of a document by its name, as Markdown."""
     runbook = read_runbook()
     if name in runbook:
-        return f"## {name}\n\n{runbook[name].text}\n"
+        return f"## {name}\n\n{runbook[name]}\n"
     documents = {path.stem: path for path in DOCS.glob("*.md")}
     if name in documents:
         return _with_commands(documents[name].read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -178,5 +179,6 @@ def explain(kind: str | None) -> None:
     if kind:
         OUT.print(Markdown(find_text(kind)))
         return
-    rows = [(paragraph.kind, paragraph.first_sentence) for paragraph in read_runbook().values()]
+    sentence = re.compile(r"(?<=\.)\s")
+    rows = [(kind, sentence.split(" ".join(text.split()), maxsplit=1)[0]) for kind, text in read_runbook().items()]
     print_table("kinds of errors", ["kind", "what it means"], rows)
