@@ -43,8 +43,8 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the string as it is; Rich asks here for each one, whatever renders it."""
-        kept = {name: value for name, value in options.items() if name not in {"markup", "emoji", "highlight", "highlighter"}}
-        return super().render_str(visible(text), markup=False, emoji=False, highlight=False, **kept)
+        literal = {"markup": False, "emoji": False, "highlight": False, "highlighter": None}
+        return super().render_str(visible(text), **(options | literal))
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         """Return a spinner beside a literal text; Rich reads markup here without asking `render_str`."""

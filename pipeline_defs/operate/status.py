@@ -181,12 +181,9 @@ def _lake_rows(
     """Return what the lake says of each of these Kafka partitions in the open generation, sorted; what it does not is none."""
     generation = coverage.log.generation
     frontier, planned = coverage.frontier(generation), {p: head.offset for p, head in coverage.log.state.heads.items()}
-    counts: Counter[tuple[int, State]] = Counter()
-    failed: Counter[int] = Counter()
-    for offsets, state in coverage.states().items():
-        if offsets.generation == generation:
-            counts[offsets.partition, state] += 1
-            failed[offsets.partition] += state is State.PENDING and offsets in tried
+    states = [(offsets, state) for offsets, state in coverage.states().items() if offsets.generation == generation]
+    counts = Counter((offsets.partition, state) for offsets, state in states)
+    failed = Counter(offsets.partition for offsets, state in states if state is State.PENDING and offsets in tried)
     landed: dict[int, list[Manifest]] = defaultdict(list)
     for offsets, manifest in coverage.manifests.items():
         landed[offsets.partition].append(manifest)

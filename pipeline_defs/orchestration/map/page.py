@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,7 @@ def _columns(picture: Picture) -> dict[str, array[Any]]:
 
 
 def _differences(column: Iterable[float]) -> array[float]:
-    last = 0.0
-    found = array("d")
-    for value in column:
-        found.append(value - last)
-        last = value
-    return found
+    return array("d", (value - last for last, value in pairwise(chain([0.0], column))))
 
 
 def _encoded(column: array[Any]) -> tuple[str, bytes]:
