@@ -55,7 +55,6 @@ class Tick:
 
     due: tuple[OffsetRange, ...]
     planned: int
-    registered: int
     pending: int
     stalled: tuple[str, ...]
     held_back: tuple[str, ...]
@@ -116,7 +115,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     due = known.tries[topic.landing].choose_due(coverage.pending(), now_ms)
     planned = len(step.ranges) if step else 0
     waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
-    return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
+    return Tick(tuple(due), planned, len(coverage.pending()), stalled, late, waiting)
 
 
 def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
