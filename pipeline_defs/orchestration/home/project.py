@@ -146,14 +146,14 @@ def find_other_config(home: Path, project: Path) -> str:
     return f"{counts} counts, and {ours} is another one: copy what you have changed, and start again"
 
 
-def write_env(project: Path, home: Path) -> bool:
-    """Have a plain `dagster dev` in the project's folder use a home; return whether `.env` had to be written.
+def write_env(project: Path, home: Path) -> None:
+    """Have a plain `dagster dev` in the project's folder use a home, by a line in `.env`.
 
     A home that `.env` names already stays: a person wrote it, or another machine's setting.
     """
     make_home(home, project)
     if "DAGSTER_HOME" in read_env_file(project, {}):
-        return False
+        return
     path = project / ENV_FILE
     named = _ENV
     for name, each in (("OFFSETLAKE_HOME", shared_home(home, project)), ("DAGSTER_HOME", home)):
@@ -162,7 +162,6 @@ def write_env(project: Path, home: Path) -> bool:
     with _writing(str(path), f"let this user write there, or add the line yourself: {named.splitlines()[-1]}"):
         before = path.read_text() if path.exists() else ""
         path.write_text(before + ("\n" if before and not before.endswith("\n") else "") + named)
-    return True
 
 
 def read_dagster_yaml(project: Path) -> str:
