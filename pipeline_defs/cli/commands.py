@@ -177,6 +177,7 @@ def run() -> None:
     except OffsetlakeError as error:
         print_error(error)
         logs = [log for log in dict.fromkeys(SPARK_LOGS) if log.is_file() and log.stat().st_mtime >= began]
+        logs = logs if "Spark" in str(error) else []
         for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in logs)):
             ERRORS.print(note, style="dim", soft_wrap=True)
         if isinstance(error, OutputUnwritable):

@@ -90,10 +90,11 @@ def _check_chosen(table: str, day: object, chosen: object) -> None:
     if table == "latest" and (day is not None or chosen is not None):
         what = "range" if day is None else "day"
         raise Refused(f"a {what} and table='latest' are given, whose rows are of no {what}; nothing was read; leave one out")
-    try:
-        parse_day("2013-01-01" if day is None else str(day))
-    except ValueError as error:
-        raise BadKey(f"{error}; nothing was read") from None
+    if day is not None:
+        try:
+            parse_day(str(day))
+        except ValueError as error:
+            raise BadKey(f"{error}; nothing was read") from None
 
 
 def _read(rows: TableRows | Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
