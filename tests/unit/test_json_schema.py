@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DecimalType, IntegerType, M
 from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
 from pipeline_defs.adapters.formats.json.json_checks import find_violation, open_checker
 from pipeline_defs.core.bounds import MOST_CHECKS
-from pipeline_defs.core.decode.json_schema import columns_of, find_clashes, refuse_bomb
+from pipeline_defs.core.decode.json_schema import columns_of, refuse_bomb
 
 COLUMNS: list[tuple[Any, str]] = [
     ({"type": "string"}, "STRING"),
@@ -62,12 +62,6 @@ def test_a_schema_within_itself_ends_as_text() -> None:
     twice = {name: {"$ref": "#/$defs/n"} for name in "ab"}
     both = {"type": "object", "properties": twice, "$defs": {"n": {"type": "integer"}}}
     assert columns_of(both, {}) == "STRUCT<`a`: BIGINT, `b`: BIGINT>"
-
-
-def test_properties_that_differ_in_case_only_are_found() -> None:
-    clashing = {"properties": {"in": {"items": [{"properties": {"a": {}, "A": {}}}]}}}
-    assert find_clashes(clashing) == ["a", "A"]
-    assert find_clashes(PLACE) == []
 
 
 def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fetched() -> None:

@@ -66,37 +66,6 @@ def test_a_batch_keeps_each_message_at_its_place() -> None:
     assert decode(ORDER, "Order", [None]) == ([None], [None])
 
 
-SPELLINGS = """
-syntax = "proto2";
-message M {
-  optional int32 n = 1; map<string, V> of = 2; oneof one { int32 a = 3; string b = 4; } optional E e = 5; optional V v = 6;
-}
-message V { optional int32 x = 1; optional int32 y = 2; }
-enum E { ZERO = 0; }
-"""
-
-
-@pytest.mark.parametrize(
-    ("spelled", "row"),
-    [
-        ("12030a016b", {"of": [("k", {"x": None, "y": None})]}),  # an entry without its value, as Rust producers send it
-        ("1200", {"of": [("", {"x": None, "y": None})]}),
-        ("12070a016b12020801" + "12070a016b12020802", {"of": [("k", {"x": 2, "y": None})]}),  # DuckDB reads no key twice
-        ("1805" + "220162", {"b": "b"}),
-        ("2807", {"e": "7"}),
-        ("32020801" + "32021002", {"v": {"x": 1, "y": 2}}),
-        ("0801" + "0802", {"n": 2}),
-    ],
-)
-def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dict[str, Any]) -> None:
-    """What Protobuf's own runtime makes of it, which says what is legal; its neighbours are read."""
-    expected = {"n": None, "of": [], "a": None, "b": None, "e": None, "v": None} | row
-    values, errors = decode(SPELLINGS, "M", [b"\x08\x05", bytes.fromhex(spelled), b"\xff", b"\x08\x06"])
-    assert (values[1], errors[1]) == (expected, None)
-    assert [value and value["n"] for value in values[::2]] == [5, None]
-    assert [error is None for error in errors] == [True, True, False, True]
-
-
 def test_a_number_without_a_name_is_text_wherever_an_enum_stands() -> None:
     """In proto2 Protobuf's own runtime takes such a value for an unknown field: a list would have fewer items."""
     text = """syntax = "proto2"; message M { repeated E m = 1; optional E e = 2 [default = B]; map<string, E> me = 3;
@@ -165,16 +134,6 @@ def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> Non
         "in[].by{} is a Duration of more than 10,000 years",
         *["a google.type.Date is no day of the years 1 to 9999"] * 2,
     ]
-
-
-def test_what_ptars_takes_or_panics_at_is_an_error_all_the_same() -> None:
-    """A tag of more than 32 bits, and a length beyond all memory; the control: ptars alone takes the first."""
-    reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
-    loose, greedy = b"\x88\x80\x80\x80\x80\x01\x01", b"\x12" + b"\xff" * 9 + b"\x01"
-    assert reader.handler.array_to_record_batch(pa.array([loose], pa.binary())).num_rows == 1
-    values, errors = decode(ORDER, "Order", [loose, b"\x08\x07", greedy])
-    assert [error is None for error in errors] == [False, True, False]
-    assert [value and value["id"] for value in values] == [None, 7, None]
 
 
 def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
