@@ -1,4 +1,4 @@
-"""What a topic's assets say of themselves, as a person sees it who opens one for the first time."""
+"""What defs.yaml may say of a topic's assets, what is refused, and what Dagster is given and shows then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
+from pipeline_defs.core.tables.days import Days, EventTime
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets import catalog
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.settings import PROJECT
@@ -78,3 +81,111 @@ def test_what_dagster_would_refuse_later_is_refused_at_once(given: dict[str, obj
     with pytest.raises(ValidationError, match="1 validation error") as refused:
         KafkaTopic.model_validate({"topic": "orders", **given})
     assert words in str(refused.value)
+
+
+DECODE = "decode: {value: {format: json, inline_schema: 'at TIMESTAMP'}}\n"
+JSON = "decode: {value: {format: json, inline_schema"
+
+
+def read(text: str) -> Topic:
+    """Reads a defs.yaml's attributes as Dagster does."""
+    return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
+
+
+def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
+    assets = [each for each in definitions.assets or [] if isinstance(each, dg.AssetSpec | dg.AssetsDefinition)]
+    return {spec.key: spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("decode: {}", None),
+        ("decode: {}\nlatest: {}", Latest()),
+        (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.version}}", Latest("value.version")),
+        (f"{JSON}: 'n DECIMAL(9,2)'}}}}\nlatest: {{sequence: value.n}}", Latest("value.n")),
+        ("decode: {value: {format: avro, registry: 'http://127.0.0.1:9'}}\nlatest: {sequence: value.any}", Latest("value.any")),
+        ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest()),
+        ("decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}", Latest()),
+    ],
+)
+def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: Latest | None) -> None:
+    assert read(text).latest == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
+        ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
+        ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
+        ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
+        (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
+        (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
+        (f"{JSON}: 'price DOUBLE'}}}}\nlatest: {{sequence: value.price}}", "expected a field .*, found a float"),
+        (f"{JSON}: 'n INT'}}}}\nlatest: {{sequence: value.n.m}}", "no column m in value.n, which is an integer"),
+        ("decode: {}\nlatest: {sequence: 7}", "sequence"),
+        ("decode: {}\nlatest: {files: 4}", "files"),
+        *(
+            (f"{DECODE}days: {text}", found)
+            for text, found in (
+                ("{}", "start"),
+                ("{start: 2013-1-1}", "expected a day such as 2013-01-01, found '2013-1-1'"),
+                ("{start: 2013-01-01T00:00:00Z}", "expected a day such as 2013-01-01, found '2013-01-01"),
+                ("{start: yesterday}", "expected a day such as 2013-01-01, found 'yesterday'"),
+                ("{start: 2013-01-01, unit: hours}", "topic orders has wrong `days`.*expected unit s, ms or us, found 'hours'"),
+                ("{start: 2013-01-01, event_time: value..at}", "expected a column's path such as value.ordered_at"),
+                ("{start: 2013-01-01, column: at}", "column"),
+            )
+        ),
+        ("days: {start: 2013-01-01}", "topic orders has `days` and no `decode`, expected both"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, found: str) -> None:
+    with pytest.raises(Exception, match=found) as caught:
+        read(text)
+    assert isinstance(caught.value, BadSetting | ValueError | dg.DagsterError)
+
+
+def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
+    topic = read("description: Orders.\ndecode: {}\nlatest: {}")
+    definitions = build_topic_defs(topic, "/srv/lake")
+    spec = specs(definitions)[topic.latest_key]
+    assert spec.key.to_user_string() == "latest/orders"
+    assert spec.description is not None and spec.description.startswith("Orders.\n\n**The latest record of each key**")
+    assert "    " not in spec.description
+    assert spec.metadata["dagster/uri"] == "/srv/lake/tables/latest/orders"
+    assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["decoded/orders"]
+    assert "latest_orders" in {job.name for job in definitions.jobs or []}
+    checks = [key for each in definitions.asset_checks or [] for key in each.check_keys]
+    assert [key.name for key in checks if key.asset_key == topic.latest_key] == ["latest_recomputed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{start: 2013-01-01}", Days("2013-01-01")),
+        ("{start: '2013-01-01', event_time: value.at}", Days("2013-01-01", EventTime("value.at"))),
+        ("{start: 2013-01-01, event_time: offset, unit: ms}", Days("2013-01-01", EventTime("offset", "ms"))),
+    ],
+)
+def test_days_begin_on_a_day_and_are_by_a_column(text: str, expected: Days) -> None:
+    """A date may stand without quotes, as people write it."""
+    topic = read(f"{DECODE}days: {text}")
+    assert topic.decode is not None
+    assert (topic.days, topic.decode.event_time) == (expected, expected.event_time)
+
+
+def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> None:
+    """Its parent is the decoded asset as a whole: a day may come from any range."""
+    topic, plain = read(f"{DECODE}days: {{start: 2013-01-01}}"), read(DECODE)
+    defs, without = build_topic_defs(topic, "/srv/lake"), build_topic_defs(plain, "/srv/lake")
+    assert topic.days_key not in specs(without)
+    spec = specs(defs)[topic.days_key]
+    (dependency,) = spec.deps
+    assert (spec.key, dependency.asset_key) == (topic.days_key, topic.decoded_key)
+    assert isinstance(dependency.partition_mapping, dg.AllPartitionMapping)
+    assert spec.partitions_def == dg.DailyPartitionsDefinition("2013-01-01", end_offset=1)
+    assert spec.metadata["dagster/uri"] == "/srv/lake/tables/decoded/orders"
+    assert "A record that comes late" in (spec.description or "")
+    assert [each.name for each in defs.jobs or []] == [each.name for each in without.jobs or []], "it is told of, not made"
