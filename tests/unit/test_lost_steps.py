@@ -9,30 +9,23 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.lake import begun
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path
-from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
+from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.plan_step import PlanStep
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
-from pipeline_defs.operate.status import read_statuses
-from pipeline_defs.orchestration.pulse.ticking import run_tick
-from pipeline_defs.resources import Edges
-from pipeline_defs.settings import read_settings
-from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer
 from tests.support.redecoding import stop_at
@@ -203,28 +196,6 @@ def test_no_step_is_called_lost_that_another_process_plans_meanwhile(tmp_path: P
         if overtaken == before:
             break
     assert overtaken > 6, "the control: there are that many calls"
-
-
-def test_status_and_tick_say_it_of_that_topic_alone(tmp_path: Path) -> None:
-    """[R-2] The control is the same topic with its step, whose broker is asked."""
-    world = SmallWorld(tmp_path, "disk")
-    world.land()
-    named = {"OFFSETLAKE_LAKE": str(tmp_path), "DAGSTER_HOME": str(tmp_path / "dagster")}
-    settings = read_settings({**named, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
-    topic, other = Topic(TOPIC, Policy()), Topic("other", Policy())
-
-    def kinds() -> list[str]:
-        edges = Edges(settings, kafka_timeout_seconds=0.2)
-        with dg.DagsterInstance.ephemeral() as instance:
-            with pytest.raises((BrokenPlanLog, BrokerUnavailable)) as ticked:
-                run_tick(topic, instance, edges)
-            documents = [document for document, _ in read_statuses([topic, other], edges, instance)]
-        return [ticked.value.kind, *(each["kind"] for each in documents)]  # type: ignore[attr-defined]
-
-    assert kinds() == ["broker_unavailable"] * 3
-    lose_steps(world, 1)
-    assert kinds() == ["broken_plan_log", "broken_plan_log", "broker_unavailable"]
-    assert Lake(str(tmp_path)).store.list(f"plan/{TOPIC}") == {}
 
 
 @pytest.fixture
