@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline_defs.orchestration.topic_set import TopicFiles
+from tests.support.redecoding import LandedTopic
 from tests.support.world import World
 
 Run = Callable[..., Result]
 
 
-def commands_of(module: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
+def commands_of(module: str, world: World | LandedTopic, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Have the commands of a module know a world, and its topic whatever it is called; return how to run one by its name."""
     commands = import_module(f"pipeline_defs.cli.{module}")  # a package has the command itself by the name of its module
     monkeypatch.setattr(commands, "open_edges", lambda: world.edges)

@@ -26,6 +26,7 @@ from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict, Decoding
@@ -35,6 +36,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.tables.decoded_staging import DecodeTools
 from pipeline_defs.tables.decoding import decode
+from pipeline_defs.topics import Topic
 from tests.support.decoded import shown_places, table_files
 from tests.support.raw_rows import TAKEN_OVER, raw_row
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
@@ -141,6 +143,10 @@ class LandedTopic:
     @property
     def edges(self) -> Edges:
         return Edges(read_settings({"OFFSETLAKE_LAKE": str(self.root)}, self.root))
+
+    @property
+    def topic(self) -> Topic:
+        return Topic(TOPIC, Policy(), decode=Decode())
 
     @property
     def due(self) -> list[OffsetRange]:

@@ -92,11 +92,6 @@ def read(text: str) -> Topic:
     return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
 
 
-def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
-    assets = [each for each in definitions.assets or [] if isinstance(each, dg.AssetSpec | dg.AssetsDefinition)]
-    return {spec.key: spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs)}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -150,7 +145,7 @@ def test_what_cannot_be_is_refused(text: str, found: str) -> None:
 def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
     topic = read("description: Orders.\ndecode: {}\nlatest: {}")
     definitions = build_topic_defs(topic, "/srv/lake")
-    spec = specs(definitions)[topic.latest_key]
+    spec = specs(topic, "/srv/lake")[topic.latest_key]
     assert spec.key.to_user_string() == "latest/orders"
     assert spec.description is not None and spec.description.startswith("Orders.\n\n**The latest record of each key**")
     assert "    " not in spec.description
@@ -180,8 +175,8 @@ def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> No
     """Its parent is the decoded asset as a whole: a day may come from any range."""
     topic, plain = read(f"{DECODE}days: {{start: 2013-01-01}}"), read(DECODE)
     defs, without = build_topic_defs(topic, "/srv/lake"), build_topic_defs(plain, "/srv/lake")
-    assert topic.days_key not in specs(without)
-    spec = specs(defs)[topic.days_key]
+    assert topic.days_key not in specs(plain)
+    spec = specs(topic, "/srv/lake")[topic.days_key]
     (dependency,) = spec.deps
     assert (spec.key, dependency.asset_key) == (topic.days_key, topic.decoded_key)
     assert isinstance(dependency.partition_mapping, dg.AllPartitionMapping)

@@ -6,7 +6,6 @@ By a decoder and a merge in pyarrow; what decides and commits is the protocol's 
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
@@ -28,10 +26,8 @@ from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.cli.work import read
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokenTable, DamagedFile, EngineUnavailable, JobStuck, OutcomeUnknown
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoded_table import TREE, document_path, is_of_dead_letters
@@ -43,7 +39,7 @@ from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from pipeline_defs.tables.vacuum import vacuum
-from pipeline_defs.topics import Topic
+from tests.support.commands import commands_of
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
@@ -289,7 +285,6 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
     assert "nothing of the table was deleted; the check `decoded_completeness` says how" in str(error)
 
 
-decode_command = importlib.import_module("pipeline_defs.cli.work.decode")
 INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
 BOTH = [*ALL, *range(10, 20)]
 
@@ -333,7 +328,7 @@ def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(compacted: La
 def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: LandedTopic) -> None:
     """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's, with their bytes as they were landed."""
     for chosen, expected in (([SECOND], [13]), (None, [3, 13])):
-        total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), chosen, 10, compacted.edges)
+        total, names, rows = read_dead_letters(compacted.topic, chosen, 10, compacted.edges)
         assert (total, [row[names.index("offset")] for row in rows]) == (len(expected), expected)
         assert {bytes(row[names.index("value")]) for row in rows} == {b'{"id": 1.5}'}
 
@@ -345,10 +340,10 @@ def test_columns_that_are_gone_are_named_and_made_again_by_what_is_said(
     """[R-91] Also where defs.yaml has changed since: then no file needs them any more."""
     (kept,) = (compacted.root / TREE / TOPIC / "_schemas").iterdir()
     kept.unlink()
-    (said,) = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    (said,) = check_decoded(compacted.topic, compacted.edges).violations
     assert f"{kept}, which says what it was decoded to, is gone" in said and how in said
     compacted.decode(*([SECOND] if how == "--key" else [FIRST, SECOND]), by=by, redo=True)
-    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+    assert check_decoded(compacted.topic, compacted.edges).violations == ()
 
 
 def test_a_torn_log_is_mended_by_what_its_error_says(compacted: LandedTopic) -> None:
@@ -364,9 +359,8 @@ def test_a_torn_log_is_mended_by_what_its_error_says(compacted: LandedTopic) -> 
 
 def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """In lines, without Python's or JSON's braces but of the record itself; the control is the record beside it."""
-    monkeypatch.setattr(read, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
-    monkeypatch.setattr(read, "open_edges", lambda: compacted.edges)
-    shown = [CliRunner().invoke(read.trace, [TOPIC, "0", str(offset)]).stdout for offset in (12, 13)]
+    run = commands_of("work.read", compacted, monkeypatch)
+    shown = [run("trace", TOPIC, "0", str(offset)).stdout for offset in (12, 13)]
     assert ["decoded.dead_letter.error_class  json_mismatch" in text for text in shown] == [False, True]
     assert ["decoded.dead_letter  -\n" in text for text in shown] == [True, False]
     for text, record in zip(shown, ['{"id": 2}', '{"id": 1.5}'], strict=True):
@@ -378,23 +372,20 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTo
     value = json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
     topic.land(FIRST, [value] * len(FIRST))
     topic.outcome(FIRST)
-    monkeypatch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
-    monkeypatch.setattr(decode_command, "open_edges", lambda: topic.edges)
-    table, whole = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"]))
+    run = commands_of("work.decode", topic, monkeypatch)
+    table, whole = (run("dead_letters", TOPIC, *more).stdout for more in ([], ["--json"]))
     assert json.loads(whole)["shown"][0]["value"] == value.decode()
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
 
 def test_dead_letters_say_what_is_not_decoded_yet(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else "0 dead letters" would be said of what nobody has tried; the control is a range that is decoded."""
-    monkeypatch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
-    monkeypatch.setattr(decode_command, "open_edges", lambda: topic.edges)
-    for offsets in (FIRST, SECOND):
-        topic.land(offsets, [b'{"id": 1}'] * len(offsets))
+    run = commands_of("work.decode", topic, monkeypatch)
+    land_both(topic)
     topic.outcome(FIRST)
     for keys, waiting in (([], 1), (["--key", FIRST.key], 0)):
         ways = ([*keys, *more] for more in ([], ["--json"]))
-        said, document = (CliRunner().invoke(decode_command.dead_letters, [TOPIC, *way]).stdout for way in ways)
+        said, document = (run("dead_letters", TOPIC, *way).stdout for way in ways)
         assert (f"1 range is landed and not decoded yet: offsetlake decode {TOPIC} --due" in said) == bool(waiting)
         assert json.loads(document)["waiting_ranges"] == waiting
 
@@ -411,7 +402,7 @@ def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
         harm(path)
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm is Path.unlink else [])
-    told = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    told = check_decoded(compacted.topic, compacted.edges).violations
     again = "`offsetlake decode orders --key 0-0-10`"
     assert [any(path.name in said and again in said for said in told) for path in paths] == [True] * len(told)
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
@@ -420,7 +411,7 @@ def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
     assert compacted.outcome(SECOND, INT) is Decided.DECODED
     assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert compacted.shown("dead_letters") == [3, 13], "each once"
-    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+    assert check_decoded(compacted.topic, compacted.edges).violations == ()
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
@@ -439,7 +430,7 @@ def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
         (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
         assert verdict.outcome is Decided.FAILED
     monkeypatch.undo()
-    assert compacted.due == [] and check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == ()
+    assert compacted.due == [] and check_decoded(compacted.topic, compacted.edges).violations == ()
     assert compacted.outcome(SECOND, MENDED, redo=True) is Decided.REPLACED
     assert compacted.shown("decoded") == BOTH and compacted.shown("dead_letters") == []
 
@@ -465,9 +456,8 @@ def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
 
     The control is both of the two old: they go, and the run names neither.
     """
-    for offsets in (FIRST, SECOND):
-        topic.land(offsets, WHOLE)
-        topic.outcome(offsets, INT)
+    land_both(topic)
+    topic.decode(FIRST, SECOND, by=INT)
     lake, commit, ages, deleted = topic.lake, DeltaLog.commit, dict[str, int](), list[str]()
     linked_at_ms = lake.store.linked_at_ms
     monkeypatch.setattr(lake.store, "linked_at_ms", lambda path: ages.get(path, linked_at_ms(path)))
@@ -519,7 +509,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     assert duck.query(f"SELECT count(*) FROM {TOPIC}")[1] == [(20,)], "the control: what is landed is there"
     with pytest.raises(BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"):
         duck.query(f"SELECT * FROM decoded.{TOPIC}")
-    (said,) = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    (said,) = check_decoded(compacted.topic, compacted.edges).violations
     assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said
     placed = place(decoded, lambda offsets: 0)
     with pytest.raises(BrokenTable, match=r"is gone; .*decode orders --key 0-0-10"):
@@ -555,12 +545,12 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
 
 def test_what_is_said_of_a_range_and_in_no_file_is_named(compacted: LandedTopic) -> None:
     """[R-67] `decoded + dead letters = landed` is held against the files that the log names, not against words alone."""
-    assert check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations == (), "the control"
+    assert check_decoded(compacted.topic, compacted.edges).violations == (), "the control"
     log = decoded_table_log(TOPIC, compacted.lake)
     table = log.read()
     (dead,) = [file for file in table.files.values() if is_of_dead_letters(file)]
     assert log.commit(Commit(removes={dead.path: EPOCH_MS}), table, EPOCH_MS)
-    first, second = check_decoded(Topic(TOPIC, Policy()), compacted.edges).violations
+    first, second = check_decoded(compacted.topic, compacted.edges).violations
     assert "no file of the table has its 1 dead letters" in first and "0-10-20" in second
 
 
