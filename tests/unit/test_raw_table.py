@@ -40,7 +40,7 @@ from pipeline_defs.core.errors import (
 )
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
-from pipeline_defs.core.log.manifest import Manifest, StagedFile
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange
@@ -61,7 +61,7 @@ from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
 from tests.support.interleaving import SmallWorld
 from tests.support.redecoding import Killed, land_rows, stop_at
-from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, provenance
+from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, landed
 
 DAY_MS = 24 * 3_600_000
 R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
@@ -335,7 +335,9 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
 
     def groups(files: int, first_bytes: int) -> list[RawGroup]:
         sizes = dict(zip(log.ranges, [first_bytes, *[4_000] * (files - 1)], strict=False))
-        coverage = Coverage(log, {offsets: manifest_of(offsets, size) for offsets, size in sizes.items()}, sizes)
+        files_of = {offsets: replace(file, bytes=size) for offsets, size in sizes.items() if (file := landed(offsets).file)}
+        manifests = {offsets: replace(landed(offsets), file=file) for offsets, file in files_of.items()}
+        coverage = Coverage(log, manifests, sizes)
         due = find_due_by_files(coverage, Snapshot())
         table = apply(Commit([file_of(each, name_of(each)) for each in due.adds], {}, due.transactions), Snapshot())
         return find_groups(coverage, table, 10**9)
@@ -344,11 +346,6 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
     assert [len(group.files) for group in groups(MANY_FILES + 1, 4_000)] == [MANY_FILES + 1]
     assert groups(MANY_FILES + 1, 10**8) == [], "the control: the large one is not written again, so the others are too few"
     assert [len(group.files) for group in groups(MANY_FILES + 2, 10**8)] == [MANY_FILES + 1]
-
-
-def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
-    file = StagedFile("staging/x", size, "ab" * 32, 1, offsets.start, offsets.start, EPOCH_MS, EPOCH_MS)
-    return Manifest(TOPIC, offsets, file, (), provenance(offsets), 0, schema={})
 
 
 def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake: Lake) -> None:
