@@ -9,24 +9,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline_defs.adapters.spark import stillness as stillness_module
+from pipeline_defs.adapters.spark import stillness
 from pipeline_defs.adapters.spark.stillness import Stillness
 
 
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(stillness_module, "time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that pass when they are told to."""
+    now = [0.0]
+    monkeypatch.setattr(stillness, "time", Mock(monotonic=lambda: now[0]))
+    return now
 
 
 def finished(*tasks: int) -> list[Any]:
@@ -34,26 +26,26 @@ def finished(*tasks: int) -> list[Any]:
     return [SimpleNamespace(num_completed_tasks=each) for each in tasks]
 
 
-def test_a_job_that_comes_further_is_never_over(clock: Clock) -> None:
+def test_a_job_that_comes_further_is_never_over(clock: list[float]) -> None:
     with (still := Stillness(Mock(), 600)).noted():
         for tasks in range(100):
-            clock.now += 599
+            clock[0] += 599
             still(finished(tasks, 1))
             assert not still.look()
 
 
-def test_one_that_says_the_same_is_over_for_good(clock: Clock) -> None:
+def test_one_that_says_the_same_is_over_for_good(clock: list[float]) -> None:
     """Other jobs of the session, which another thread asks for, are none of its progress."""
     session = Mock()
     with (still := Stillness(session, 600)).noted():
         still(finished(7))
-        clock.now += 599
+        clock[0] += 599
         still(finished(7))
         other = threading.Thread(target=still, args=(finished(8),))
         other.start()
         other.join()
         assert not still.look()
-        clock.now += 1
+        clock[0] += 1
         assert still.look()
         still(finished(8))
         assert still.look() and still.is_over
