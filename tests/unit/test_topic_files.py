@@ -1,4 +1,4 @@
-"""A defs.yaml that is wrong: one clear error that names it, and no other topic is harmed."""
+"""A defs.yaml: of a wrong one one clear error that names it; of one with a pattern which topics it has; others are unharmed."""
 # ruff: noqa: E501  the table reads better with a case on a line
 
 from __future__ import annotations
@@ -7,19 +7,23 @@ import json
 import os
 import re
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
 from click.testing import CliRunner
 
+from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
-from pipeline_defs.core.errors import OffsetlakeError, Refused, UnknownTopic
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.orchestration.home.project import plan_project, write_project
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files
@@ -295,3 +299,97 @@ def test_no_text_takes_another_topic_along(project: Path, file: Path) -> None:
         assert "orders" in found.topics or any("orders" in each.error.message for each in found.broken), f"seed {seed}"
         for each in found.broken:
             assert_clear(each.error.message, file)
+
+
+ORDERS = r"""type: offsetlake.KafkaTopic
+attributes:
+  topics: "orders\\..*"
+  exclude: '.*\.test'
+  max_age_seconds: 7
+  group: lake.{topic}
+"""
+
+
+@pytest.fixture
+def patterned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a topic of its own, `orders.own`, and a pattern of topics."""
+    folder = tmp_path / f"by_pattern_{uuid.uuid4().hex[:8]}"  # a package is imported once
+    write_project(plan_project(folder, ["orders.own"], None))
+    add(folder, "all", ORDERS)
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def add(project: Path, name: str, text: str) -> None:
+    file = project / project.name / "defs" / name / "defs.yaml"
+    file.parent.mkdir(exist_ok=True)
+    write(file, text)
+
+
+def read(project: Path, *planned: str) -> TopicFiles:
+    return read_topic_files(project, lambda: planned)
+
+
+@pytest.mark.parametrize("name", ["orders.eu", "orders.eu.test", "orders", "my-orders.eu", "orders.eu\n", "__orders.eu"])
+def test_a_pattern_is_of_the_whole_name(name: str) -> None:
+    """[R-98] The first one is the control; none takes long, for whoever may create topics chooses names."""
+    assert not TopicPattern("(a+)+b").matches("a" * 249)
+    assert TopicPattern(r"(__)?orders\..*", r".*\.test").matches(name) is (name == "orders.eu")
+
+
+def test_the_topics_of_a_pattern_are_those_that_the_lake_has(patterned: Path) -> None:
+    """[R-98]"""
+    found = read(patterned, "orders.eu", "orders.us", "orders.eu.test", "orders.own", "payments")
+    assert not found.broken and set(found.topics) == {"orders.own", "orders.eu", "orders.us"}
+    assert set(found.found) == {"orders.eu", "orders.us"}
+    topic = found.topics["orders.eu"]
+    assert (topic.policy.max_age_seconds, topic.group) == (7, "lake.orders.eu")
+    assert found.topics["orders.own"].policy.max_age_seconds == 60, "its own file says what it is"
+
+
+def test_a_command_may_name_one_of_which_nothing_is_planned_yet(patterned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a topic that is excluded it says by which file: its rows may be in the lake, and nobody knows why it is not shown."""
+    assert set(read(patterned).topics) == {"orders.own"}
+    monkeypatch.setattr(show, "read_topics", lambda: read(patterned))
+    assert [show.find_topic(name).name for name in ("orders.new", "orders.own")] == ["orders.new", "orders.own"]
+    with pytest.raises(UnknownTopic, match=r"orders\.eu\.test is left out by `exclude` in .*defs/all"):
+        show.find_topic("orders.eu.test")
+    with pytest.raises(UnknownTopic, match=r"has no defs\.yaml"):
+        show.find_topic("payments")
+
+
+def test_a_topic_whose_own_file_is_wrong_is_not_landed_by_a_pattern(patterned: Path) -> None:
+    """[R-98] It would be landed by settings that nobody chose for it."""
+    add(patterned, "orders.own", "type: offsetlake.KafkaTopic\nattributes: {topic: orders.own, budget: many}\n")
+    found = read(patterned, "orders.own", "orders.eu")
+    assert set(found.topics) == {"orders.eu"} and [each.name for each in found.broken] == ["orders.own"]
+    assert found.find("orders.own") is None
+
+
+def test_a_topic_of_two_patterns_is_left_out_and_both_files_are_named(patterned: Path) -> None:
+    """[R-98]"""
+    add(patterned, "eu", ORDERS.replace("orders", ".*").replace(".*\\\\..*", ".*eu"))
+    found = read(patterned, "orders.eu", "orders.us")
+    assert set(found.topics) == {"orders.own", "orders.us"}
+    (broken,) = found.broken
+    assert broken.name == "orders.eu" and "orders.eu" in found.names
+    assert all(f"defs/{name}/defs.yaml" in broken.error.message for name in ("all", "eu"))
+    with pytest.raises(BadSetting, match="matches the patterns of"):
+        read(patterned).find("orders.eu")
+    assert [topic.name for topic in read(patterned).find_new(["orders.eu", "orders.us"])] == ["orders.us"], "it hides no other"
+
+
+def test_where_the_lake_cannot_be_read_other_topics_are_there(patterned: Path) -> None:
+    found = read_topic_files(patterned, Mock(side_effect=LakeUnavailable("the fault")))
+    assert set(found.topics) == {"orders.own"} and "the fault" in found.broken[0].error.message
+    assert found.patterns, "and they are found as soon as it can be"
+
+
+def test_each_topic_of_a_pattern_is_an_asset_of_its_own(patterned: Path) -> None:
+    environment = {"DAGSTER_HOME": str(patterned / ".home"), "OFFSETLAKE_HOME": str(patterned / ".offsetlake")}
+    edges = Edges(read_settings(environment, patterned))
+    for name in ("orders.eu", "orders-eu", "payments"):
+        (Path(edges.settings.lake) / "plan" / name).mkdir(parents=True)
+    keys = build_defs(edges, project=patterned).resolve_all_asset_keys()
+    assert {key.path[1] for key in keys if key.path[0] == "raw"} == {"orders.own", "orders.eu"}
+    assert dg.AssetKey(["kafka", "orders.eu"]) in keys
