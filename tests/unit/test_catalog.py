@@ -51,12 +51,6 @@ def test_the_raw_asset_says_its_columns_and_where_its_files_lie() -> None:
     assert raw.metadata["files"].value == "/srv/lake/data/orders/**/*.parquet"
 
 
-def test_a_topic_whose_name_is_too_long_for_a_tag_is_fine_all_the_same() -> None:
-    """Kafka allows 249 characters, a tag's value 63."""
-    for spec in specs(KafkaTopic(topic="t" * 249).as_topic()).values():
-        assert "offsetlake/topic" not in spec.tags
-
-
 def test_documents_that_are_not_there_are_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster would open an editor on nothing."""
     monkeypatch.setattr(catalog, "DOCS", tmp_path)
