@@ -78,6 +78,7 @@ def test_what_a_person_writes_into_the_file_holds_for_the_commands_too(project: 
     found = read_settings(project=project)
     assert (found.dagster_home, found.lake) == (tmp_path / "shared", "s3://bucket/lake")
     assert read_settings({"OFFSETLAKE_HOME": "/x"}, project).dagster_home == Path("/x/dagster")
+    assert read_settings({"OFFSETLAKE_LAKE": "/x"}, project).lake == "/x", "what the environment says itself holds"
 
 
 def test_a_file_that_came_with_a_moved_folder_is_refused(project: Path, tmp_path: Path) -> None:
