@@ -174,47 +174,6 @@ def test_no_record_waits_longer_than_max_age(script: Script) -> None:
             assert tick.now_ms - believed < script.policy.max_age_seconds * 1000
 
 
-@given(
-    kind=st.sampled_from(["now", "past", "future", "soon", "none"]),
-    idle_seconds=st.integers(60, 7200),
-    late_seconds=st.integers(0, 20),
-    tick_seconds=st.integers(1, 30),
-)
-def test_one_record_then_silence_is_planned_within_max_age(
-    kind: Kind, idle_seconds: int, late_seconds: int, tick_seconds: int
-) -> None:
-    """[R-5] One record an hour is planned within `max_age` and one tick, for any event timestamp."""
-    policy = Policy(records_per_range=1000, max_age_seconds=60)
-    world = World()
-    world.grow(0, 1)
-    log_state = open_log(world, policy)
-    for _ in range(2):
-        world.wait(idle_seconds)
-        step = plan(log_state, world.observe(log_state), policy, world.now_ms)
-        log_state = step.after(log_state) if step else log_state
-        world.wait(idle_seconds)
-        arrived_ms = world.now_ms
-        world.grow(0, 1, kind)
-        world.wait(late_seconds)
-        while log_state.heads[0].offset < len(world.partitions[0].records):
-            assert world.now_ms - arrived_ms < (60 + late_seconds + tick_seconds) * 1000
-            step = plan(log_state, world.observe(log_state), policy, world.now_ms)
-            log_state = step.after(log_state) if step else log_state
-            world.wait(tick_seconds)
-
-
-@pytest.mark.parametrize("kind", ["now", "past", "future", "none"])
-def test_a_partition_noticed_late_is_planned_at_once(kind: Kind) -> None:
-    """[R-8] Records that waited before their partition was noticed do not wait again."""
-    world, policy = World(), Policy(records_per_range=1000, max_age_seconds=60)
-    log_state = open_log(world, policy)
-    world.add_partition(0)
-    world.grow(1, 7, kind)
-    world.wait(60)
-    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
-    assert step.ranges == (OffsetRange(0, 1, 0, 7),)
-
-
 def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
     """A head moved in the year 2100 does not put a tail off until then."""
     marks = {0: PartitionState(Watermarks(0, 20), oldest_ms=EPOCH_MS - 3_600_000)}
