@@ -360,8 +360,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
 
     [R-53]
     """
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.plan()
     assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}, "the control"
     landed, before = world.rows(), world.files()
@@ -377,8 +376,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
     assert world.files() == before
     assert world.pending == waiting and world.rows() == landed
 
-    world.create_topic()
-    world.send_numbered(30)
+    world.fill(30)
     world.plan()
     assert {offsets.generation for offsets in world.pending} == {1}
     assert outcomes(world.land()) == {Outcome.LANDED}
@@ -403,8 +401,7 @@ def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
             fault.assert_struck_in_the_middle()
         assert world.rows() == [] and not world.coverage.manifests
         world.sent.clear()
-        world.create_topic()
-        world.send_numbered(30)
+        world.fill(30)
         world.plan()
         assert outcomes(world.land()) == {Outcome.LANDED}
         assert_landed_whole(world)

@@ -33,12 +33,6 @@ def lake_state(world: World) -> State:
     }
 
 
-def fill(world: World) -> None:
-    world.create_topic(2)
-    world.send_numbered(150, 0)
-    world.send_numbered(60, 1)
-
-
 TICK_STEPS: dict[str, tuple[int, int]] = {
     # step -> (plan steps in the lake, keys in Dagster) when the process dies there
     "plan_decided": (0, 0),
@@ -51,7 +45,7 @@ TICK_STEPS: dict[str, tuple[int, int]] = {
 @pytest.mark.parametrize("step", TICK_STEPS)
 def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: str) -> None:
     """[R-1] Nothing is lost or doubled when the planner dies before, between or after its writes."""
-    fill(world)
+    world.fill(150, 60)
     world.with_policy(max_age_seconds=0)
     with stopped_at(world, "tick", step):
         steps, keys = TICK_STEPS[step]
@@ -113,7 +107,7 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
 
     [R-18] [R-26]
     """
-    fill(world)
+    world.fill(150, 60)
     world.tick()
     with stopped_at(world, "land", step, own_jvm=own_jvm):
         state = lake_state(world)

@@ -24,8 +24,7 @@ from tests.support.world import World
 def planned(world: World, delivery: Delivery) -> None:
     """Plans two ranges of one Kafka partition under a delivery policy."""
     world.topic = dataclasses.replace(world.topic, delivery=delivery)
-    world.create_topic()
-    world.send_numbered(150)
+    world.fill(150)
     world.tick()
 
 
@@ -92,8 +91,7 @@ def test_a_zombie_before_its_commit_ends_as_superseded(world: World, is_overtake
 
     The control: the same child, not overtaken, reports its range as landed. [R-16] [R-25]
     """
-    world.create_topic()
-    world.send_numbered(100)
+    world.fill(100)
     world.tick()
     with stopped_at(world, "land", "stage") as zombie:
         assert world.rows() == [], "the zombie has published nothing yet"

@@ -261,8 +261,7 @@ def test_a_glob_is_right_at_every_moment(world: World) -> None:
 
     [R-17]
     """
-    world.create_topic()
-    world.send_numbered(1_200)
+    world.fill(1_200)
     world.tick()
     reader = Reader(world)
     with reader.reading():

@@ -27,9 +27,8 @@ CHOSEN = (0, 2, 4, 6)  # of eight ranges, so that Dagster makes a run of each
 
 def scattered(world: World) -> tuple[list[OffsetRange], list[DagsterRun]]:
     """Plans eight ranges and queues a run of every other one, all of one backfill."""
-    world.create_topic()
     world.with_policy(records_per_range=10)
-    world.send_numbered(80)
+    world.fill(80)
     world.tick()
     ranges = [list(world.coverage.log.ranges)[place] for place in CHOSEN]
     runs = []

@@ -38,9 +38,7 @@ CLIENT_STEPS = ["scan", "stage", "verify", "commit", "publish", "report"]
 def fill(world: World, records: int = 1500) -> None:
     """Produce and plan what takes a scan of many tasks."""
     world.with_policy(records_per_range=25)
-    world.create_topic(2)
-    world.send_numbered(records, 0)
-    world.send_numbered(records, 1)
+    world.fill(records, records)
     world.plan()
 
 
@@ -205,8 +203,7 @@ def test_executors_enter_a_secured_broker_with_what_the_job_brings(
     """[R-80] No path of this machine is told to them, and no secret is in a log of the cluster."""
     clear = dataclasses.replace(remote.settings, bootstrap_servers=secured.at("PLAINTEXT"))
     remote.settings, remote.edges = clear, Edges(clear)
-    remote.create_topic(2)
-    remote.send_numbered(200, 0)
+    remote.fill(200, 0)
     remote.plan()
     path = secured.properties(way)
     told = read_access(path).spark()

@@ -48,9 +48,8 @@ def littered(placed: World) -> World:
     """A topic with three tables, in each of which files are left that no version has any more."""
     world = placed
     world.keep_raw_table()
-    world.create_topic()
     world.with_policy(records_per_range=25)
-    world.send_numbered(100)
+    world.fill(100)
     world.plan_and_land()
     assert world.compact()
     world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
