@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -48,31 +46,6 @@ def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
 
 
 # ---- the states
-
-
-def beginnings(log: PlanLog) -> dict[tuple[int, int], int]:
-    """Is where Kafka partitions begin that do not at 0: those of a log that was truncated under the same topic id."""
-    return {
-        (step.generation, partition): marks.earliest
-        for before, step in pairwise(log.steps)
-        if step.generation > before.generation and step.topic_id == before.topic_id
-        for partition, marks in step.watermarks.items()
-    }
-
-
-@given(lakes())
-def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(coverage: Coverage) -> None:
-    """Coverage has no gap and no overlap, whatever is landed so far."""
-    states = coverage.states()
-    assert len(states) == len(coverage.log.links)
-    ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(coverage.log))
-    for offsets in states:
-        place = offsets.place
-        assert offsets.start == ends[place]
-        ends[place] = offsets.end
-    log_state = coverage.log.state
-    for partition, head in log_state.heads.items():
-        assert ends[log_state.generation, partition] == head.offset
 
 
 @given(lakes())

@@ -21,7 +21,7 @@ from pipeline_defs.core.log.planning import (
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, GROW, TOPIC, WAIT, Kind, Script, World, decide, open_log, planned, scripts
 
-# ---- 1: steps; that their links tile is a law of coverage (test_coverage_laws.py)
+# ---- 1: steps; that their links tile is a law of their log (test_planlog_laws.py)
 
 
 @given(scripts())

@@ -116,22 +116,6 @@ def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[Topic
     assert group_scans([*ranges, *ranges]) == group_scans(sorted(ranges))
 
 
-@given(
-    grid=st.integers(1, 100),
-    backlogs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 20), st.integers(0, 99)), min_size=1, max_size=8),
-)
-def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(grid: int, backlogs: list[tuple[int, int, int]]) -> None:
-    """[R-12] Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
-    ranges = []
-    for partition, (first, full, log_state) in enumerate(backlogs):
-        starts = range(first * grid, (first + full) * grid, grid)
-        ranges += [OffsetRange(0, partition, start, start + grid) for start in starts]
-        if log_state % grid:
-            end = (first + full) * grid
-            ranges.append(OffsetRange(0, partition, end, end + log_state % grid))
-    assert len(group_scans(of_a(ranges))) <= 2
-
-
 def test_tails_of_all_sizes_of_a_thousand_partitions_or_topics_are_one_read() -> None:
     """[R-12] What is pending of many that are low in volume is one Spark job, not one each: one `assign` names all of them."""
     for tails in (
