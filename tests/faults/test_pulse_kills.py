@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
 
 import pytest
 from dagster import DagsterRunStatus, RunsFilter
-from deltalake import DeltaTable
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.latest import Latest
@@ -62,24 +60,17 @@ def go_on(world: World, other: World) -> tuple[int, int]:
     raise AssertionError(f"after {runs} runs and {seconds} s: {ask(world, other.topic).skip_message}")
 
 
-def table(world: World, tree: str) -> list[dict[str, Any]]:
-    """Return the rows of one of the first topic's tables, as any reader of Delta has them."""
-    rows: list[dict[str, Any]] = (
-        DeltaTable(world.edges.lake.store.url(f"tables/{tree}/{world.name}")).to_pyarrow_table().to_pylist()
-    )
-    return rows
-
-
 def assert_all_is_there_once(world: World, other: World) -> None:
     """In the globs, the tables, and in Dagster; and nothing is left at work."""
     for each in (world, other):
         each.assert_all_landed_once()
         each.assert_proven()
         assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
-        assert sorted((row["partition"], row["offset"]) for row in table(each, "raw")) == sorted(each.sent)
-    assert sorted(row["value"]["id"] for row in table(world, "decoded")) == [*range(RECORDS)]
-    latest = {row["key"]: row["value"]["id"] for row in table(world, "latest")}
-    assert latest == {b"%d" % (n % KEYS): n for n in range(RECORDS)}
+        rows = each.table("raw").to_pyarrow_table().to_pylist()
+        assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(each.sent)
+    decoded, latest = (world.table(tree).to_pyarrow_table().to_pylist() for tree in ("decoded", "latest"))
+    assert sorted(row["value"]["id"] for row in decoded) == [*range(RECORDS)]
+    assert {row["key"]: row["value"]["id"] for row in latest} == {b"%d" % (n % KEYS): n for n in range(RECORDS)}
     assert world.instance.get_materialized_partitions(world.topic.decoded_key) == world.materialized()
     assert world.instance.get_runs(RunsFilter(statuses=ACTIVE)) == []
 

@@ -149,9 +149,8 @@ class History:
                 yield f"{least - read.kept} of {least} rows of {read.table} missing during {meanwhile}"
 
     def _state(self) -> tuple[object, ...]:
-        store = self.world.edges.lake.store
-        versions = [DeltaTable(store.url(f"tables/{tree}/{self.world.name}")).version() for tree in TABLES]
-        return (*versions, *(path for path in store.list("tables") if path.endswith(".parquet")))
+        versions = [self.world.table(tree).version() for tree in TABLES]
+        return (*versions, *(path for path in self.world.edges.lake.store.list("tables") if path.endswith(".parquet")))
 
 
 # ---- the topic

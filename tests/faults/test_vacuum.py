@@ -29,18 +29,19 @@ def parquet_files(world: World) -> set[str]:
     return {path for path in Lake(world.settings.lake).store.list("tables") if path.endswith(".parquet")}
 
 
+def tables(world: World) -> Sequence[DeltaTable]:
+    return world.table("raw"), world.table("decoded"), world.table("latest")
+
+
 def named_files(world: World) -> set[str]:
     """Return those that their tables name now."""
-    store = world.edges.lake.store
-    urls = [store.url(f"tables/{tree}/{world.name}") for tree in ("raw", "decoded", "latest")]
-    return {uri.removeprefix(store.url("")) for url in urls for uri in DeltaTable(url).file_uris()}
+    root = world.edges.lake.store.url("")
+    return {uri.removeprefix(root) for table in tables(world) for uri in table.file_uris()}
 
 
 def read_all(world: World) -> Sequence[list[int]]:
     """Return offsets of each table as delta-rs reads it, in order."""
-    store = world.edges.lake.store
-    tables = [DeltaTable(store.url(f"tables/{tree}/{world.name}")) for tree in ("raw", "decoded", "latest")]
-    return [sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist()) for table in tables]
+    return [sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist()) for table in tables(world)]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import duckdb
 import stamina
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from pipeline_defs.adapters.kafka.operations import Operations
@@ -318,6 +319,10 @@ class World:
             return []
         order = 'generation, "partition", "offset"'
         return duckdb.sql(f"SELECT {columns} FROM read_parquet({files}, union_by_name = true) ORDER BY {order}").fetchall()
+
+    def table(self, tree: str, version: int | None = None) -> DeltaTable:
+        """Open a table of this topic as any reader of Delta does."""
+        return DeltaTable(self.edges.lake.store.url(f"tables/{tree}/{self.name}"), version=version)
 
     def plan_and_land(self) -> list[Verdict]:
         self.plan()
