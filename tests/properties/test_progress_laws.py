@@ -1,4 +1,4 @@
-"""Progress: silence is told where something waits and nothing lands, and nowhere else."""
+"""Progress: silence is told where something waits and nothing lands, and nowhere else; what blocks is always named."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, RunState, Turns
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
@@ -102,3 +103,27 @@ def test_failures_in_a_row_keep_the_first_and_the_last(seconds: list[int]) -> No
     assert (tried.attempts, tried.first_failed_ms, tried.last_ended_ms) == (len(times), times[0], times[-1])
     assert tried.failed_run == f"run-{len(times) - 1}"
     assert tried.is_stalled == (len(times) >= STALLED_AFTER_ATTEMPTS)
+
+
+# ---- what blocks
+
+
+runs = st.lists(
+    st.builds(ActiveRun, st.uuids().map(str), st.just("land"), st.sampled_from(RunState), st.integers(1, 9), st.booleans()),
+    max_size=6,
+)
+
+
+@given(runs, st.integers(-1, 5), st.none() | st.integers(0, 9), st.booleans())
+def test_what_blocks_is_named_unless_something_gets_on(
+    active: list[ActiveRun], slots: int, landed: int | None, silent: bool
+) -> None:
+    """A block is of an own run; none is found only where there is no own run, or one has landed something."""
+    own = [each for each in active if each.is_own]
+    block = Turns(active, slots, silent).find_block(landed)
+    if block is None:
+        started = [each for each in own if each.state in {RunState.STARTED, RunState.CANCELING}]
+        assert not own or (started and landed is not None and landed >= min(each.since_ms for each in started))
+    else:
+        assert block.run in own
+        assert all(each.state in WITH_SLOT for each in block.others)
