@@ -98,19 +98,6 @@ def test_a_compacted_file_is_left_alone_while_a_range_of_it_is_landed_no_more(nu
         assert [group.offsets for group in groups] == expected
 
 
-def test_a_range_that_was_replaced_is_no_neighbour_until_the_table_has_its_newer_rows() -> None:
-    """[R-61] What stands beside it is compacted without it."""
-    history = replaced(0, 0, 0, 0)
-    history.append()
-    newer = [*history.log.ranges][1]
-    history.manifests[newer] = replace(history.manifests[newer], revision=1)
-    groups = find_groups(history.coverage, history.table, 200_000, every=True)
-    assert [group.offsets for group in groups] == [OffsetRange(0, 0, 20, 40)]
-    history.append()
-    groups = find_groups(history.coverage, history.table, 200_000, every=True)
-    assert [group.offsets for group in groups] == [OffsetRange(0, 0, 0, 40)], "the control"
-
-
 @given(histories(), TARGETS, st.booleans())
 @example(replaced(0, 1, 2), 200_000, True)
 def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(history: History, target_bytes: int, every: bool) -> None:
