@@ -1,6 +1,6 @@
 """Delivery policies: what a crash and a stale attempt do to rows under each, and no more.
 
-What else may happen between commit and publish is in `tests/model/test_standing_files.py`.
+Without a crash, and what else may happen between commit and publish, is in `tests/model/test_standing_files.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ from tests.support.killing import stopped_at
 from tests.support.world import World
 
 
-def planned(world: World, delivery: Delivery) -> None:
-    """Plans two ranges of one Kafka partition under a delivery policy."""
-    world.topic = dataclasses.replace(world.topic, delivery=delivery)
-    world.fill(150)
-    world.tick()
-
-
 def times_seen(world: World) -> Counter[int]:
     """Counts how often a plain glob shows each offset; every row must be one that was sent."""
     rows = world.rows()
@@ -35,21 +28,11 @@ def times_seen(world: World) -> Counter[int]:
     return Counter(row[1] for row in rows)
 
 
-@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE])
-def test_without_a_crash_every_policy_shows_each_row_once(world: World, delivery: Delivery) -> None:
-    """[R-49] [R-50] The control: nobody is killed, everything is landed once, and a redo changes nothing."""
-    planned(world, delivery)
-    world.launch()
-    world.assert_all_landed_once()
-    assert check_tiling(world.name, world.edges.lake).passed
-    again = world.land([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-    assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}
-    world.assert_all_landed_once()
-
-
 def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
     """[R-50] Killed after the claim: never read again by anybody, in the ledger by its offsets; what follows lands."""
-    planned(world, Delivery.AT_MOST_ONCE)
+    world.topic = dataclasses.replace(world.topic, delivery=Delivery.AT_MOST_ONCE)
+    world.fill(150)
+    world.tick()
     with stopped_at(world, "land", "stage"):
         assert [o.key for o in world.coverage.claims] == ["0-0-100"] and not world.rows(), "claimed, read, and not landed"
     world.tick()
