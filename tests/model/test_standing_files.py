@@ -97,20 +97,6 @@ def test_a_lost_file_of_which_kafka_has_less_is_replaced_and_shown(world: SmallW
     assert world.land("replace") and set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
 
 
-def test_what_a_run_says_landed_is_shown_after_a_lost_replace(world: SmallWorld) -> None:
-    """[R-48] Committed and never published, its staged file gone: no run says success while the rows are not there."""
-    world.land()
-    for path in world.files():
-        world.lake.store.delete_folder(path)
-    world.kafka.compact(100)
-    world.die("commit", "replace")
-    world.drop_staging()
-    assert world.coverage.pending(), "the fault"
-    for verdict in world.land():
-        assert world.coverage.is_landed(verdict.offsets) is verdict.outcome.is_landed
-    assert_all_is_shown_once(world)
-
-
 # ---- delivery policies that change
 
 
@@ -246,25 +232,10 @@ def test_a_person_can_accept_what_was_committed_and_never_published(world: Small
     assert set(world.shown()) == world.in_kafka()
 
 
-def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: SmallWorld) -> None:
-    """[R-48] Its staged file is gone, and Kafka has nothing any more: the file that was there all along is landed again."""
-    world.land()
-    before = world.files()
-    world.kafka.compact(50)
-    world.die("commit", "replace")
-    world.drop_staging()
-    world.kafka.expire(0, 100)
-    assert world.coverage.pending(), "the fault"
-    world.land(on_loss="record")
-    assert world.coverage.pending() == [] and tiling_violations(world.coverage) == []
-    assert world.files() == before
-
-
 # ---- between commit and publish
 
 
-@pytest.mark.parametrize("how", ["torn", "gone"])
-def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_digest(world: SmallWorld, how: str) -> None:
+def test_a_commit_whose_staged_file_was_torn_is_landed_again_with_the_same_digest(world: SmallWorld) -> None:
     """[R-24] What is no longer what was committed is never shown: the range is read again, as the next revision."""
     world.die("commit")
     before = world.first
@@ -272,28 +243,10 @@ def test_a_commit_whose_staged_file_was_lost_is_landed_again_with_the_same_diges
     data = world.lake.store.get(before.file.path)
     assert data is not None and not world.shown(), "the fault: committed, and not published"
     world.drop_staging()
-    if how == "torn":
-        assert world.lake.store.put_new(before.file.path, data[:-100] + bytes(100), "staging/careless")
+    assert world.lake.store.put_new(before.file.path, data[:-100] + bytes(100), "staging/careless")
     verdict = world.land()[0]
     assert (verdict.outcome, verdict.manifest) == (Outcome.LANDED, world.first)
     assert (world.first.revision, world.first.digest) == (before.revision + 1, before.digest)
-    assert_all_is_shown_once(world)
-
-
-@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_MOST_ONCE])
-def test_what_is_committed_is_published_by_whoever_comes_first(world: SmallWorld, delivery: Delivery) -> None:
-    """[R-23] [R-25] [R-50] That is no second reading; who had committed it finds its work done, and the file stays."""
-    shown = dict[str, bytes]()
-
-    def overtake() -> None:
-        lake = world.open(Writer())
-        assert len(lake.read_manifests(TOPIC)) == 1 and not world.shown(), "the fault: committed, and not published"
-        assert Outcome.ROLLED_FORWARD in outcomes(world.land(lake=lake, delivery=delivery))
-        shown.update(world.files())
-
-    world.land(on_step=stop_at("commit", overtake), delivery=delivery)
-    assert shown and shown.items() <= world.files().items()
-    world.lake = world.open(Writer())
     assert_all_is_shown_once(world)
 
 
@@ -462,21 +415,6 @@ def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: Smal
 
 
 # ---- one range alone
-
-
-def test_staging_that_is_swept_under_a_writer_fails_its_ranges_and_the_run_goes_on(world: SmallWorld) -> None:
-    """[R-15] The range that was decided before is landed; the other says what happened, and lands by the next run."""
-
-    def sweep() -> None:
-        for path in [*world.lake.store.list("staging")]:
-            world.lake.store.delete_folder(path)
-        for path in (world.folder / "staging").rglob("*.parquet") if world.bucket is None else ():
-            path.unlink()
-
-    said = outcomes(world.land(on_step=stop_at("publish", sweep)))
-    assert said == ([Outcome.LANDED, Outcome.FAILED] if world.bucket is None else [Outcome.LANDED] * 2)
-    world.land()
-    assert_all_is_shown_once(world)
 
 
 @pytest.mark.parametrize("how", ["torn before it is verified", "torn", "gone"])
