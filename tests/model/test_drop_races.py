@@ -182,7 +182,12 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
     world: SmallWorld, on_loss: str
 ) -> None:
     """[R-74] It died before it published, its staged file was swept, and Kafka has nothing of the range any more."""
-    begin_what_nobody_can_finish(world)
+    compacted(world)
+    world.drop()
+    world.lose_a_row(1)
+    world.lake = world.open(Writer())
+    world.die("commit", "replace")
+    world.drop_staging()
     world.kafka.expire(0, 50)
     assert [offsets.key for offsets in world.coverage.pending()] == ["0-0-3"], "the fault"
     for _ in range(2):
@@ -192,27 +197,6 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
     assert world.shown() == {} and world.coverage.pending() == []
     for check in (check_tiling, check_published, check_table):
         assert check(TOPIC, world.lake).violations == ()
-
-
-def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: SmallWorld) -> None:
-    """[R-74] It has the revision that was never seen, and a name in `data/` that was never given."""
-    begin_what_nobody_can_finish(world)
-    unseen = published_path(world.first)
-    world.land()
-    world.lose_a_row(2)
-    world.land("replace")
-    assert published_path(world.first) != unseen
-    assert_all_is_well(world, Glob(world))
-
-
-def begin_what_nobody_can_finish(world: SmallWorld) -> None:
-    """Replace a dropped range by an attempt that dies before it publishes, and whose staged files are lost."""
-    compacted(world)
-    world.drop()
-    world.lose_a_row(1)
-    world.lake = world.open(Writer())
-    world.die("commit", "replace")
-    world.drop_staging()
 
 
 def overtaken(world: SmallWorld, act: Callable[[], None]) -> Lake:

@@ -136,16 +136,6 @@ def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world:
     assert_all_is_shown_once(world)
 
 
-def test_at_least_once_lands_what_was_published_and_not_committed(world: SmallWorld) -> None:
-    """[R-49] Killed between publish and commit: the next attempt commits the file that is shown, so no row is doubled."""
-    world.delivery = Delivery.AT_LEAST_ONCE
-    world.die("publish")
-    assert world.shown() and not world.coverage.manifests, "visible at once, and not committed"
-    world.land()
-    assert world.coverage.doubles == {}
-    assert_all_is_shown_once(world)
-
-
 def test_at_most_once_lands_by_the_attempt_that_claimed_and_by_no_other(world: SmallWorld) -> None:
     """[R-50] A is paused after its claim, B is refused, A goes on and lands."""
     world.delivery = Delivery.AT_MOST_ONCE
@@ -353,13 +343,6 @@ def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: Sm
     assert world.land("replace")[0].outcome is Outcome.REPLACED
     assert_all_is_shown_once(world)
     assert set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
-
-
-def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
-    """[R-15] Of its very size, but no Parquet: the redo compares it with other rows; the range behind it is compared too."""
-    land_and_spoil(world, lambda data: b"x" * len(data))
-    world.kafka.compact(100)
-    assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
 
 
 def test_of_a_file_that_was_cut_nobody_is_told_to_accept_a_loss(world: SmallWorld) -> None:
