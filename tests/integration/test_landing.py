@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -139,21 +138,6 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     assert before == world.files("data")
     world.plan_and_land()
     world.assert_all_landed_once()
-
-
-def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
-    """[R-10] Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
-    world.fill(250)
-    raced = itertools.count()
-
-    def race(step: str, **fields: object) -> None:
-        if step == "plan_decided" and next(raced) == 0:
-            world.plan()  # another planner wins while this one holds its decision
-
-    world.edges.watch_step = race
-    world.plan()
-    assert next(raced) > 1
-    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
 
 
 def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
