@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -19,6 +20,7 @@ from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.pulse import requests_of, run_job, run_pulse
 from tests.support.queued import queue_run
+from tests.support.redecoding import Killed
 from tests.support.world import World
 
 
@@ -125,15 +127,9 @@ def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: 
     world.instance.report_engine_event("anything", run_id=failed, job_name=LAND_PENDING)
     world.later(31 * DAY_MS)
 
-    class Died(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Died
-
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.instance.run_storage), "delete_run", die)
-        with pytest.raises(Died):
+        patch.setattr(type(world.instance.run_storage), "delete_run", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
             prune(world)
     assert world.instance.get_run_by_id(failed) is not None, "the fault"
     assert not has_events(world, failed)
@@ -173,7 +169,7 @@ def test_a_range_that_is_shown_as_failed_stays_so(world: World, monkeypatch: pyt
     world.tick()
     runs = []
     with monkeypatch.context() as patch:
-        patch.setattr(Spark, "stage", lambda *_: (_ for _ in ()).throw(ScanFailed("the fault")))
+        patch.setattr(Spark, "stage", Mock(side_effect=ScanFailed("the fault")))
         for _ in range(2):
             runs.append(run_pulse(world).run_id)
             world.later(3_600_000)

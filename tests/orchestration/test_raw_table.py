@@ -8,11 +8,8 @@ from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.landing.auditing import check_table
+from tests.support.redecoding import Killed, stop_at
 from tests.support.world import World
-
-
-class Died(BaseException):
-    """Ends a run: nothing in it catches this, as nothing catches SIGKILL."""
 
 
 def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_told_and_holds_nothing_up(world: World) -> None:
@@ -28,13 +25,8 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
     assert (table.violations, table.facts["rows"]) == ((), 250)
     world.send_numbered(100)
     world.plan()
-
-    def die(step: str, **_: object) -> None:
-        if step == "link_to_table":
-            raise Died
-
-    with pytest.raises(Died):
-        world.land(on_step=die)
+    with pytest.raises(Killed):
+        world.land(on_step=stop_at("link_to_table"))
     world.assert_all_landed_once()
     assert "landed, and not in the table" in check_table(world.name, world.edges.lake).violations[0]
     assert check_table(world.name, world.edges.lake, {*world.coverage.log.ranges}).passed, "while a run is at it"
