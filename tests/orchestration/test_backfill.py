@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.landing.selection import choose_missing
@@ -23,6 +21,7 @@ from pipeline_defs.orchestration.backfill.choosing import Choice, select_ranges
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.settings import PROJECT
+from tests.support.commands import commands_of
 from tests.support.world import PATIENCE_SECONDS, World
 
 pytestmark = pytest.mark.scenario
@@ -71,9 +70,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
 
     Five scattered ranges that are landed are five runs to Dagster, and one or two scans; they end unchanged.
     """
-    module = importlib.import_module("pipeline_defs.cli.work.backfill")  # the package has the command itself by this name
-    monkeypatch.setattr(module, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
+    commands = commands_of("work.backfill", world, monkeypatch)
     world.fill(1000, 300)
     world.tick()
     world.delete_records(1, 40)
@@ -97,7 +94,7 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
         first = launch(world, missing)
         world.send_numbered(50, 1)
         keys = [word for offsets in scattered for word in ("--key", offsets.key)]
-        result = CliRunner().invoke(module.backfill, [world.name, *keys, "--on-change", "replace", "--apply"])
+        result = commands("backfill", world.name, *keys, "--on-change", "replace", "--apply")
         assert result.exit_code == 0 and "has ended: 5 ranges in 5 runs" in result.stdout, (result.stdout, result.exception)
         second = result.stdout.partition("launched backfill ")[2].split()[0]
         states = follow_backfill(world.topic.landing, first, [offsets.key for offsets in missing], world.instance)
