@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import dagster as dg
-from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.core.advice import NOTHING
@@ -19,11 +17,6 @@ from pipeline_defs.topics import TIME_TO_LOSS
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000
-
-
-def have_dagster_run(world: World, ago_seconds: float = 0) -> None:
-    """Has the daemon say that it is there, as `dagster dev` does every 30 s."""
-    world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - ago_seconds, "SENSOR", "test", []))
 
 
 def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) -> None:
@@ -38,7 +31,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     sizes = world.edges.kafka(world.topic).read_sizes(world.name, [0, 1])
     assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
     assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --through-end --apply`")
-    have_dagster_run(world)
+    world.hear_daemon("SENSOR")
     assert world.status()["next_action"] == (f"{NOTHING}: 180 records wait for a full range, the oldest for 10 min, cut at 0 s")
     world.plan()
     said = world.status()["next_action"]
@@ -57,7 +50,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     in_the_way.unlink()
     os.close(descriptor)
     assert world.status()["next_action"].startswith(by_hand), "it was killed: its daemon goes on, and asks for nothing"
-    have_dagster_run(world, ago_seconds=600)
+    world.hear_daemon("SENSOR", ago_seconds=600)
     assert world.status()["next_action"].startswith(by_hand)
 
     world.launch(ranges)

@@ -8,7 +8,6 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.execution.backfill import PartitionBackfill
-from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.orchestration.assets.raw_asset import land_config
@@ -32,7 +31,7 @@ def hour(world: World) -> World:
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": ms} for n, ms in enumerate(moments))
     world.plan()
     world.edges.now_ms = lambda: NOW_MS
-    world.instance.add_daemon_heartbeat(DaemonHeartbeat(NOW_MS / 1000, "BACKFILL", "test", []))
+    world.hear_daemon("BACKFILL")
     return world
 
 

@@ -197,8 +197,6 @@ def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, 
         ("latest", 0, None),
         ("days", None, None),
     ]
-    shown = world.instance.fetch_materializations(world.topic.days_key, limit=3).records
-    rows = [record.asset_materialization.metadata["rows"].value for record in shown if record.asset_materialization]
-    assert sum(int(str(each)) for each in rows) == 80
+    assert sum(int(str(each.metadata["rows"].value)) for each in world.events(world.topic.days_key)[-3:]) == 80
     finding = check_share(world.name, Latest(), 0, world.edges.latest_tools())
     assert finding.passed and read, "the control: a recomputation reads them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import dagster as dg
@@ -13,7 +12,6 @@ from dagster._core.execution.api import create_execution_plan
 from dagster._core.instance.config import PoolGranularity
 from dagster._core.snap import snapshot_from_execution_plan
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
-from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.tables.latest import Latest
@@ -78,19 +76,15 @@ def test_a_backfill_of_many_runs_keeps_those_of_other_topics_from_no_slot(tmp_pa
 
 
 ASKED = {LOCATION_TAG: ""}
+QUEUE = "QUEUED_RUN_COORDINATOR"
 
 
 @pytest.fixture
 def filled(world: World) -> World:
     """A topic with planned ranges, over which Dagster's daemon watches."""
     world.fill(250)
-    have_dagster_run(world)
+    world.hear_daemon("SENSOR", QUEUE)
     return world
-
-
-def have_dagster_run(world: World) -> None:
-    for daemon in ("SENSOR", "QUEUED_RUN_COORDINATOR"):
-        world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), daemon, "test", []))
 
 
 def start(world: World, run: DagsterRun) -> None:
@@ -144,7 +138,7 @@ def test_full_run_slots_are_named_with_who_holds_them_and_since_when(filled: Wor
 def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: World) -> None:
     filled.tick()
     own = queue_run(filled.instance, LAND_PENDING, tags=ASKED)
-    filled.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - 600, "QUEUED_RUN_COORDINATOR", "test", []))
+    filled.hear_daemon(QUEUE, ago_seconds=600)
     assert all("Dagster's daemon, which would start it, is silent" in text for text in said(filled))
     start(filled, own)
     filled.with_policy(max_age_seconds=10**6)
@@ -159,7 +153,7 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
     configure(world)
     world.topic = dataclasses.replace(world.topic, latest=Latest())
     world.create_topic()
-    have_dagster_run(world)
+    world.hear_daemon("SENSOR", QUEUE)
     world.send(event("2013-01-01", n) for n in range(50))
     world.plan_and_land()
     holders = [queue_run(world.instance, "others") for _ in range(4)]
@@ -187,7 +181,7 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
 def test_a_tail_that_waits_for_its_age_says_so(world: World) -> None:
     """U18, U22: 0 pending ranges are not nothing."""
     world.create_topic()
-    have_dagster_run(world)
+    world.hear_daemon("SENSOR", QUEUE)
     world.with_policy(max_age_seconds=3600)
     now_ms = world.edges.now_ms()
     world.edges.now_ms = lambda: now_ms

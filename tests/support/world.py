@@ -16,6 +16,7 @@ import duckdb
 import stamina
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from dagster._daemon.types import DaemonHeartbeat
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
@@ -366,6 +367,16 @@ class World:
 
     def materialized(self) -> set[str]:
         return self.instance.get_materialized_partitions(self.topic.asset_key)
+
+    def events(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
+        """Return what Dagster was told of an asset, oldest first."""
+        records = self.instance.fetch_materializations(key, limit=1_000).records
+        return [record.asset_materialization for record in reversed(records) if record.asset_materialization]
+
+    def hear_daemon(self, *kinds: str, ago_seconds: float = 0) -> None:
+        """Have Dagster's daemon say that it is there, as it does every 30 s, or that it was."""
+        for kind in kinds:
+            self.instance.add_daemon_heartbeat(DaemonHeartbeat(self.edges.now_ms() / 1000 - ago_seconds, kind, "test", []))
 
     def checked(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
         """Returns what Dagster was last told of a check; none where it was told nothing."""
