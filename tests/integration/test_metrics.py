@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
@@ -23,7 +24,7 @@ from pipeline_defs.operate.tables import latency_text, read_tables, table_text
 from pipeline_defs.orchestration.assets.days import day_event, report_days
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
-from tests.support.fake_registry import Answering, serving
+from tests.support.fake_registry import recording
 from tests.support.world import World
 
 HOUR_MS = 3_600_000
@@ -103,9 +104,8 @@ def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World
     half, most = (status[f"latency_p{share}_seconds"] for share in (50, 95))
     assert 50 <= half <= 50 + (latest_ms - now_ms) / 1000 and 700 <= most <= 700 + (latest_ms - now_ms) / 1000
     assert scrape("offsetlake_latency_last_hour_seconds", "raw", "0.95") == most
-    events = world.instance.fetch_materializations(world.topic.asset_key, limit=10).records
-    shown = [each.asset_materialization.metadata for each in events if each.asset_materialization]
-    assert sorted(round(float(str(each["latency_p95_seconds"].value)), -2) for each in shown) == [100, 700]
+    shown = [each.metadata["latency_p95_seconds"].value for each in world.events(world.topic.asset_key)]
+    assert sorted(round(float(str(each)), -2) for each in shown) == [100, 700]
     later = world.edges.now_ms() + 2 * HOUR_MS
     world.edges.now_ms = lambda: later
     assert world.status()["latency_p95_seconds"] is None and Scrape(world)(histogram, "raw", "+Inf") == 160
@@ -192,36 +192,21 @@ def table_figures(world: World) -> dict[str, tuple[float | None, float | None, s
 # ---- OpenLineage: a receiver hears of each range; one that is dead or hangs takes nothing and no time from landing
 
 
-@dataclasses.dataclass
-class Receiver:
-    """A real HTTP server on loopback, and the events that it was sent."""
-
-    url: str
-    events: list[dict[str, Any]]
+Receiver = tuple[str, list[dict[str, Any]]]
+"""The URL of a real HTTP server on loopback, and the events that it was sent."""
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    events: list[dict[str, Any]] = []
-
-    class Handler(Answering):
-        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
-            assert self.path == "/api/v1/lineage"
-            events.append(self.told())
-            self.answer(201)
-
-    with serving(Handler) as port:
-        yield Receiver(f"http://127.0.0.1:{port}", events)
+    with recording("/api/v1/lineage", 201) as (address, events):
+        yield f"http://{address}", events
 
 
 @pytest.fixture
 def clean_environment() -> Iterator[None]:
     """Puts OpenLineage's variables back: its client adds some of its own."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("OPENLINEAGE")}
-    yield
-    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
-        del os.environ[name]
-    os.environ.update(before)
+    with patch.dict(os.environ):
+        yield
 
 
 def configure(world: World, url: str) -> None:
@@ -237,14 +222,15 @@ def unsent(world: World, run_id: str) -> list[str]:
 
 def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver, clean_environment: None) -> None:
     """Two events per range, with where the rows came from, where they went, how many, and of which run."""
+    url, events = receiver
     assert world.edges.lineage() is None, "off unless configured: the client would print events then"
-    configure(world, receiver.url)
+    configure(world, url)
     world.fill(150)
     world.plan()
     (landed,) = world.launch()
     assert unsent(world, landed.run_id) == []
-    ended = {each["run"]["runId"]: each for each in receiver.events if each["eventType"] == "COMPLETE"}
-    began = {each["run"]["runId"]: each for each in receiver.events if each["eventType"] == "START"}
+    ended = {each["run"]["runId"]: each for each in events if each["eventType"] == "COMPLETE"}
+    began = {each["run"]["runId"]: each for each in events if each["eventType"] == "START"}
     assert len(ended) == 2 and began.keys() == ended.keys()
     assert all(began[run]["eventTime"] <= ended[run]["eventTime"] for run in ended)
     by_key = {}
@@ -267,25 +253,26 @@ def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver,
         assert target["facets"]["version"]["datasetVersion"] == manifest.file.sha256
         assert "offset" in {field["name"] for field in target["facets"]["schema"]["fields"]}
 
-    heard = len(receiver.events)
+    heard = len(events)
     world.launch(sorted(world.coverage.manifests), redo=True)
-    assert len(receiver.events) == heard, "what was landed before is not told again"
+    assert len(events) == heard, "what was landed before is not told again"
 
 
 def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiver: Receiver, clean_environment: None) -> None:
     """[R-90] From the landed rows to the decoded table, and from that, at the version that went in, to the latest."""
+    url, events = receiver
     world.derive("n BIGINT", latest=Latest())
     world.create_topic()
     world.send([{"partition": 0, "key": b"k%d" % (n % 5), "value": b'{"n": 1}'} for n in range(150)])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
-    configure(world, receiver.url)
+    configure(world, url)
     due = world.edges.decodings.read_ranges(world.name).find_due(world.coverage)
     (decoded,) = world.in_process.decode(due, redo=False)
     updated = world.in_process.update_latest(full=False)
     assert decoded.succeeded and updated.succeeded, (decoded.reason, updated.reason)
-    began = [each for each in receiver.events if each["eventType"] == "START"]
-    of_decoded, of_latest = (each for each in receiver.events if each["eventType"] == "COMPLETE")
+    began = [each for each in events if each["eventType"] == "START"]
+    of_decoded, of_latest = (each for each in events if each["eventType"] == "COMPLETE")
     assert [each["run"]["runId"] for each in began] == [each["run"]["runId"] for each in (of_decoded, of_latest)]
     tables, shown = f"{world.lake_folder}/tables", []
     for event, run in ((of_decoded, decoded), (of_latest, updated)):
@@ -311,11 +298,11 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
         (f"{world.topic.decode_job}.table", landed, 151, at_decoded, 150),
         (f"{world.topic.latest_job}.table", at_decoded, None, at_latest, 5),
     ]
-    heard = len(receiver.events)
+    heard = len(events)
     decode_again = world.in_process.decode(due, redo=False)
     assert all(each.succeeded for each in decode_again)
     assert world.in_process.update_latest(full=False).succeeded
-    assert len(receiver.events) == heard, "a run that has made no version tells of none"
+    assert len(events) == heard, "a run that has made no version tells of none"
 
 
 @pytest.mark.parametrize("fault", ["refuses", "hangs"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from dagster import DagsterRun
 from dagster._core.execution.backfill import BulkActionStatus
 from dagster._core.test_utils import create_run_for_test
-from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.launching import choose_ranges
@@ -39,7 +37,7 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
-from tests.support.fake_registry import Answering, serving
+from tests.support.fake_registry import Answering, recording, serving
 from tests.support.killing import stopped_at
 from tests.support.pulse import evaluate, refuse, requests_of, run_job
 from tests.support.queued import queue_run
@@ -120,7 +118,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     world.instance.delete_run(held.run_id)
     without_run = [*ranges[:4], ranges[5]]
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run
-    world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "BACKFILL", "test", []))
+    world.hear_daemon("BACKFILL")
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "n INT")))
     for duty, status, expected in (
         (world.topic.landing, BulkActionStatus.REQUESTED, []),
@@ -193,8 +191,8 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
     rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
     assert (rebuilt.keys, rebuilt.events, dict(rebuilt.group)) == (0, 2, {0: 40})
     assert kafka.read_group(world.name, world.topic.group) == {0: 40}
-    events = world.instance.fetch_materializations(world.topic.asset_key, limit=100).records
-    shown = {e.partition_key: (e.asset_materialization.tags or {})["dagster/data_version"] for e in events}  # type: ignore[union-attr]
+    events = world.events(world.topic.asset_key)
+    shown = {each.partition: each.tags["dagster/data_version"] for each in events}
     assert shown == versions and len(events) == 4
     assert rebuild_topic(world.topic, world.edges, world.instance).events == 0, "once is enough"
     old = dg.AssetMaterialization(world.topic.asset_key, partition=keys[0], tags={"dagster/data_version": "old"})
@@ -251,15 +249,8 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
 @pytest.fixture
 def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Is a webhook of our own on loopback, and what it was told."""
-    told: list[dict[str, Any]] = []
-
-    class Handler(Answering):
-        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
-            told.append(self.told())
-            self.answer(200)
-
-    with serving(Handler) as port:
-        yield f"json://127.0.0.1:{port}/hook", told
+    with recording("/hook") as (address, told):
+        yield f"json://{address}/hook", told
 
 
 def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutionData:
@@ -308,7 +299,10 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
 
 
 def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-90] What became of topics, and which runs failed, from one of two on; once it takes them, each once."""
+    """[R-90] What became of topics, and which runs failed and why, from one of two on; once it takes them, each once.
+
+    Why a run failed is an observation of the raw asset too.
+    """
     told: dict[str, list[str]] = {"/first": [], "/second": []}
     is_down = True
 
@@ -334,7 +328,11 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
         assert [len(each) for each in told.values()] == [2, 0], (
             "the fault: the second takes nothing, and the first heard it once"
         )
-        assert run_id in told["/first"][0] and "[0, 40)" in told["/first"][1]
+        assert run_id in told["/first"][0] and "40 offsets [0, 40) are gone" in told["/first"][0]
+        (observed,) = world.instance.fetch_observations(world.topic.asset_key, limit=5).records
+        assert observed.asset_observation is not None
+        assert "[0, 40)" in str(observed.asset_observation.metadata["reason"].value)
+        assert "[0, 40)" in told["/first"][1]
         accept_loss(world.topic, "0-0-100", world.edges, "test")
         world.land()
         cursor = watch(world, cursor).cursor
@@ -486,19 +484,6 @@ def fail_and_tell(world: World) -> str:
     ).for_run_failure()
     build_failure_sensor()(context)
     return launched.run_id
-
-
-def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
-    """To the hook, and as an observation of the raw asset."""
-    url, told = hook
-    world.fill(100)
-    world.tick()
-    world.delete_records(0, 40)
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
-    assert fail_and_tell(world) in told[0]["message"] and "40 offsets [0, 40) are gone" in told[0]["message"]
-    (observed,) = world.instance.fetch_observations(world.topic.asset_key, limit=5).records
-    assert observed.asset_observation is not None
-    assert "[0, 40)" in str(observed.asset_observation.metadata["reason"].value)
 
 
 def test_the_sweep_is_a_job_that_runs_where_there_is_something(world: World) -> None:

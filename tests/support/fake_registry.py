@@ -77,6 +77,21 @@ def serving(handler: type[Answering], context: ssl.SSLContext | None = None, por
 
 
 @contextmanager
+def recording(path: str, status: int = 200) -> Iterator[tuple[str, list[Any]]]:
+    """Take what is posted to a path while the context is open; give host and port, and what was told."""
+    told: list[Any] = []
+
+    class Handler(Answering):
+        def do_POST(self) -> None:
+            assert self.path == path
+            told.append(self.told())
+            self.answer(status)
+
+    with serving(Handler) as port:
+        yield f"127.0.0.1:{port}", told
+
+
+@contextmanager
 def fake_registry() -> Iterator[FakeRegistry]:
     """Run the server while the context is open; it has nothing at first, and says so as a registry does."""
     answers: dict[str, Answer] = {}
