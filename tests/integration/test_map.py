@@ -12,12 +12,11 @@ import pytest
 
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.map.draw import page, read_picture, write_page
 from pipeline_defs.orchestration.map.words import summary
-from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.resources import Edges
+from tests.support.pulse import audited
 from tests.support.world import World
 
 
@@ -72,9 +71,7 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
     world.settings = world.edges.settings = dataclasses.replace(
         world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
     )
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
-    alone = job.get_subset(asset_check_selection={world.topic.check_key(MAPPED)})
-    (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
+    check = audited(world, MAPPED)
     path, words = check.metadata["map"].value, check.metadata["coverage"].value
     assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)
     assert Path(str(path)) == world.folder / "maps" / f"{world.name}.html"

@@ -10,12 +10,10 @@ from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import trying
-from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT
 from pipeline_defs.topics import PROGRESS
-from tests.support.pulse import said
+from tests.support.pulse import audited, said
 from tests.support.world import World
 
 MINUTE_MS = 60_000
@@ -27,14 +25,6 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
     records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.check_key(PROGRESS), limit=100)
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))
-
-
-def audit(world: World) -> dg.AssetCheckEvaluation:
-    """Runs the check as the nightly audit job does, without the others, and returns what it found."""
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
-    alone = job.get_subset(asset_check_selection={world.topic.check_key(PROGRESS)})
-    (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
-    return evaluation
 
 
 def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
@@ -62,7 +52,7 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
     (red,) = told(world)
     assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
     assert sentence.count("stalled: ") == 1
-    for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
+    for text in (sentence, *(str(each.metadata["offsets"].value) for each in (red, audited(world, PROGRESS)))):
         assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
         ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
         since = {
@@ -87,7 +77,7 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
     world.assert_all_landed_once()
     assert world.tick().stalled == ()
     assert [each.passed for each in told(world)] == [False, False, False, True]
-    assert audit(world).passed
+    assert audited(world, PROGRESS).passed
 
 
 def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:
@@ -134,9 +124,9 @@ def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
     """[R-56] The sensor does not run: the nightly audit says which partition waits, and since when."""
     world.fill(100)
     world.later(14 * MINUTE_MS)
-    assert audit(world).passed, "the control: not yet"
+    assert audited(world, PROGRESS).passed, "the control: not yet"
     world.later(2 * MINUTE_MS)
-    red = audit(world)
+    red = audited(world, PROGRESS)
     assert (red.passed, red.severity) == (False, ERROR)
     arrived_ms = min(row[5] for row in world.sent.values())
     text = str(red.metadata["offsets"].value)
@@ -163,4 +153,4 @@ def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> 
         assert "stalled" not in said(world)
     assert not told(world)
     assert storage.get_maximum_record_id() == before
-    assert audit(world).passed
+    assert audited(world, PROGRESS).passed

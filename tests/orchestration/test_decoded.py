@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+from functools import partial
 from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner, Result
-from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.cli.launching import Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
@@ -21,6 +19,7 @@ from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, 
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, run_derive_tick
 from pipeline_defs.resources import Edges
+from tests.support.commands import commands_of
 from tests.support.pulse import check_of
 from tests.support.world import World
 
@@ -58,13 +57,12 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
 
 def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
     """Return version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
-    records = world.instance.fetch_materializations(key, limit=100).records
-    found = {}
-    for record in records:
-        event = record.asset_materialization
-        assert event is not None and event.partition is not None and event.partition not in found, "each once"
-        facts = {name: value.value for name, value in event.metadata.items() if name != "outcome"}
-        found[event.partition] = {**facts, "version": (event.tags or {})["dagster/data_version"]}
+    found = {
+        str(event.partition): {name: value.value for name, value in event.metadata.items() if name != "outcome"}
+        | {"version": event.tags["dagster/data_version"]}
+        for event in world.events(key)
+    }
+    assert len(found) == len(world.events(key)), "each once"
     return found
 
 
@@ -115,7 +113,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     assert tick(decoded) == DerivedTick()
     assert len(told(decoded)) == 4
     (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
-    decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))
+    decoded.hear_daemon("BACKFILL")
     request = BackfillRequest([poisoned], redo=True, duty=decoded.topic.decoding)
     backfill = decoded.instance.get_backfill(launch_backfill(decoded.topic, request, decoded.edges, decoded.instance))
     assert backfill is not None
@@ -163,13 +161,7 @@ def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_wha
 
 def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One way exactly, called as its options are; where that finds nothing, the command says so and is content."""
-    module = importlib.import_module("pipeline_defs.cli.work.decode")  # the package has the command itself by this name
-    monkeypatch.setattr(module, "open_edges", lambda: decoded.edges)
-    monkeypatch.setattr(module, "find_topic", lambda name: decoded.topic)
-
-    def run(*options: str) -> Result:
-        return CliRunner().invoke(module.decode, [decoded.name, *options])
-
+    run = partial(commands_of("work.decode", decoded, monkeypatch), "decode", decoded.name)
     refused = run("--due", "--key", "0-0-100").exception
     assert isinstance(refused, Refused)
     expected = "chosen by due and partition, expected exactly one of --due, --key, --dead, --outdated or"

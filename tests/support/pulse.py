@@ -13,7 +13,7 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.runs.projection import failure_text
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
-from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, build_housekeeping
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import World
@@ -39,6 +39,13 @@ def reasons(result: dg.ExecuteInProcessResult) -> str:
     return "\n".join(failure_text(event) for event in result.all_events if event.is_step_failure)
 
 
+def audited(world: World, check: str) -> dg.AssetCheckEvaluation:
+    """Run a check of the raw asset as the nightly audit does, without the others, and return what it found."""
+    job = location_of(world).resolve_job_def(AUDIT).get_subset(asset_check_selection={world.topic.check_key(check)})
+    (found,) = job.execute_in_process(instance=world.instance).get_asset_check_evaluations()
+    return found
+
+
 def requests_of(world: World, job: str, *others: Topic) -> list[dg.RunRequest]:
     """Evaluate the schedule of a job, as Dagster's daemon does; return what it asks for."""
     schedule = location_of(world, *others).resolve_schedule_def(f"{job}_schedule")
@@ -56,10 +63,8 @@ def evaluate(world: World, definitions: dg.Definitions, cursor: str | None = Non
 
 def check_of(world: World, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
     """Return what Dagster was told last of a check."""
-    record = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
-    assert record.event is not None and record.event.dagster_event is not None
-    found = record.event.dagster_event.event_specific_data
-    assert isinstance(found, dg.AssetCheckEvaluation)
+    found = world.checked(key)
+    assert found is not None
     return found
 
 
