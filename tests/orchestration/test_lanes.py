@@ -46,6 +46,17 @@ def run_lane(world: World, other: World, lane: str) -> dg.ExecuteInProcessResult
     return run_job(world, LAND_PENDING, other.topic, tags={LANE_TAG: lane})
 
 
+def slow_down(monkeypatch: pytest.MonkeyPatch, world: World, *names: str) -> None:
+    """Have each job that reads one of these topics take as long as a slow broker takes."""
+    real = Spark.stage
+
+    def stage(self: Spark, scan: Any, *rest: Any) -> Any:
+        world.later(90_000 if {*names} & {*scan.topics} else 0)
+        return real(self, scan, *rest)
+
+    monkeypatch.setattr(Spark, "stage", stage)
+
+
 def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World, other: World) -> None:
     """[R-97] One that is at work keeps its own lane from asking, and one that a person launched all of them."""
     assert asked_lanes(world, other) == ["0", "1"]
@@ -85,14 +96,7 @@ def test_a_topic_that_fails_is_moved_out_of_the_way(world: World, other: World, 
 def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] By the time that its job takes: for ten minutes, and it says so; what shared that job goes with it at first."""
     world.later(0)
-
-    real = Spark.stage
-
-    def stage(self: Spark, scan: Any, *rest: Any) -> Any:
-        world.later(90_000 if world.name in scan.topics else 0)  # as long as its broker takes
-        return real(self, scan, *rest)
-
-    monkeypatch.setattr(Spark, "stage", stage)
+    slow_down(monkeypatch, world, world.name)
     assert run_lane(world, other, lane(world)).success, "slow is no failure"
     world.assert_all_landed_once()
     world.send_numbered(100)
@@ -113,15 +117,9 @@ def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, other: World
 
 def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-97] Else nobody could say which of them is the slow one; one that is not goes back at once."""
-    real = Spark.stage
     world.later(0)
-
-    def stage(self: Spark, *given: Any) -> Any:
-        world.later(90_000)
-        return real(self, *given)
-
     with monkeypatch.context() as slow:
-        slow.setattr(Spark, "stage", stage)
+        slow_down(slow, world, world.name, other.name)
         for each in (world, other):
             assert run_lane(world, other, lane(each)).success
             each.send_numbered(100)
