@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 
 from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
@@ -15,25 +14,17 @@ from pipeline_defs.core.decode.decoders import Format, Side
 from tests.support.outcomes import decode_rows, decoding_session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame
-
     from pipeline_defs.adapters.spark.engine import Engine
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
-
-
-def decode(engine: Engine, records: Sequence[bytes], side: Side) -> DataFrame:
-    rows = decoding_session(engine).createDataFrame([*enumerate(records)], "offset long, value binary")
-    return decode_rows(rows, side)[0]
 
 
 def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
     from pyspark.sql import functions as f
 
-    decoded = decode(engine, records, side)
+    rows = decoding_session(engine).createDataFrame([*enumerate(records)], "offset long, value binary")
+    decoded = decode_rows(rows, side)[0]
     value = f.to_json(f.struct("value"), MICROSECONDS)
     found = decoded.select("offset", value.alias("value"), "failure.*").orderBy("offset")
     return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in found.collect()]
@@ -208,26 +199,3 @@ def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
     days = ["2020-01-02T00:00:00.000000Z", "1970-01-01T00:00:05.000000Z"]
     assert [value for value, *_ in found] == [*days, *[None] * 5]
     assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
-
-
-def test_what_a_json_schema_checks_is_what_is_decoded(engine: Engine, tmp_path: Path) -> None:
-    """Nothing passes that was not checked; a map never has a key twice, which DuckDB cannot read."""
-    number = {"type": "integer", "maximum": 5}
-    schema = {"type": "object", "properties": {"n": number, "m": {"type": "object", "additionalProperties": number}}}
-    deep = b'{"n": 9, "z": ' + b"[" * 980 + b"]" * 980 + b"}"  # Spark reads it, and Python does not
-    wrong = {
-        b'{"n": 9}': "schema_violated",
-        b'{"n": 9}]}': "json_malformed",
-        b'{"n": 1}]} x': "json_malformed",
-        b'{"n": 1}},"x":{"v":{"n": 2}': "json_malformed",
-        b'{"n": 1, "n": 9}': "schema_violated",
-        deep: "schema_violated",
-        b'{"m": {"k": 1, "k": 2}}': "json_mismatch",
-        b'{"m": {"k": 9}}': "schema_violated",
-    }
-    side = Side(Format.JSON_SCHEMA, json.dumps(schema))
-    rows = decode(engine, [b'{"n": 9, "n": 1, "m": {"k": 1, "l": 2}}', *wrong], side).orderBy("offset")
-    assert [row.failure and row.failure.error_class for row in rows.collect()] == [None, *wrong.values()]
-    rows.where("failure IS NULL").select("value").coalesce(1).write.parquet(str(tmp_path / "rows"))
-    read = duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()
-    assert read == [({"n": 1, "m": {"k": 1, "l": 2}},)]
