@@ -32,7 +32,6 @@ from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.tables.raw_table import KEY, REVISION, REVISIONS, SCHEMA, name_of, offsets_of, revision_in
@@ -534,10 +533,10 @@ def test_a_range_that_is_replaced_while_it_is_linked_is_added_as_it_is_then(tmp_
 
         writer = Writer(before=replace_it)
         append_landed(TOPIC, world.open(writer), lambda: EPOCH_MS)
-        assert_as_named(world)
+        world.in_table()  # which holds each file against the digest that the log gives it
         world.land()  # publishes the replace, where the lock of who linked held it up
         append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS)
-        assert_as_named(world)
+        world.in_table()
         assert check_table(TOPIC, world.lake).violations == ()
         if len(writer.calls) <= number:
             break
@@ -556,13 +555,6 @@ def replace_by_as_many_bytes(world: SmallWorld) -> None:
     assert lake.commit_manifest(newer) == newer
     with suppress(LakeUnavailable):
         lake.publish(newer)
-
-
-def assert_as_named(world: SmallWorld) -> None:
-    """Hold each file of the table against the digest that the log gives it."""
-    for path, file in raw_table_log(TOPIC, world.open(Writer()).store).read().files.items():
-        data = world.lake.store.get(f"tables/raw/{TOPIC}/{path}")
-        assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
 
 
 def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -841,8 +833,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_its_vacuum(world: Small
 
 def grow(world: SmallWorld, on_step: StepWatcher = no_step) -> None:
     """Land three records more."""
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-    world.plan()
+    world.grow(3)
     world.land(on_step=on_step)
 
 
