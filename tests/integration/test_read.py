@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -11,11 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline_defs.adapters.lake import parquet
-from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark import spark
 from pipeline_defs.adapters.spark.spark import select_raw
-from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.tables.days import EventTime
 from pipeline_defs.core.tables.latest import Latest
@@ -83,41 +80,6 @@ def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, mon
         assert frame.columns == RAW_SCHEMA.names and frame.where("timestamp_type IS NULL").count() == nulls
         assert plain(frame.toArrow()) == plain(rows) == rows_of(world, None)
         world.compact()
-
-
-def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
-    """[R-85] Whatever lands, is decoded otherwise, or changes keys after `sql` has opened, of any of the topics."""
-    first, second = world.topic, dataclasses.replace(world.topic, name=f"{world.name}-b")
-    names = [topic.name for topic in (first, second)]
-
-    def grow(schema: str) -> None:
-        for topic in (first, second):
-            world.topic = topic
-            world.derive(schema, latest=Latest())
-            world.send([{"partition": 0, "key": b"k%d" % n, "value": b'{"n": %d}' % n} for n in range(120)])
-            world.send([{"partition": 0, "key": b"k0", "value": None}, {"partition": 0, "value": b"{cut off"}])
-            world.plan_and_land()
-            world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-            world.update_latest()
-
-    for world.topic in (first, second):
-        world.create_topic()
-    world.keep_raw_table()
-    grow("n BIGINT")
-    places = [f'{tree}"{name}"' for name in names for tree in ("", "decoded.", "dead_letters.", "latest.")]
-    counted = ", ".join(f"(SELECT count(*) FROM {place})" for place in places)
-    joined = (
-        f'(SELECT count(*) FROM "{names[0]}" r JOIN decoded."{names[0]}" d USING (generation, "partition", "offset") '
-        f'JOIN latest."{names[0]}" l ON l.key = d.key JOIN latest."{names[1]}" m ON m.key = l.key)'
-    )
-    statement = f'SELECT {counted}, {joined}, (SELECT typeof(value) FROM decoded."{names[1]}" LIMIT 1)'
-    views = Duck(Lake(world.settings.lake), names)
-    grow("n DOUBLE")
-    of_each = (122, 121, 1, 119)
-    assert views.ask(statement)[1] == [(*of_each, *of_each, 119, "STRUCT(n BIGINT)")]
-    of_each = (244, 242, 2, 119)
-    now = Duck(Lake(world.settings.lake), names).ask(statement)[1]
-    assert now == [(*of_each, *of_each, 238, "STRUCT(n DOUBLE)")], "the control"
 
 
 def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
