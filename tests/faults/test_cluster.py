@@ -19,8 +19,8 @@ from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import read_broker, start_broker, stop_broker
-from pipeline_defs.adapters.testbed.cluster import Cluster, start_cluster, stop_cluster
-from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, UnknownTopic
+from pipeline_defs.adapters.testbed.cluster import Cluster, run_cluster
+from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.losses import CLOSED
 from pipeline_defs.core.steps import StepWatcher, no_step
@@ -45,11 +45,8 @@ POLL_SECONDS = 2.0  # where a test shortens what a read waits for
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Is a cluster of three brokers; each test leaves all of them running and in sync."""
-    directory = tmp_path_factory.mktemp("cluster")
-    try:
-        yield start_cluster(directory, jars=resolve_jars("broker", JARS))
-    finally:
-        stop_cluster(directory, timeout_seconds=1)
+    with run_cluster(tmp_path_factory.mktemp("cluster"), jars=resolve_jars("broker", JARS)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -214,15 +211,14 @@ def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
 
 @pytest.mark.long
 def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control is every other test here; a second start with what is asked for rightly finds the same nodes."""
-    jars = resolve_jars("broker", JARS)
+    """The control is every other test here."""
     monkeypatch.setattr("pipeline_defs.adapters.testbed.broker.START_SECONDS", 0)
-    with pytest.raises(BrokerUnavailable, match="was not ready in time"):
-        start_cluster(tmp_path, jars=jars)
+    with (
+        pytest.raises(BrokerUnavailable, match="was not ready in time"),
+        run_cluster(tmp_path, jars=resolve_jars("broker", JARS)),
+    ):
+        raise AssertionError("it came up")
     assert [read_broker(node) for node in sorted(tmp_path.glob("node*"))] == [None] * 3
-    with pytest.raises(BadSetting, match="has 3 brokers, 5 are asked for"):
-        start_cluster(tmp_path, jars=jars, brokers=5)
-    assert stop_cluster(tmp_path) == 0
 
 
 # ---- a leader dies

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import javaproperties
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
@@ -25,7 +26,7 @@ from ...core.errors import BrokerUnavailable, cause_of
 from ..system.java import archive_options, find_java
 from ..system.locks import hold_start
 from ..system.processes import Process, free_ports, spawn_process, stop_process
-from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
+from .broker_properties import HOST, Node, data_directory, plan_properties
 
 _STATE = "broker.json"
 _LOG = "broker.log"
@@ -86,7 +87,7 @@ def start_broker(
             _require_free(node.port, node.controller_port)
         settings = plan_properties(directory, node, properties)
         config = directory / "server.properties"
-        config.write_text(format_properties(settings), "ascii")
+        config.write_text(javaproperties.dumps(settings, timestamp=None), "ascii")
         java = [str(find_java()), "-XX:+ExitOnOutOfMemoryError", *java_options]
         java += archive_options(jars[0].parent.parent, "broker")
         java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]

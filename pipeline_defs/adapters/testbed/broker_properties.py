@@ -87,32 +87,6 @@ def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) 
     return _DEFAULTS | dict(properties) | ours
 
 
-def replicated(brokers: int) -> dict[str, str]:
-    """Return the properties of a cluster that keeps a copy of everything on each node, and acknowledges with two."""
-    copies, in_sync = str(brokers), str(min(2, brokers))
-    return {
-        "default.replication.factor": copies,
-        "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": copies,
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": in_sync,
-        "share.coordinator.state.topic.replication.factor": copies,
-        "share.coordinator.state.topic.min.isr": in_sync,
-    }
-
-
 def data_directory(directory: Path) -> Path:
     """Return where the broker of `directory` keeps its logs; Kafka writes `meta.properties` there once it is formatted."""
     return directory / "data"
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """Return the text of a properties file, ASCII as Java reads it whatever the values hold."""
-    return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
-
-
-def _escaped(value: str) -> str:
-    """Return `value` as Java's Properties reads it: ASCII, with backslashes doubled."""
-    units = value.encode("utf-16-be")
-    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
-    return "".join(chr(code) if 0x20 <= code < 0x7F and code != 0x5C else f"\\u{code:04x}" for code in codes)

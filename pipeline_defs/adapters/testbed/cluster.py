@@ -6,7 +6,6 @@ Invariant: a node keeps its id, its ports and its data for ever, whatever become
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,15 +19,25 @@ import stamina
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from ...core.errors import BadSetting, BrokerUnavailable
-from ..system.locks import hold_start
+from ...core.errors import BrokerUnavailable
 from ..system.processes import free_ports, wait_for
-from .broker import QUICK_JAVA, START_SECONDS, Broker, new_cluster_id, read_broker, start_broker, stop_broker
-from .broker_properties import HOST, Node, data_directory, replicated
+from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
+from .broker_properties import HOST, Node, data_directory
 
-_STATE = "cluster.json"
+NODES = 3
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 10
+_STOP_SECONDS = 1
+# a copy of everything on each node, acknowledged by two
+_REPLICATED = {
+    "default.replication.factor": str(NODES),
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": str(NODES),
+    "transaction.state.log.replication.factor": str(NODES),
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": str(NODES),
+    "share.coordinator.state.topic.min.isr": "2",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Cluster:
         return start_broker(
             _node_directory(self.directory, node_id),
             jars=self.jars,
-            properties=replicated(len(self.nodes)),
+            properties=_REPLICATED,
             node=self.nodes[node_id],
             java_options=("-Xmx256m", *QUICK_JAVA),
         )
@@ -107,60 +116,27 @@ class Cluster:
             return admin.describe_topics([topic])[0]
 
 
-def start_cluster(directory: Path, *, jars: Sequence[Path], brokers: int = 3) -> Cluster:
-    """Return the cluster of `directory`, all of its nodes running; those that do not run yet are started, at once.
+@contextmanager
+def run_cluster(directory: Path, *, jars: Sequence[Path]) -> Iterator[Cluster]:
+    """Run a new cluster of three nodes in a directory of its own while the context is open.
 
     Each node is broker and controller, so a majority must run for anything to be decided. Everything is replicated to
-    all of them, and two must have a record before `acks=all` is answered. A start that fails leaves no process that it
-    has started. Raises what `start_broker` raises, and BadSetting for another number of brokers than there are.
+    all of them, and two must have a record before `acks=all` is answered. Raises what `start_broker` raises; no node
+    runs afterwards, nor where the start fails.
     """
     directory = directory.absolute()
-    directory.mkdir(parents=True, exist_ok=True)
-    with hold_start(directory, lambda: None, START_SECONDS, BrokerUnavailable):
-        cluster = Cluster(directory, _read_or_choose_nodes(directory, brokers), jars)
-        before = {node for node in cluster.nodes if read_broker(_node_directory(directory, node)) is not None}
-        ready = False
-        try:
-            with ThreadPoolExecutor(brokers) as pool:  # together: none is ready before a majority is
-                list(pool.map(cluster.start, cluster.nodes))
-            ready = True
-        finally:
-            if not ready:
-                for node in set(cluster.nodes) - before:
-                    stop_broker(_node_directory(directory, node), timeout_seconds=0)
-        return cluster
-
-
-def stop_cluster(directory: Path, timeout_seconds: float = 30) -> int:
-    """Stop all nodes of `directory` at once and say how many ran; SIGKILL for those that take longer.
-
-    The last nodes have no majority to say good-bye to and may take all of the time.
-    """
-    directories = sorted(directory.absolute().glob("node*"))
-    with ThreadPoolExecutor(max(1, len(directories))) as pool:
-        return sum(pool.map(lambda node: stop_broker(node, timeout_seconds), directories))
+    cluster_id, ports = new_cluster_id(), free_ports(2 * NODES)
+    voters = dict(enumerate(ports[NODES:], 1))
+    nodes = {number: Node(number, port, voters[number], voters, cluster_id) for number, port in enumerate(ports[:NODES], 1)}
+    cluster = Cluster(directory, nodes, jars)
+    try:
+        with ThreadPoolExecutor(NODES) as pool:  # together: none is ready before a majority is
+            list(pool.map(cluster.start, nodes))
+        yield cluster
+    finally:  # together: the last ones have no majority to say good-bye to, and take all of the time
+        with ThreadPoolExecutor(NODES) as pool:
+            list(pool.map(lambda node: stop_broker(_node_directory(directory, node), _STOP_SECONDS), nodes))
 
 
 def _node_directory(directory: Path, node_id: int) -> Path:
     return directory / f"node{node_id}"
-
-
-def _read_or_choose_nodes(directory: Path, brokers: int) -> dict[int, Node]:
-    """Return the nodes as they were chosen when the cluster was first started, else new ones, written down."""
-    path = directory / _STATE
-    if not path.exists():
-        ports = free_ports(2 * brokers)
-        scratch = directory / f".{_STATE}"
-        scratch.write_text(
-            json.dumps({"cluster_id": new_cluster_id(), "ports": ports[:brokers], "controller_ports": ports[brokers:]})
-        )
-        scratch.replace(path)
-    state = json.loads(path.read_text("utf-8"))
-    if len(state["ports"]) != brokers:
-        raise BadSetting(
-            f"the cluster in {directory} has {len(state['ports'])} brokers, {brokers} are asked for; nothing was started; "
-            "take another directory",
-            directory=directory,
-        )
-    voters = dict(enumerate(state["controller_ports"], 1))
-    return {node: Node(node, port, voters[node], voters, state["cluster_id"]) for node, port in enumerate(state["ports"], 1)}

@@ -22,7 +22,7 @@ from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.producer import Guarantees
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.processes import wait_for
-from ...adapters.testbed.cluster import Cluster, start_cluster, stop_cluster
+from ...adapters.testbed.cluster import Cluster, run_cluster
 from ...core.log.planning import Policy
 from ...settings import Settings
 from ...topics import Topic
@@ -45,8 +45,7 @@ POLL_SECONDS = 0.05
 
 def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
     """Run the drill on three brokers of its own, and yield the rows of each acks level."""
-    cluster = start_cluster(folder / "cluster", jars=resolve_jars("broker", settings.jars))
-    try:
+    with run_cluster(folder / "cluster", jars=resolve_jars("broker", settings.jars)) as cluster:
         for number, (level, guarantees) in enumerate(LEVELS.items()):
             topic = f"acks-{number}"
             began = time.monotonic()
@@ -60,8 +59,6 @@ def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
             system = Offsetlake(own, Topic(topic, Policy(records_per_range=100, max_age_seconds=0)), folder / topic)
             run_to_end(system)
             yield from _judge(system, level, produced, time.monotonic() - began)
-    finally:
-        stop_cluster(folder / "cluster")
 
 
 def _judge(system: Offsetlake, level: str, produced: Produced, seconds: float) -> Iterator[Row]:
