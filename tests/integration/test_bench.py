@@ -15,12 +15,13 @@ from pipeline_defs.lab.bench import measurement
 from pipeline_defs.lab.bench.engine_costs import backlog, client_cost
 from pipeline_defs.lab.bench.engine_costs.engine import AIMS, EngineProfile, run_engine_bench
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, RUN
-from pipeline_defs.lab.bench.measurement import Bench, WrongCount
+from pipeline_defs.lab.bench.measurement import Bench
 from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
 from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.lab.bench.table_costs.orders import VALUES
+from pipeline_defs.lab.waiting import NotMeasured
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -54,9 +55,9 @@ def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_t
     for module in (client_cost, backlog):
         monkeypatch.setattr(module, "TOPIC", f"{module.TOPIC}-2")
         monkeypatch.setattr(module, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
-    with pytest.raises(client_cost.ClientFailed, match="wrote 19 rows of 20"):
+    with pytest.raises(NotMeasured, match="wrote 19 rows of 20"):
         client_cost.measure_client(bench, 1, told, SMALL)
-    with pytest.raises(WrongCount, match="are landed"):
+    with pytest.raises(NotMeasured, match="are landed"):
         backlog.measure_backlog(bench, 1, told, 3)
 
 
@@ -104,7 +105,7 @@ def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs_an
     assert not (bench.folder / "upsert").exists()
     merge = DeltaState.update
     monkeypatch.setattr(DeltaState, "update", lambda state, files: merge(state, files[1:]))
-    with pytest.raises(WrongCount, match="to other records"):
+    with pytest.raises(NotMeasured, match="to other records"):
         upsert.measure_upsert(bench, 1, told, STATE)
 
 
@@ -116,7 +117,7 @@ def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkey
         assert 0 < append < whole and share == pytest.approx(append / (whole - append), abs=0.01)
     monkeypatch.setattr(append_cost, "TOPIC", f"{append_cost.TOPIC}-2")
     monkeypatch.setattr(append_cost, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
-    with pytest.raises(WrongCount, match="19 rows of 20 records"):
+    with pytest.raises(NotMeasured, match="19 rows of 20 records"):
         append_cost.measure_append(bench, 1, told, SMALL)
 
 

@@ -17,9 +17,10 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.lab.drills.arena import Arena, FaultNotProven
+from pipeline_defs.lab.drills.arena import Arena
 from pipeline_defs.lab.drills.report import open_arena
 from pipeline_defs.lab.drills.systems import visible_values
+from pipeline_defs.lab.waiting import NotMeasured
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.settings import Settings
@@ -134,10 +135,10 @@ def test_what_fails_at_a_drills_end_does_not_hide_why_it_failed(
 
     monkeypatch.setattr(Arena, "close", fail)
     with (
-        pytest.raises(FaultNotProven, match="the first") as told,
+        pytest.raises(NotMeasured, match="the first") as told,
         open_arena(settings, broker, tmp_path / "d1", Delivery.EFFECTIVELY_ONCE, {}),
     ):
-        raise FaultNotProven("the first")
+        raise NotMeasured("the first")
     assert any("was not deleted either: cannot delete it" in note for note in told.value.__notes__)
     with pytest.raises(LakeUnavailable), open_arena(settings, broker, tmp_path / "d2", Delivery.EFFECTIVELY_ONCE, {}):
         pass

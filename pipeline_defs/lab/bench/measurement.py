@@ -23,9 +23,10 @@ from ...adapters.spark.spark_server import read_server, stop_server
 from ...adapters.spark.spark_serving import find_here
 from ...adapters.system.jars import resolve_jars
 from ...adapters.testbed.broker import Broker, start_broker, stop_broker
-from ...core.errors import BadSetting, OffsetlakeError
+from ...core.errors import BadSetting
 from ...resources import Edges
 from ...settings import SERVER, Settings
+from ..waiting import NotMeasured
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
@@ -38,18 +39,6 @@ BROKER_HEAP = "1g"
 PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
 
 Tell = Callable[[str], None]
-
-
-class WrongCount(OffsetlakeError):
-    """A system did not write what the topic holds: its time would mean nothing."""
-
-    kind = "bench_wrong_count"
-
-
-class EngineReplaced(OffsetlakeError):
-    """The engine was not the same one from the beginning to the end of a measurement."""
-
-    kind = "bench_engine_replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +124,7 @@ def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
         taken = take(SYSTEMS[system](place), bench.jvm_pid)
         rows, size, files = _count(place.out / "data")
         if rows != load.records and system not in WRITES_NOTHING:
-            raise WrongCount(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
+            raise NotMeasured(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
         return Turn(system, number, taken, rows, size, files, place.steps)
 
 

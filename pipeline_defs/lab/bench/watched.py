@@ -7,7 +7,7 @@ Spark.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +15,14 @@ from typing import Any
 
 import duckdb
 
-from ...adapters.system.processes import wait_for
-from ...core.errors import OffsetlakeError
 from ...core.log.planning import Policy
 from ...orchestration.home.dagster_server import DagsterServer
 from ...topics import Topic
+from ..waiting import wait_until
 from .data import produce
 from .location import read_marks, write_location
 from .measurement import Bench
 from .rounds import Load
-
-WAIT_SECONDS = 240
-POLL_SECONDS = 0.1
-
-
-class NothingSeen(OffsetlakeError):
-    """Dagster did not land in time what was produced."""
-
-    kind = "bench_nothing_seen"
 
 
 @dataclass
@@ -69,12 +59,12 @@ class Watched:
             answer = connection.execute(query).fetchone()
             return answer is not None and int(answer[0]) >= self.rows
 
-        wait_until(is_seen, f"{self.rows:,} rows")
+        wait_until(is_seen, f"a glob that shows {self.rows:,} rows")
         return time.time()
 
     def await_step(self, step: str, after: float = 0.0) -> None:
         """Wait until a process of this Dagster has passed a step after a moment."""
-        wait_until(lambda: any(line["step"] == step and float(line["at"]) > after for line in self.marks), step)
+        wait_until(lambda: any(line["step"] == step and float(line["at"]) > after for line in self.marks), f"the step {step}")
 
 
 @contextmanager
@@ -88,9 +78,3 @@ def watching(bench: Bench, topic: str, load: Load) -> Iterator[Watched]:
         watched = Watched(bench, topic, load, folder, server.pid)
         watched.await_step("tick_requested")
         yield watched
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; raise `NothingSeen` where it does not come about."""
-    if not wait_for(is_so, WAIT_SECONDS, POLL_SECONDS):
-        raise NothingSeen(f"the benchmark's Dagster did not show {what} within {WAIT_SECONDS} s")

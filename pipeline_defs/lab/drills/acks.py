@@ -21,11 +21,11 @@ from kafka.errors import KafkaError
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.producer import Guarantees
 from ...adapters.system.jars import resolve_jars
-from ...adapters.system.processes import wait_for
 from ...adapters.testbed.cluster import Cluster, run_cluster
 from ...core.log.planning import Policy
 from ...settings import Settings
 from ...topics import Topic
+from ..waiting import wait_until
 from .arena import Row
 from .supervisor import run_to_end
 from .systems import Offsetlake, visible_values
@@ -40,7 +40,6 @@ LEVELS = {
 RECORDS = 300
 RECORD_BYTES = 100
 PATIENCE_SECONDS = 60.0
-POLL_SECONDS = 0.05
 
 
 def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
@@ -139,7 +138,7 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
     """
     with Kafka(cluster.bootstrap_servers) as kafka:
         kafka.create_topic(topic, 1, replicas=len(cluster.nodes))
-    _await(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
+    wait_until(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes), "a cluster in sync")
     acknowledged: set[int] = set()
     third = RECORDS // 3
     with closing(_open_producer(cluster, guarantees)) as producer:
@@ -158,16 +157,16 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
             raise TimeoutError(f"{topic}/0 has no leader in quiet")
         followers = replicas.all - {leader}
         quiet = cluster.log_bytes(leader, topic, 0)
-        _await(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers))
+        wait_until(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers), "followers that have it all")
         with cluster.paused(followers):
             _send_to_leader_alone(cluster, leader, topic, guarantees, third, send)
             cluster.kill(leader)
-        _await(lambda: cluster.read_replicas(topic, 0).leader in followers)
+        wait_until(lambda: cluster.read_replicas(topic, 0).leader in followers, "another leader")
         send(2 * third, RECORDS)
         with suppress(KafkaError):  # what is not acknowledged is not counted as such: that is the answer
             producer.flush(PATIENCE_SECONDS)
     cluster.start(leader)
-    _await(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes))
+    wait_until(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes), "a cluster in sync")
     return Produced(RECORDS, frozenset(acknowledged), read_log(cluster, topic))
 
 
@@ -180,10 +179,10 @@ def _send_to_leader_alone(
     """
     before, middle = cluster.log_bytes(leader, topic, 0), third + third // 2
     send(third, middle)
-    _await(lambda: cluster.log_bytes(leader, topic, 0) >= before + (middle - third) * RECORD_BYTES)
+    wait_until(lambda: cluster.log_bytes(leader, topic, 0) >= before + (middle - third) * RECORD_BYTES, "the first batch")
     send(middle, 2 * third)
     if guarantees.acks != "all":
-        _await(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES)
+        wait_until(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES, "the second batch")
 
 
 def read_log(cluster: Cluster, topic: str) -> tuple[int, ...]:
@@ -211,8 +210,3 @@ def _open_producer(cluster: Cluster, guarantees: Guarantees) -> KafkaProducer:
         delivery_timeout_ms=int(PATIENCE_SECONDS * 1000),
         **guarantees.config(),
     )
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    if not wait_for(condition, PATIENCE_SECONDS, POLL_SECONDS):
-        raise AssertionError("what was waited for did not happen")

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
-from ...adapters.system.processes import wait_for
 from ...core.errors import Refused
 from ...core.log.delivery import Delivery
 from ...core.log.plan_step import Watermarks
@@ -26,12 +25,11 @@ from ...core.log.planning import Policy
 from ...orchestration.home.project import make_home
 from ...settings import Settings, find_project
 from ...topics import Topic
-from .children import Child, ChildFailed, EndedBefore, started, stopped_at
+from ..waiting import wait_until
+from .children import Child, EndedBefore, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
 from .systems import OURS, Books, Offsetlake, System, visible_values, with_own_jvm
 
-WAIT_SECONDS = 60
-POLL_SECONDS = 0.3
 RECORDS_PER_RANGE = 50
 TRIES = 20
 _SYSTEMS: Mapping[str, Callable[..., System]] = {
@@ -39,10 +37,6 @@ _SYSTEMS: Mapping[str, Callable[..., System]] = {
 }
 Place = tuple[int, int, int]
 """Generation (how often the topic was recreated before), Kafka partition, offset."""
-
-
-class FaultNotProven(ChildFailed):
-    """A drill's fault did not happen, so that its numbers would mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +177,7 @@ class Arena:
     def expire(self, partition: int, before: int) -> None:
         """Have the broker delete what is before an offset, and wait until it is gone."""
         self.operations.delete_records(self.topic.name, partition, before)
-        self.wait(lambda: self.watermarks(partition).earliest == before)
+        wait_until(lambda: self.watermarks(partition).earliest == before, f"an expiry before offset {before}")
 
     def watermarks(self, partition: int) -> Watermarks:
         """Read `[earliest, end)` of a Kafka partition."""
@@ -201,11 +195,6 @@ class Arena:
         """Take out of the truth what compaction has legally removed: what a plain consumer no longer reads."""
         left = self.readable()
         self.truth = {place: value for place, value in self.truth.items() if place in left}
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until what the broker does by itself has happened; raise `FaultNotProven` where it does not."""
-        if not wait_for(condition, WAIT_SECONDS, POLL_SECONDS):
-            raise FaultNotProven(f"the fault did not happen within {WAIT_SECONDS} s")
 
     # ---- running and killing
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from ...adapters.lake.lake import Lake
 from ...core.log.delivery import Delivery
+from ..waiting import wait_until
 from .arena import Arena
 from .children import ChildFailed
 from .supervisor import run_to_end
@@ -124,7 +125,7 @@ def compact(arena: Arena, name: str) -> System:
         arena.produce(EACH // 7, key=b"k%d" % number, timestamp_ms=now - 4 * HOUR_MS)
     arena.produce(1, key=b"closing", timestamp_ms=now + SEGMENT_MS + HOUR_MS // 6)
     before = len(arena.truth)
-    arena.wait(lambda: len(arena.readable()) == 8 * arena.partitions)
+    wait_until(lambda: len(arena.readable()) == 8 * arena.partitions, "compaction")
     arena.forget_compacted()
     arena.fault_proven = len(arena.truth) < before
     run_to_end(system)

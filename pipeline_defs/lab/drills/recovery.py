@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any, Literal
 import dagster as dg
 
 from ...adapters.system.processes import wait_for
-from ...core.errors import OffsetlakeError
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.dagster_server import DagsterServer
 from ..bench.location import build_location, mark, write_location
+from ..waiting import wait_until
 from .arena import Arena
 from .faults import BIG_RECORD_BYTES, DISK_BYTES, EACH
 from .systems import LOOP, OURS, STREAMING, TUTORIAL, System, limit_files
@@ -39,10 +39,6 @@ POLL_SECONDS = 0.2
 _STOP_AT, _STANDS_AT, _DISK_IS_FULL = "stop_at", "stands_at", "disk_is_full"
 
 
-class NotWhole(OffsetlakeError):
-    """Raised where an undisturbed system does not land what is there, so that no recovery could be measured."""
-
-
 def recover_from_kill(arena: Arena, name: str) -> System:
     """Kill the system's process after it has read and before it is done; its supervisor starts it again."""
     system = arena.system(name)
@@ -51,10 +47,10 @@ def recover_from_kill(arena: Arena, name: str) -> System:
     arena.note = f"killed at {step}"
     if name == OURS:
         with _dagster(arena) as folder:
-            _await(lambda: arena.is_whole(system), "the rows that were there before the fault")
+            wait_until(lambda: arena.is_whole(system), "the rows that were there before the fault")
             (folder / _STOP_AT).write_text(step)
             arena.produce(EACH)
-            _await((folder / _STANDS_AT).exists, f"a run at step {step}")
+            wait_until((folder / _STANDS_AT).exists, f"a run at step {step}")
             since = time.monotonic()
             os.kill(int((folder / _STANDS_AT).read_text()), signal.SIGKILL)
             arena.fault_proven = True
@@ -74,11 +70,11 @@ def recover_from_failed_write(arena: Arena, name: str) -> System:
     count, size = EACH // 4, BIG_RECORD_BYTES
     if name == OURS:
         with _dagster(arena) as folder, open_instance(arena.settings.dagster_home) as instance:
-            _await(lambda: arena.is_whole(system), "the rows that were there before the fault")
+            wait_until(lambda: arena.is_whole(system), "the rows that were there before the fault")
             (folder / _DISK_IS_FULL).touch()
             arena.produce(count, value_bytes=size)
             failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])
-            _await(lambda: instance.get_runs_count(failed) > 0, "a run that fails")
+            wait_until(lambda: instance.get_runs_count(failed) > 0, "a run that fails")
             since = time.monotonic()
             (folder / _DISK_IS_FULL).unlink()
             arena.fault_proven = True
@@ -142,8 +138,3 @@ def build_faulty_location(folder: Path) -> dg.Definitions:
             threading.Event().wait()
 
     return build_location(folder, meet)
-
-
-def _await(is_so: Callable[[], bool], what: str) -> None:
-    if not wait_for(is_so, NEVER_SECONDS, POLL_SECONDS):
-        raise NotWhole(f"{what} did not come within {NEVER_SECONDS} s; nothing was measured")

@@ -10,8 +10,9 @@ from pathlib import Path
 from ....core.log.planning import Policy
 from ....resources import Edges
 from ....topics import Topic
+from ...waiting import NotMeasured
 from ..data import SEED, produce
-from ..measurement import Bench, Tell, WrongCount, count_rows
+from ..measurement import Bench, Tell, count_rows
 from ..rounds import Load, spread
 from ..systems import fresh_edges, land_pending
 from ..usage import timed
@@ -60,7 +61,7 @@ def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
         edges.planner(topic, "bench").commit(through_end=True)
     found = edges.lake.coverage(topic.name).pending()
     if len(found) != ranges or sum(map(len, found)) != produced:
-        raise WrongCount(f"{len(found)} ranges of {topic.name} are planned, and {ranges} were to be")
+        raise NotMeasured(f"{len(found)} ranges of {topic.name} are planned, and {ranges} were to be")
     return produced
 
 
@@ -72,5 +73,5 @@ def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
     edges.kafka(topic).close()
     rows = count_rows(Path(edges.settings.lake) / "data")
     if rows != records:
-        raise WrongCount(f"{rows:,} rows of {records:,} records of {topic.name} are landed")
+        raise NotMeasured(f"{rows:,} rows of {records:,} records of {topic.name} are landed")
     return seconds

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ....core.errors import OffsetlakeError
+from ...waiting import NotMeasured
 from ..data import produce
 from ..measurement import Bench, Tell, count_rows
 from ..rounds import Load, spread
@@ -20,16 +20,10 @@ LOAD = Load(1_000, 2_000, 1_000, 2)
 TOPIC = "bench-client"
 
 
-class ClientFailed(OffsetlakeError):
-    """A client process that did not do what it was to do: its time would mean nothing."""
-
-    kind = "bench_client_failed"
-
-
 def run_client(what: str, module: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, bytes]:
     """Run a module with its arguments in a folder, knowing no settings but these; return its process id, and what it printed.
 
-    Raise `ClientFailed` where it fails, with the end of what it said.
+    Raise `NotMeasured` where it fails, with the end of what it said.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     own = {**others, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
@@ -41,7 +35,7 @@ def run_client(what: str, module: Sequence[str], folder: Path, environment: Mapp
         printed, _ = process.communicate()
     if process.returncode:
         said = log.read_text(errors="replace").splitlines()[-2:]
-        raise ClientFailed(f"{what} ended with {process.returncode}: {' '.join(said)}")
+        raise NotMeasured(f"{what} ended with {process.returncode}: {' '.join(said)}")
     return process.pid, printed
 
 
@@ -86,7 +80,7 @@ def _take_turn(bench: Bench, load: Load, folder: Path) -> tuple[float, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     rows = count_rows(folder)
     if process.returncode or rows != load.records:
-        raise ClientFailed(
+        raise NotMeasured(
             f"a client ended with {process.returncode} and wrote {rows:,} rows of {load.records:,} records of {TOPIC}"
         )
     return usage.ru_utime + usage.ru_stime, seconds

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.system.jars import resolve_jars
 from ....settings import IN_PROCESS
+from ...waiting import NotMeasured
 from ..data import produce
-from ..measurement import Bench, Tell, WrongCount
+from ..measurement import Bench, Tell
 from ..rounds import Load, spread
 from . import landing_client
 from .client_cost import run_client
@@ -58,7 +59,7 @@ def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy
         pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
     ours = seen[pid] + seen[cluster.processes["server"].pid]
     if not seen[pid] or not said or seen.total() - ours < landed:
-        raise WrongCount(f"of {landed:,} bytes landed the proxies saw {dict(seen)} and {dict(said)}, by process")
+        raise NotMeasured(f"of {landed:,} bytes landed the proxies saw {dict(seen)} and {dict(said)}, by process")
     return (ours + said.total()) / landed
 
 
@@ -67,7 +68,7 @@ def count_control(bench: Bench, store: CountingProxy, load: Load) -> float:
     with store.counting() as seen:
         _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store, load)
     if seen.total() < landed:
-        raise WrongCount(f"of {landed:,} bytes that were uploaded the proxy saw {dict(seen)}, by process")
+        raise NotMeasured(f"of {landed:,} bytes that were uploaded the proxy saw {dict(seen)}, by process")
     return seen.total() / landed
 
 

@@ -13,10 +13,11 @@ from statistics import median
 
 from ....adapters.spark.spark_server import read_server
 from ....adapters.system.processes import Process
-from ..measurement import Bench, EngineReplaced, Tell
+from ...waiting import NotMeasured, wait_until
+from ..measurement import Bench, Tell
 from ..rounds import Load, spread
 from ..usage import ProcessUsage, read_tree
-from ..watched import Watched, wait_until, watching
+from ..watched import Watched, watching
 
 LOAD = Load(1_000, 2_000, 1_000, 2)  # two ranges
 TOPIC = "bench-run"
@@ -73,10 +74,10 @@ def measure_run_cost(
 def net_seconds(before: UsageLook, after: UsageLook, idle: Mapping[str, float]) -> dict[str, float]:
     """Return what each part has used between two looks, less what it would have used while nothing happens.
 
-    Raise `EngineReplaced` where the looks are at two engines: the second one's start would be counted, the first one not.
+    Raise `NotMeasured` where the looks are at two engines: the second one's start would be counted, the first one not.
     """
     if before.server != after.server:
-        raise EngineReplaced("the Spark server was replaced while a run was measured, so its CPU seconds mean nothing")
+        raise NotMeasured("the Spark server was replaced while a run was measured, so its CPU seconds mean nothing")
     elapsed = after.at - before.at
     return {part: after.seconds[part] - before.seconds[part] - elapsed * idle[part] for part in PARTS}
 

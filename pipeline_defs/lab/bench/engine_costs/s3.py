@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.system.processes import free_ports, spawn_process, stop_process
-from ..starting import wait_until_ready
+from ...waiting import wait_until_ready
 
 BUCKET = "lake"
 KEY, SECRET = "someone", "secret"
@@ -19,7 +19,7 @@ KEY, SECRET = "someone", "secret"
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Give the server's address while it runs, its log in a folder; raise `NotStarted` where it does not."""
+    """Give the server's address while it runs, its log in a folder; raise `NotMeasured` where it does not."""
     (port,) = free_ports(1)
     url = f"http://{LOOPBACK}:{port}"
     log = folder / "s3.log"

@@ -22,7 +22,7 @@ from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.spark.spark_server import TOKEN
 from ....adapters.system.java import find_java
 from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
-from ..starting import wait_until_ready
+from ...waiting import wait_until_ready
 
 WORKERS = 2
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

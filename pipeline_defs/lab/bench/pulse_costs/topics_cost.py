@@ -26,11 +26,11 @@ from ....orchestration.home.dagster_home import open_instance
 from ....orchestration.home.dagster_server import DagsterServer
 from ....settings import Settings
 from ....topics import Topic
+from ...waiting import NotMeasured, wait_until
 from ..location import write_location
 from ..measurement import Bench, Tell, open_bench, report_part
 from ..rounds import missed_aims, p95
 from ..usage import read_cpu_seconds, read_tree
-from ..watched import NothingSeen, wait_until
 
 AIMS: Mapping[str, float] = {"p95_wait_seconds": 75.0, "queued_max": 1}
 VALUE = b"x" * 200
@@ -135,7 +135,7 @@ def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell)
 
         wait_until(is_seen, f"{len(traffic.acked):,} records of {count} topics")
     if traffic.failures:
-        raise NothingSeen(f"{len(traffic.failures):,} records were not taken by the broker: {traffic.failures[0]}")
+        raise NotMeasured(f"{len(traffic.failures):,} records were not taken by the broker: {traffic.failures[0]}")
     waits = [p95(each) for each in traffic.waits.values()]
     return {
         "topics": count,

@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....resources import Edges
+from ...waiting import NotMeasured
 from ..data import produce
-from ..measurement import Bench, Tell, WrongCount, count_rows
+from ..measurement import Bench, Tell, count_rows
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake
 from ..usage import timed
@@ -50,5 +51,5 @@ def _take_turn(bench: Bench, load: Load) -> tuple[float, float]:
         seconds = timed(offsetlake(place))
         rows = count_rows(place.out / "data")
         if rows != load.records:
-            raise WrongCount(f"{rows:,} rows of {load.records:,} records of {TOPIC} are landed")
+            raise NotMeasured(f"{rows:,} rows of {load.records:,} records of {TOPIC} are landed")
         return seconds, sum(place.steps[step] for step in STEPS)

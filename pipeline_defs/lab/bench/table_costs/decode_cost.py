@@ -18,8 +18,9 @@ from ....core.errors import RangesFailed
 from ....resources import Edges
 from ....tables.compaction import compact
 from ....tables.decoding import decode
+from ...waiting import NotMeasured
 from ..data import produce
-from ..measurement import Bench, Tell, WrongCount
+from ..measurement import Bench, Tell
 from ..rounds import Load, spread
 from ..systems import Place, attempt, fresh_edges, offsetlake
 from ..usage import timed
@@ -81,7 +82,7 @@ def _decode(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
     _check([text for verdict in verdicts for text in verdict.violations])
     rows, records = sum(each.decoding.rows for each in verdicts if each.decoding), sum(ranges.values())
     if rows != records:
-        raise WrongCount(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
+        raise NotMeasured(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
 
 
 def _compact(bench: Bench, place: Place, edges: Edges) -> None:
@@ -90,7 +91,7 @@ def _compact(bench: Bench, place: Place, edges: Edges) -> None:
     verdicts = list(compact(place.topic.name, attempt(), tools, target, every=True))
     _check([text for verdict in verdicts for text in verdict.violations])
     if not verdicts:
-        raise WrongCount(f"nothing of {place.topic.name} was compacted")
+        raise NotMeasured(f"nothing of {place.topic.name} was compacted")
 
 
 def _check(violations: Sequence[str]) -> None:

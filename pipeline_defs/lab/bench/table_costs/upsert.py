@@ -30,8 +30,9 @@ from ....core.tables.latest import Latest
 from ....landing.staging_places import LocalStaging
 from ....resources import Edges
 from ....tables.latest import LatestTools, update
+from ...waiting import NotMeasured
 from ..data import SEED
-from ..measurement import Bench, Tell, WrongCount
+from ..measurement import Bench, Tell
 from ..rounds import Taken, order_of, spread
 from ..systems import attempt, fresh_edges
 from ..usage import take
@@ -95,7 +96,7 @@ class _Decoded:
         placed = self._decodings.place(Decoding(TOPIC, offsets, staged.sha256, "", "", staged, None, said, columns=columns))
         assert placed.decoded is not None
         if not self._decodings.commit([placed], self._decodings.read_ranges(TOPIC), FIRST_MS):
-            raise WrongCount(f"somebody else writes the decoded table of {TOPIC}")
+            raise NotMeasured(f"somebody else writes the decoded table of {TOPIC}")
         return Path(lake.store.url(f"{DECODED}/{TOPIC}/{placed.decoded.path}"))
 
     def _rows(self, offsets: OffsetRange, ids: np.ndarray[Any, Any]) -> pa.Table:
@@ -197,7 +198,7 @@ def _sum_up(taken: Sequence[Taken]) -> dict[str, Any]:
 
 def _update(tools: LatestTools) -> None:
     if not update(TOPIC, Latest(), attempt(), tools).has_committed:
-        raise WrongCount(f"an update of {TOPIC} found nothing to do")
+        raise NotMeasured(f"an update of {TOPIC} found nothing to do")
 
 
 def _compare(out: Path, theirs: DeltaState) -> int:
@@ -205,5 +206,5 @@ def _compare(out: Path, theirs: DeltaState) -> int:
     table = DeltaTable(str(out / TREE / TOPIC)).to_pyarrow_table(columns=["partition", "offset", "_deleted"])
     ours, found = places_of(table.filter(pc.invert(table["_deleted"]))), theirs.places()
     if ours != found:
-        raise WrongCount(f"updates of {TOPIC} came to {len(ours):,} keys, delta-rs to {len(found):,}, or to other records")
+        raise NotMeasured(f"updates of {TOPIC} came to {len(ours):,} keys, delta-rs to {len(found):,}, or to other records")
     return len(ours)
