@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ import pytest
 from pipeline_defs.adapters.spark.spark_server import read_server
 from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.lab.bench import measurement
-from pipeline_defs.lab.bench.engine_costs import backlog, client_cost
-from pipeline_defs.lab.bench.engine_costs.engine import AIMS, EngineProfile, run_engine_bench
+from pipeline_defs.lab.bench import measurement, visible
+from pipeline_defs.lab.bench.engine_costs import backlog, client_cost, driver_bytes, run_cost
+from pipeline_defs.lab.bench.engine_costs.engine import AIMS, measure_engine
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, RUN
-from pipeline_defs.lab.bench.measurement import Bench
+from pipeline_defs.lab.bench.measurement import Bench, run_part
 from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
@@ -35,37 +34,50 @@ def told(text: str) -> None:
 
 
 @pytest.fixture
-def bench(world: World, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads that take seconds where they take minutes."""
+    for module in (client_cost, append_cost, run_cost, visible, driver_bytes):
+        monkeypatch.setattr(module, "LOAD", SMALL)
+    monkeypatch.setattr(decode_cost, "LOAD", Load(1_000, 20, 5, 2))
+    monkeypatch.setattr(decode_cost, "WARM_UPS", 0)
+    monkeypatch.setattr(run_cost, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(backlog, "RANGES", 6)
+    for name in ("STATE", "LARGE"):
+        monkeypatch.setattr(upsert, name, upsert.UpsertState(keys=500, rows=200))
+    monkeypatch.setattr(upsert, "WARM_UPS", 1)
+    monkeypatch.setattr(upsert, "LARGE_ROUNDS", 1)
+    monkeypatch.setattr(topics_cost, "POLICY", Policy(max_age_seconds=1))
+    for name in ("WARM_UP_SECONDS", "SECONDS"):
+        monkeypatch.setattr(topics_cost, name, 2)
+
+
+@pytest.fixture
+def bench(world: World, small: None, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A world of the benchmark on the broker and the Spark that all tests share."""
     for module in (client_cost, backlog, append_cost, decode_cost, topics_cost, history):
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
-    monkeypatch.setattr(decode_cost, "WARM_UPS", 0)
-    monkeypatch.setattr(upsert, "WARM_UPS", 1)
-    monkeypatch.setattr(upsert, "LARGE_ROUNDS", 1)
     return Bench(world.edges, world.edges.pyspark(), world.folder, 0.0, 0.0, os.getpid())
 
 
 def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_too_little(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = client_cost.measure_client(bench, 1, told, SMALL)
+    client = client_cost.measure_client(bench, 1, told)
     assert 0.1 < client["cpu_seconds"]["median"] < client["seconds"]["median"] * (os.cpu_count() or 1)
-    found = backlog.measure_backlog(bench, 1, told, 6)
+    found = backlog.measure_backlog(bench, 1, told)
     assert len(found["ranges_per_second"]["all"]) == 1
     for module in (client_cost, backlog):
         monkeypatch.setattr(module, "TOPIC", f"{module.TOPIC}-2")
         monkeypatch.setattr(module, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
     with pytest.raises(NotMeasured, match="wrote 19 rows of 20"):
-        client_cost.measure_client(bench, 1, told, SMALL)
+        client_cost.measure_client(bench, 1, told)
     with pytest.raises(NotMeasured, match="are landed"):
-        backlog.measure_backlog(bench, 1, told, 3)
+        backlog.measure_backlog(bench, 1, told)
 
 
 def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
     """H: what arrives at all of them is seen, by runs of which no two wait, and each record's time counts."""
-    policy = Policy(max_age_seconds=1)
-    profile = topics_cost.TopicsProfile(warm_up_seconds=1, seconds=2, policy=policy)
-    found = topics_cost.measure_topics(bench, 2, profile, told)
+    found = topics_cost.measure_count(bench, 2, told)
     assert found["records"] >= 2 * 20, "two topics of 20 records a second"
     assert found["p95_wait_seconds"] > 1 and found["queued_max"] <= 1 and found["cpu_share"] > 0
 
@@ -89,28 +101,25 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
     assert tiling_violations(coverage) == []
 
 
-STATE = upsert.UpsertState(keys=500, rows=200)
-
-
 def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs_and_come_to_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = upsert.measure_upsert(bench, 1, told, STATE)
+    found = upsert.measure_upsert(bench, 1, told)
     assert 400 < found["keys"] < 500, "tombstones have taken some away"
     for figure in (found["to_delta_rs"], found["update"]["cpu_seconds"], found["delta_rs"]["seconds"]):
         assert len(figure["all"]) == 1 and figure["least"] > 0
-    large = upsert.measure_large(bench, told, STATE)
+    large = upsert.measure_large(bench, told)
     assert len(large["seconds"]["all"]) == 1
     assert large["table_bytes"] > 0 and large["peak_bytes"]["least"] > 1_000_000 < large["jvm_peak_bytes"]["least"]
     assert not (bench.folder / "upsert").exists()
     merge = DeltaState.update
     monkeypatch.setattr(DeltaState, "update", lambda state, files: merge(state, files[1:]))
     with pytest.raises(NotMeasured, match="to other records"):
-        upsert.measure_upsert(bench, 1, told, STATE)
+        upsert.measure_upsert(bench, 1, told)
 
 
 def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = append_cost.measure_append(bench, 1, told, SMALL)
+    found = append_cost.measure_append(bench, 1, told)
     for share, append, whole in zip(
         *(found[name]["all"] for name in ("append_to_landing", "append_seconds", "seconds")), strict=True
     ):
@@ -118,12 +127,11 @@ def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkey
     monkeypatch.setattr(append_cost, "TOPIC", f"{append_cost.TOPIC}-2")
     monkeypatch.setattr(append_cost, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
     with pytest.raises(NotMeasured, match="19 rows of 20 records"):
-        append_cost.measure_append(bench, 1, told, SMALL)
+        append_cost.measure_append(bench, 1, told)
 
 
 def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(1_000, 20, 5, 2)
-    found = decode_cost.measure_decoding(bench, 1, told, load)
+    found = decode_cost.measure_decoding(bench, 1, told)
     assert {"landing_json", "json", "avro", "compact_json"} <= found["seconds"].keys()
     seconds = {name: each["median"] for name, each in found["seconds"].items()}
     for kind in ("json", "avro"):
@@ -133,17 +141,16 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
     monkeypatch.setattr(decode_cost, "TOPIC", f"{decode_cost.TOPIC}-2")
     monkeypatch.setattr(decode_cost, "WARM_UPS", 1)
     monkeypatch.setattr(decode_cost, "VALUES", {"json": VALUES["json"]})
-    monkeypatch.setattr(decode_cost, "_take_round", lambda bench, kind, load: (1.0, {kind: next(rounds)}))
-    assert decode_cost.measure_decoding(bench, 1, told, load)["seconds"]["json"]["all"] == [2.0], "a warm-up does not count"
+    monkeypatch.setattr(decode_cost, "_take_round", lambda bench, kind: (1.0, {kind: next(rounds)}))
+    assert decode_cost.measure_decoding(bench, 1, told)["seconds"]["json"]["all"] == [2.0], "a warm-up does not count"
 
 
 @pytest.mark.long
 def test_the_part_derived_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = derived.DerivedProfile(1, Load(1_000, 20, 5, 2), SMALL, STATE, STATE)
-    report = derived.run_derived_bench(settings, small, told)
+    report = run_part(derived.measure_derived, settings, 1, told)
     figures = {
         f"{section}.{name}": (report[section][name], figure["median"])
         for section in ("upsert", "derived", "table")
@@ -158,13 +165,10 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
 
 @pytest.mark.long
 def test_the_whole_part_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = EngineProfile(
-        rounds=1, idle_seconds=1.0, run=SMALL, client=SMALL, visible=SMALL, backlog_ranges=6, driver_bytes=SMALL
-    )
-    report = run_engine_bench(replace(settings, home=settings.home), small, told)
+    report = run_part(measure_engine, settings, 1, told)
     found = report["engine"]
     assert found["spread"].keys() == {*AIMS, "backlog_ranges_per_second"}
     assert all(found[name] == figure["median"] > 0 for name, figure in found["spread"].items())

@@ -24,7 +24,6 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.raw_columns import TIMES_TO_MS
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
-from pipeline_defs.lab.bench.data import produce
 from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
 from pipeline_defs.lab.bench.engine_costs.driver_bytes import LOAD, count_control, count_driver_bytes
 from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
@@ -197,7 +196,6 @@ def test_no_data_comes_to_this_machine_from_a_cluster(
     (tmp_path / "jars").symlink_to(JARS)
     edges = Edges(settings)
     bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
-    edges.kafka().create_topic(LOAD.topic, LOAD.kafka_partitions)
-    produce(edges.bootstrap_servers(), LOAD.topic, LOAD)
-    assert count_driver_bytes(bench, s3_cluster, s3_seen, LOAD) <= 0.05
-    assert count_control(bench, s3_seen, LOAD) >= 1
+    bench.fill(LOAD.topic, LOAD)
+    assert count_driver_bytes(bench, s3_cluster, s3_seen) <= 0.05
+    assert count_control(bench, s3_seen) >= 1

@@ -28,6 +28,7 @@ from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.data import values
 from pipeline_defs.lab.bench.engine_costs.engine import AIMS
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
+from pipeline_defs.lab.bench.measurement import run_part
 from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
 from pipeline_defs.lab.bench.table_costs import derived
@@ -228,8 +229,8 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
-    modules = {"run_bench": "report", "run_engine_bench": "engine_costs.engine"}
-    modules |= {"run_derived_bench": "table_costs.derived", "run_topics_bench": "pulse_costs.topics_cost"}
+    modules = {"run_bench": "report", "measure_engine": "engine_costs.engine"}
+    modules |= {"measure_derived": "table_costs.derived", "measure_topics": "pulse_costs.topics_cost"}
     for start, module in modules.items():
         monkeypatch.setattr(f"pipeline_defs.lab.bench.{module}.{start}", Mock(side_effect=Started))
     for options, expected in (([], whole), *((["--part", each], part) for each in ("engine", "derived", "topics"))):
@@ -255,7 +256,7 @@ def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, m
     }
     for (module, name), answer in told.items():
         monkeypatch.setattr(module, name, Mock(return_value=answer))
-    report = derived.run_derived_bench(settings(tmp_path), derived.DerivedProfile(rounds=2), print)
+    report = run_part(derived.measure_derived, settings(tmp_path), 2, print)
     for aim, value in values.items():
         section, _, name = aim.partition(".")
         assert report[section][name] == report[section]["spread"][name]["greatest"] == value

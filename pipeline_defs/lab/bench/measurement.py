@@ -11,11 +11,11 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 BROKER_HEAP = "1g"
 PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
+Part = Callable[[Settings, int, Tell], tuple[Mapping[str, Any], Sequence[str]]]
+"""What measures a part in so many rounds, each in a world of its own; it returns what it found, and each aim that is missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class Bench:
     session_seconds: float
     first_job_seconds: float
     jvm_pid: int
+
+    def fill(self, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
+        """Create a topic and produce a load to it, or other values."""
+        self.edges.kafka().create_topic(topic, load.kafka_partitions)
+        produce(self.edges.bootstrap_servers(), topic, load, records)
 
 
 def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
@@ -107,11 +115,9 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
 
 def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
     """Produce the load, warms every system up, then let them take turns; yield each turn as it ends."""
-    kafka = bench.edges.kafka()
-    kafka.create_topic(load.topic, load.kafka_partitions)
     size = f"{load.value_bytes:,} B"
     tell(f"{size}: producing {load.records:,} records")
-    produce(bench.edges.bootstrap_servers(), load.topic, load)
+    bench.fill(load.topic, load)
     for number in range(rounds + 1):
         for system in order_of(systems, number):
             tell(f"{size}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, {system}")
@@ -153,10 +159,19 @@ def environment(settings: Settings) -> dict[str, object]:
     }
 
 
-def report_part(
-    settings: Settings, load_before: Sequence[float], found: Mapping[str, Any], missed: Sequence[str], rounds: int
-) -> dict[str, Any]:
-    """Return the document of a part on the warm Spark, with how busy the machine was before it and is now."""
+def repeat(act: Callable[[int], T], what: str, rounds: int, tell: Tell, warm_ups: int = 1) -> list[T]:
+    """Do something once per round, which it is given the number of; return what all came to, the warm-ups first."""
+    found = []
+    for number in range(1 - warm_ups, rounds + 1):
+        tell(f"{what}: {f'{number} of {rounds}' if number > 0 else 'warm-up'}")
+        found.append(act(number))
+    return found
+
+
+def run_part(measure: Part, settings: Settings, rounds: int, tell: Tell) -> dict[str, Any]:
+    """Measure a part on the warm Spark; return its document, with how busy the machine was before it and after."""
+    load_before = os.getloadavg()
+    found, missed = measure(settings, rounds, tell)
     return {
         **found,
         "missed_targets": missed,

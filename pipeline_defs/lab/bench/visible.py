@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from .measurement import Bench, Tell
+from .measurement import Bench, Tell, repeat
 from .rounds import Load, spread
 from .watched import watching
 
@@ -23,31 +23,32 @@ _PARTS: Mapping[str, str] = {
 }
 
 
-def measure_visible(bench: Bench, repeats: int, tell: Tell, load: Load = LOAD) -> dict[str, object]:
-    """Produce the load to a topic that Dagster watches; return seconds, and what they were spent on.
+def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, object]:
+    """Produce a load to a topic that Dagster watches; return seconds, and what they were spent on.
 
     The first time is a warm-up, which starts what is started once, and counts nowhere.
     """
-    found = []
     tell("time to visible: starting Dagster")
-    with watching(bench, TOPIC, load) as watched:
-        for number in range(repeats + 1):
-            tell(f"time to visible: {number or 'warm-up'} of {repeats}")
+    with watching(bench, TOPIC, LOAD) as watched:
+
+        def see(_: int) -> dict[str, float]:
             produced_at = watched.produce()
             seen_at = watched.await_rows()
             watched.await_step("report", produced_at)
-            found.append(split_seconds(watched.marks, produced_at, seen_at))
+            return split_seconds(watched.marks, produced_at, seen_at)
+
+        warm_up, *found = repeat(see, "time to visible", repeats, tell)
     return {
         "measured": (
             "dagster dev with its daemon up and ticking every 5 s; a run is a new process with a session of the warm Spark; "
             "from the last acknowledged record to a count over the glob in DuckDB that has them all, asked 10 times a second"
         ),
-        "records": load.records,
-        "value_bytes": load.value_bytes,
-        "records_per_range": load.records_per_range,
-        "median_seconds": spread([each["total"] for each in found[1:]])["median"],
-        "repeats": found[1:],
-        "warm_up": found[0],
+        "records": LOAD.records,
+        "value_bytes": LOAD.value_bytes,
+        "records_per_range": LOAD.records_per_range,
+        "median_seconds": spread([each["total"] for each in found])["median"],
+        "repeats": found,
+        "warm_up": warm_up,
     }
 
 

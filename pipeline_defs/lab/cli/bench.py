@@ -20,10 +20,10 @@ from ...settings import read_settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS
 
 if TYPE_CHECKING:
-    from ..bench.measurement import Tell
+    from ..bench.measurement import Part, Tell
 
 DEFAULT_SIZES = "100,1000,10000"
-PART_ROUNDS, PULSE_ROUNDS = 5, 10
+ROUNDS = {ENGINE: 5, DERIVED: 5, TOPICS: 1, PULSE: 10}
 OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
 
@@ -42,7 +42,7 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}, of {PULSE} {PULSE_ROUNDS}.",
+    help=f"Rounds after the warm-up: 3 by default, of a part {ROUNDS[ENGINE]}, of {PULSE} {ROUNDS[PULSE]}.",
 )
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
@@ -63,7 +63,7 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
     """
     require("bench", "the benchmark")
     from ..bench.engine_costs import engine
-    from ..bench.measurement import require_own_spark
+    from ..bench.measurement import require_own_spark, run_part
     from ..bench.pulse_costs import pulse_cost, topics_cost
     from ..bench.report import choose_loads, choose_systems, run_bench
     from ..bench.table_costs import derived
@@ -74,15 +74,14 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
     require_own_spark(settings, is_warm=part is not None)
     if part is not None:
         _check_of_part(ctx, part)
+        parts: Mapping[str, Part] = {
+            ENGINE: engine.measure_engine,
+            DERIVED: derived.measure_derived,
+            TOPICS: topics_cost.measure_topics,
+            PULSE: pulse_cost.measure_pulse,
+        }
         with _telling() as tell:
-            if part == ENGINE:
-                report = engine.run_engine_bench(settings, engine.EngineProfile(rounds=rounds or PART_ROUNDS), tell)
-            elif part == TOPICS:
-                report = topics_cost.run_topics_bench(settings, topics_cost.TopicsProfile(), tell)
-            elif part == PULSE:
-                report = pulse_cost.run_pulse_bench(settings, rounds or PULSE_ROUNDS, tell)
-            else:
-                report = derived.run_derived_bench(settings, derived.DerivedProfile(rounds=rounds or PART_ROUNDS), tell)
+            report = run_part(parts[part], settings, rounds or ROUNDS[part], tell)
         if as_json:
             print_json(report)
         else:

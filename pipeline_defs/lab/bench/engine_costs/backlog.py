@@ -12,7 +12,7 @@ from ....resources import Edges
 from ....topics import Topic
 from ...waiting import NotMeasured
 from ..data import SEED, produce
-from ..measurement import Bench, Tell, count_rows
+from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
 from ..systems import fresh_edges, land_pending
 from ..usage import timed
@@ -24,44 +24,45 @@ VALUE_BYTES = 100
 RECORDS = (40, 160)  # of a range, at least and at most
 
 
-def measure_backlog(bench: Bench, rounds: int, tell: Tell, ranges: int = RANGES) -> dict[str, object]:
+def measure_backlog(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     """Plan a backlog once and land it `rounds` times, each in a lake of its own; the first time counts nowhere."""
     topic = Topic(TOPIC, Policy(max_age_seconds=0))
     tell("backlog: producing and planning")
     planned = fresh_edges(bench.edges, bench.folder / "backlog")
     bench.edges.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
-    records = _plan(planned, topic, ranges)
-    seconds = []
-    for number in range(rounds + 1):
-        tell(f"backlog: {number or 'warm-up'} of {rounds}")
+    records = _plan(planned, topic)
+
+    def land(number: int) -> float:
         folder = bench.folder / f"backlog-{number}"
         shutil.copytree(bench.folder / "backlog", folder)
-        seconds.append(_land(fresh_edges(bench.edges, folder), bench, topic, records))
+        seconds = _land(fresh_edges(bench.edges, folder), bench, topic, records)
         shutil.rmtree(folder)
-    rates = [ranges / each for each in seconds[1:]]
+        return seconds
+
+    seconds = repeat(land, "backlog", rounds, tell)[1:]
     return {
         "measured": (
-            f"{ranges} ranges of {RECORDS[0]} to {RECORDS[1]} records of {VALUE_BYTES} B in {KAFKA_PARTITIONS} Kafka "
+            f"{RANGES} ranges of {RECORDS[0]} to {RECORDS[1]} records of {VALUE_BYTES} B in {KAFKA_PARTITIONS} Kafka "
             "partitions, in random order of length, landed by one call of the protocol without Dagster around it"
         ),
-        "ranges_per_second": spread(rates),
-        "seconds": spread(seconds[1:]),
+        "ranges_per_second": spread([RANGES / each for each in seconds]),
+        "seconds": spread(seconds),
     }
 
 
-def _plan(edges: Edges, topic: Topic, ranges: int) -> int:
+def _plan(edges: Edges, topic: Topic) -> int:
     """Produce and plan by turns, so that each turn is a range of another length per Kafka partition; return the records."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
     produced = 0
-    for _ in range(ranges // KAFKA_PARTITIONS):
+    for _ in range(RANGES // KAFKA_PARTITIONS):
         each = chance.randint(*RECORDS)
         load = Load(VALUE_BYTES, each * KAFKA_PARTITIONS, each, KAFKA_PARTITIONS)
         produce(edges.bootstrap_servers(), topic.name, load)
         produced += load.records
         edges.planner(topic, "bench").commit(through_end=True)
     found = edges.lake.coverage(topic.name).pending()
-    if len(found) != ranges or sum(map(len, found)) != produced:
-        raise NotMeasured(f"{len(found)} ranges of {topic.name} are planned, and {ranges} were to be")
+    if len(found) != RANGES or sum(map(len, found)) != produced:
+        raise NotMeasured(f"{len(found)} ranges of {topic.name} are planned, and {RANGES} were to be")
     return produced
 
 

@@ -12,7 +12,6 @@ from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.system.jars import resolve_jars
 from ....settings import IN_PROCESS
 from ...waiting import NotMeasured
-from ..data import produce
 from ..measurement import Bench, Tell
 from ..rounds import Load, spread
 from . import landing_client
@@ -24,25 +23,24 @@ from .spark_cluster import SparkCluster
 LOAD = Load(10_000, 9_000, 3_000, 1)  # zstd halves it: files of more than 10 MB
 
 
-def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[str, object]:
+def measure_driver_bytes(bench: Bench, tell: Tell) -> dict[str, object]:
     """Land the same ranges once by a cluster and once, as the control, in process; return both shares."""
     folder = bench.folder / "cluster"
     folder.mkdir()
     tell("driver bytes: producing")
-    bench.edges.kafka().create_topic(load.topic, load.kafka_partitions)
-    produce(bench.edges.bootstrap_servers(), load.topic, load)
+    bench.fill(LOAD.topic, LOAD)
     tell("driver bytes: jars for S3, some 560 MB, fetched once")
     jars = [*resolve_jars("spark", bench.edges.settings.jars), *resolve_jars("s3a", bench.edges.settings.jars)]
     tell("driver bytes: starting a cluster")
     with s3_server(folder) as s3, CountingProxy(s3) as store:
         with SparkCluster(folder / "spark", jars, s3a_conf(store.url)) as cluster:
             tell("driver bytes: landing by the cluster")
-            found = count_driver_bytes(bench, cluster, store, load)
+            found = count_driver_bytes(bench, cluster, store)
         tell("driver bytes: the control")
-        control = count_control(bench, store, load)
+        control = count_control(bench, store)
     return {
         "measured": (
-            f"{load.records // load.records_per_range} ranges of {load.records_per_range:,} records of {load.value_bytes:,} B, "
+            f"{LOAD.records // LOAD.records_per_range} ranges of {LOAD.records_per_range:,} records of {LOAD.value_bytes:,} B, "
             "landed by a cluster of two workers into an S3-compatible server: bytes that the run's process and Spark's "
             "driver exchange with the store and with each other, for each byte of the landed files; the control is a Spark "
             "in the run's own process"
@@ -52,27 +50,27 @@ def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[st
     }
 
 
-def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy, load: Load) -> float:
+def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy) -> float:
     """Land by a cluster; return the share of bytes that pass the run's process and Spark's driver."""
     with CountingProxy(f"http://{LOOPBACK}:{cluster.port}") as connect, connect.counting() as said, store.counting() as seen:
         url = cluster.url.replace(f":{cluster.port}/", f":{connect.port}/")
-        pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
+        pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store)
     ours = seen[pid] + seen[cluster.processes["server"].pid]
     if not seen[pid] or not said or seen.total() - ours < landed:
         raise NotMeasured(f"of {landed:,} bytes landed the proxies saw {dict(seen)} and {dict(said)}, by process")
     return (ours + said.total()) / landed
 
 
-def count_control(bench: Bench, store: CountingProxy, load: Load) -> float:
+def count_control(bench: Bench, store: CountingProxy) -> float:
     """Land by a Spark in the run's process; return the same share, which is 1 or more."""
     with store.counting() as seen:
-        _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store, load)
+        _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store)
     if seen.total() < landed:
         raise NotMeasured(f"of {landed:,} bytes that were uploaded the proxy saw {dict(seen)}, by process")
     return seen.total() / landed
 
 
-def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy, load: Load) -> tuple[int, int]:
+def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy) -> tuple[int, int]:
     """Land by a process of its own; return its id and the bytes of the landed files."""
     environment = {
         **s3_environment(store.url),
@@ -82,6 +80,6 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
         "OFFSETLAKE_LAKE": f"s3://{BUCKET}/{lake}",
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
     }
-    module = [landing_client.__name__, load.topic, str(load.records_per_range)]
+    module = [landing_client.__name__, LOAD.topic, str(LOAD.records_per_range)]
     pid, printed = run_client("a landing process", module, bench.folder, environment)
     return pid, int(printed)

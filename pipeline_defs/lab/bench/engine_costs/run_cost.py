@@ -14,7 +14,7 @@ from statistics import median
 from ....adapters.spark.spark_server import read_server
 from ....adapters.system.processes import Process
 from ...waiting import NotMeasured, wait_until
-from ..measurement import Bench, Tell
+from ..measurement import Bench, Tell, repeat
 from ..rounds import Load, spread
 from ..usage import ProcessUsage, read_tree
 from ..watched import Watched, watching
@@ -38,30 +38,29 @@ class UsageLook:
     server: Process | None = None
 
 
-def measure_run_cost(
-    bench: Bench, rounds: int, tell: Tell, *, load: Load = LOAD, idle_seconds: float = IDLE_SECONDS
-) -> dict[str, object]:
+def measure_run_cost(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     """Produce one run's records `rounds` times to a topic that Dagster watches; return the CPU seconds of each run.
 
     The first time is a warm-up and counts nowhere.
     """
-    found = []
     tell("a run's CPU: starting Dagster")
-    with watching(bench, TOPIC, load) as watched:
+    with watching(bench, TOPIC, LOAD) as watched:
         _take_run(watched)
-        tell(f"a run's CPU: {idle_seconds:.0f} s of nothing")
+        tell(f"a run's CPU: {IDLE_SECONDS:.0f} s of nothing")
         before = _look(watched)
-        time.sleep(idle_seconds)
+        time.sleep(IDLE_SECONDS)
         idle = _rates(before, _look(watched))
-        for number in range(1, rounds + 1):
-            tell(f"a run's CPU: {number} of {rounds}")
+
+        def run(_: int) -> dict[str, float]:
             before = _look(watched)
             _take_run(watched)
-            found.append(net_seconds(before, _look(watched), idle))
+            return net_seconds(before, _look(watched), idle)
+
+        found = repeat(run, "a run's CPU", rounds, tell, warm_ups=0)
     parts = {part: round(median(each[part] for each in found), 3) for part in PARTS}
     return {
         "measured": (
-            f"a landing run of {load.kafka_partitions} ranges of {load.records_per_range:,} records of {load.value_bytes:,} B "
+            f"a landing run of {LOAD.kafka_partitions} ranges of {LOAD.records_per_range:,} records of {LOAD.value_bytes:,} B "
             "through dagster dev and its real launcher, from before its records are produced to the end of its process: "
             "planning, tick, queue, launch, landing, checks and events"
         ),

@@ -39,7 +39,6 @@ from ....core.tables.raw_table import COLUMNS, SETTLED, compacted_file, compacte
 from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
 from .. import peak as peak_module
-from ..data import produce
 from ..engine_costs.client_cost import run_client
 from ..measurement import Bench, Tell
 from ..rounds import Load
@@ -60,8 +59,7 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
     """Measure one topic with so many landed ranges; return seconds, and the largest peak of a process in MB."""
     load = Load(VALUE_BYTES, ranges + NEW_RANGES, RANGE_OF, PARTITIONS)
     tell(f"{ranges:,} ranges: producing")
-    bench.edges.kafka().create_topic(TOPIC, PARTITIONS)
-    produce(bench.edges.bootstrap_servers(), TOPIC, load)
+    bench.fill(TOPIC, load)
     tell(f"{ranges:,} ranges: writing them as landed")
     write_history(bench, ranges)
     os.sync()  # else whoever waits for the disk next waits for all of it

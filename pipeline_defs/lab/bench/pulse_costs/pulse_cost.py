@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....settings import Settings
-from ..measurement import Tell, open_bench, report_part
+from ..measurement import Tell, open_bench
 from ..rounds import missed_aims, p95, spread
 from ..visible import measure_visible
 from .history import measure_history
@@ -22,9 +21,8 @@ HISTORY_AIMS: Mapping[str, float] = {
 RANGES = (1_000, 10_000, 100_000, 1_000_000)  # that are landed
 
 
-def run_pulse_bench(settings: Settings, rounds: int, tell: Tell) -> dict[str, Any]:
-    """Measure both, each history in a world of its own, and return the document; what was started is stopped and deleted."""
-    load_before = os.getloadavg()
+def measure_pulse(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Measure both, each history in a world of its own; what was started is stopped and deleted."""
     with open_bench(settings, tell) as bench:
         visible = measure_visible(bench, rounds, tell)
     repeats = visible["repeats"]
@@ -43,4 +41,4 @@ def run_pulse_bench(settings: Settings, rounds: int, tell: Tell) -> dict[str, An
         "spread": {"visible_seconds": seconds},
         "details": {"visible": visible},
     }
-    return report_part(settings, load_before, {"pulse": found}, missed, rounds)
+    return {"pulse": found}, missed

@@ -28,10 +28,13 @@ from ....settings import Settings
 from ....topics import Topic
 from ...waiting import NotMeasured, wait_until
 from ..location import write_location
-from ..measurement import Bench, Tell, open_bench, report_part
+from ..measurement import Bench, Tell, open_bench
 from ..rounds import missed_aims, p95
 from ..usage import read_cpu_seconds, read_tree
 
+COUNTS = (12, 60, 100)
+WARM_UP_SECONDS, SECONDS = 90.0, 300.0
+POLICY = Policy()
 AIMS: Mapping[str, float] = {"p95_wait_seconds": 75.0, "queued_max": 1}
 VALUE = b"x" * 200
 TOPIC = "bench-topics"
@@ -39,16 +42,6 @@ BATCHES_PER_SECOND = 10
 RECORDS_PER_BATCH = 2  # of each topic
 KAFKA_PARTITIONS = 2
 Place = tuple[str, int, int]  # topic, Kafka partition, offset
-
-
-@dataclass(frozen=True, slots=True)
-class TopicsProfile:
-    """How much is measured: numbers of topics, for how long each, and what arrives."""
-
-    topics: Sequence[int] = (12, 60, 100)
-    warm_up_seconds: float = 90.0
-    seconds: float = 300.0
-    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass
@@ -87,24 +80,23 @@ class _Traffic:
                     self.waits[place[0]].append(self.files[file] - acked_at)
 
 
-def run_topics_bench(settings: Settings, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
-    """Measure each number of topics and return the document; what was started is stopped and deleted."""
-    load_before = os.getloadavg()
+def measure_topics(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping[str, Any], Sequence[str]]:  # noqa: ARG001
+    """Measure each number of topics, in one round; what was started is stopped and deleted."""
     found = []
-    for count in profile.topics:
+    for count in COUNTS:
         with open_bench(settings, tell) as bench:
-            found.append(measure_topics(bench, count, profile, tell))
+            found.append(measure_count(bench, count, tell))
     missed = [f"{each['topics']} topics: {text}" for each in found for text in missed_aims(each, AIMS)]
-    return report_part(settings, load_before, {"pulse": {"topics": found}}, missed, 1)
+    return {"pulse": {"topics": found}}, missed
 
 
-def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell) -> dict[str, Any]:
+def measure_count(bench: Bench, count: int, tell: Tell) -> dict[str, Any]:
     """Measure so many topics; return seconds, the longest queue, and the share of the machine's cores that was used."""
     names = [f"{TOPIC}-{number:03d}" for number in range(count)]
     settings, edges = bench.edges.settings, bench.edges
     for name in names:
         edges.kafka().create_topic(name, KAFKA_PARTITIONS)
-    workspace = write_location(bench.folder / "location", settings, *(Topic(name, profile.policy) for name in names))
+    workspace = write_location(bench.folder / "location", settings, *(Topic(name, POLICY) for name in names))
     traffic = _Traffic(names)
     queued_max, data = 0, Path(settings.lake) / "data"
     with (
@@ -113,15 +105,15 @@ def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell)
         _producing(edges.bootstrap_servers(), traffic),
     ):
         began = time.time()
-        traffic.counts_from = began + profile.warm_up_seconds
+        traffic.counts_from = began + WARM_UP_SECONDS
         used_before, used_from = None, began
-        while (passed := time.time() - began) < profile.warm_up_seconds + profile.seconds:
+        while (passed := time.time() - began) < WARM_UP_SECONDS + SECONDS:
             time.sleep(1)
-            tell(f"{count} topics: {passed:.0f} of {profile.warm_up_seconds + profile.seconds:.0f} s")
+            tell(f"{count} topics: {passed:.0f} of {WARM_UP_SECONDS + SECONDS:.0f} s")
             traffic.look(data)
             queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED])
             queued_max = max(queued_max, len(instance.get_run_ids(queued)))
-            if used_before is None and passed >= profile.warm_up_seconds:
+            if used_before is None and passed >= WARM_UP_SECONDS:
                 used_before, used_from = _cpu_seconds(server.pid, bench.jvm_pid), time.time()
         used = _cpu_seconds(server.pid, bench.jvm_pid) - (used_before or 0.0)
         share = used / (time.time() - used_from) / (os.cpu_count() or 1)
@@ -143,8 +135,8 @@ def measure_topics(bench: Bench, count: int, profile: TopicsProfile, tell: Tell)
         "queued_max": queued_max,
         "cpu_share": round(share, 3),
         "records": sum(map(len, traffic.waits.values())),
-        "seconds": profile.seconds,
-        "max_age_seconds": profile.policy.max_age_seconds,
+        "seconds": SECONDS,
+        "max_age_seconds": POLICY.max_age_seconds,
     }
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from ....resources import Edges
 from ...waiting import NotMeasured
-from ..data import produce
-from ..measurement import Bench, Tell, count_rows
+from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake
 from ..usage import timed
@@ -20,36 +19,30 @@ TOPIC = "bench-append"
 STEPS = ("link_to_table", "append")  # of the append; the first one ends with what was read to find what is due
 
 
-def measure_append(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, Any]:
+def measure_append(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     """Land the load `rounds` times, each into a lake of its own; return the append's seconds over those of the rest."""
-    tell(f"{TOPIC}: producing {load.records:,} records")
-    bench.edges.kafka().create_topic(TOPIC, load.kafka_partitions)
-    produce(bench.edges.bootstrap_servers(), TOPIC, load)
-    seconds, appends = list[float](), list[float]()
-    for number in range(rounds + 1):
-        tell(f"{TOPIC}: {f'round {number} of {rounds}' if number else 'warm-up'}")
-        whole, append = _take_turn(bench, load)
-        if number:
-            seconds.append(whole)
-            appends.append(append)
+    tell(f"{TOPIC}: producing {LOAD.records:,} records")
+    bench.fill(TOPIC, LOAD)
+    found = repeat(lambda _: _take_turn(bench), TOPIC, rounds, tell)
+    seconds, appends = zip(*found[1:], strict=True)
     return {
         "measured": (
-            f"landing {load.records:,} records of {load.value_bytes:,} B in {load.records // load.records_per_range} ranges: "
+            f"landing {LOAD.records:,} records of {LOAD.value_bytes:,} B in {LOAD.records // LOAD.records_per_range} ranges: "
             "the seconds that end with a step of the raw table's append, over all others"
         ),
-        "append_to_landing": spread([append / (whole - append) for whole, append in zip(seconds, appends, strict=True)]),
+        "append_to_landing": spread([append / (whole - append) for whole, append in found[1:]]),
         "seconds": spread(seconds),
         "append_seconds": spread(appends),
     }
 
 
-def _take_turn(bench: Bench, load: Load) -> tuple[float, float]:
+def _take_turn(bench: Bench) -> tuple[float, float]:
     """Return the seconds of landing, and those of them that the append took."""
     with TemporaryDirectory(dir=bench.folder) as out:
         edges = Edges(replace(bench.edges.settings, has_raw_table=True))
-        place = Place(load, edges, bench.pyspark, Path(out), topic_name=TOPIC)
+        place = Place(LOAD, edges, bench.pyspark, Path(out), topic_name=TOPIC)
         seconds = timed(offsetlake(place))
         rows = count_rows(place.out / "data")
-        if rows != load.records:
-            raise NotMeasured(f"{rows:,} rows of {load.records:,} records of {TOPIC} are landed")
+        if rows != LOAD.records:
+            raise NotMeasured(f"{rows:,} rows of {LOAD.records:,} records of {TOPIC} are landed")
         return seconds, sum(place.steps[step] for step in STEPS)

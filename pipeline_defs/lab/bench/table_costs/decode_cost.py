@@ -7,6 +7,7 @@ is an error, not a time.
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,7 @@ from ....resources import Edges
 from ....tables.compaction import compact
 from ....tables.decoding import decode
 from ...waiting import NotMeasured
-from ..data import produce
-from ..measurement import Bench, Tell
+from ..measurement import Bench, Tell, repeat
 from ..rounds import Load, spread
 from ..systems import Place, attempt, fresh_edges, offsetlake
 from ..usage import timed
@@ -31,26 +31,27 @@ TOPIC = "bench-derived"
 WARM_UPS = 4  # landing and decoding get faster until then, while the JVM compiles them
 
 
-def measure_decoding(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, Any]:
+def measure_decoding(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     """Measure landing and what is derived from it; return seconds, and how many times as long as landing the same each took."""
     for kind, values in VALUES.items():
-        bench.edges.kafka().create_topic(_topic(kind), load.kafka_partitions)
-        tell(f"{_topic(kind)}: producing {load.records:,} records")
-        produce(bench.edges.bootstrap_servers(), _topic(kind), load, values(load))
-    seconds: dict[str, list[float]] = {}
-    ratios: dict[str, list[float]] = {}
-    for number in range(1 - WARM_UPS, rounds + 1):
+        tell(f"{_topic(kind)}: producing {LOAD.records:,} records")
+        bench.fill(_topic(kind), LOAD, values(LOAD))
+    seconds: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+
+    def take_round(number: int) -> None:
         for kind in VALUES:
-            tell(f"{_topic(kind)}: {f'round {number} of {rounds}' if number > 0 else 'warm-up'}")
-            landing, taken = _take_round(bench, kind, load)
+            landing, taken = _take_round(bench, kind)
             if number > 0:
                 for name, value in {f"landing_{kind}": landing, **taken}.items():
-                    seconds.setdefault(name, []).append(value)
+                    seconds[name].append(value)
                 for name, value in taken.items():
-                    ratios.setdefault(f"{name}_to_landing", []).append(value / landing)
+                    ratios[f"{name}_to_landing"].append(value / landing)
+
+    repeat(take_round, TOPIC, rounds, tell, WARM_UPS)
     return {
         "measured": (
-            f"{load.records:,} records of {load.value_bytes:,} B in {load.records // load.records_per_range} ranges, the same "
+            f"{LOAD.records:,} records of {LOAD.value_bytes:,} B in {LOAD.records // LOAD.records_per_range} ranges, the same "
             "orders in each format; each round lands them into a lake of its own, decodes them, and compacts what is landed"
         ),
         "seconds": {name: spread(values) for name, values in seconds.items()},
@@ -62,11 +63,11 @@ def _topic(kind: str) -> str:
     return f"{TOPIC}-{kind}"
 
 
-def _take_round(bench: Bench, kind: str, load: Load) -> tuple[float, dict[str, float]]:
+def _take_round(bench: Bench, kind: str) -> tuple[float, dict[str, float]]:
     """Return the seconds of landing, and by name those of what is derived from it."""
     with TemporaryDirectory(dir=bench.folder) as folder:
         out = Path(folder)
-        place = Place(load, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
+        place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
         landing, seconds = timed(offsetlake(place)), dict[str, float]()
         for name, config in DECODES[kind].items():
             seconds[name] = timed(partial(_decode, bench, place, config, fresh_edges(bench.edges, out)))

@@ -5,14 +5,12 @@ Each figure is a median, with its spread, under the name that its aim has; start
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....settings import Settings
-from ..measurement import Tell, open_bench, report_part
-from ..rounds import Load, missed_aims
+from ..measurement import Tell, open_bench
+from ..rounds import missed_aims
 from . import append_cost, decode_cost, upsert
 
 AIMS: Mapping[str, float] = {  # at most
@@ -25,25 +23,13 @@ AIMS: Mapping[str, float] = {  # at most
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedProfile:
-    """How much is measured: rounds after the warm-up, and the loads."""
-
-    rounds: int
-    decoding: Load = decode_cost.LOAD
-    append: Load = append_cost.LOAD
-    updates: upsert.UpsertState = upsert.STATE
-    large: upsert.UpsertState = upsert.LARGE
-
-
-def run_derived_bench(settings: Settings, profile: DerivedProfile, tell: Tell) -> dict[str, Any]:
-    """Measure all of it in one world and return the document; what was started is stopped and deleted."""
-    load_before = os.getloadavg()
+def measure_derived(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Measure all of it in one world; what was started is stopped and deleted."""
     with open_bench(settings, tell) as bench:
-        append = append_cost.measure_append(bench, profile.rounds, tell, profile.append)
-        decoding = decode_cost.measure_decoding(bench, profile.rounds, tell, profile.decoding)
-        updates = upsert.measure_upsert(bench, profile.rounds, tell, profile.updates)
-        large = upsert.measure_large(bench, tell, profile.large)
+        append = append_cost.measure_append(bench, rounds, tell)
+        decoding = decode_cost.measure_decoding(bench, rounds, tell)
+        updates = upsert.measure_upsert(bench, rounds, tell)
+        large = upsert.measure_large(bench, tell)
     report = {
         "upsert": _section(
             {"to_delta_rs": updates["to_delta_rs"], "large_seconds": large["seconds"], "large_peak_bytes": large["peak_bytes"]},
@@ -55,7 +41,7 @@ def run_derived_bench(settings: Settings, profile: DerivedProfile, tell: Tell) -
     medians = {
         f"{section}.{name}": figure["median"] for section, found in report.items() for name, figure in found["spread"].items()
     }
-    return report_part(settings, load_before, report, missed_aims(medians, AIMS), profile.rounds)
+    return report, missed_aims(medians, AIMS)
 
 
 def _section(figures: Mapping[str, Mapping[str, Any]], details: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from ....resources import Edges
 from ....tables.latest import LatestTools, update
 from ...waiting import NotMeasured
 from ..data import SEED
-from ..measurement import Bench, Tell
+from ..measurement import Bench, Tell, repeat
 from ..rounds import Taken, order_of, spread
 from ..systems import attempt, fresh_edges
 from ..usage import take
@@ -119,51 +119,50 @@ class _Decoded:
         return pa.table(columns)
 
 
-def measure_upsert(bench: Bench, rounds: int, tell: Tell, state: UpsertState = STATE) -> dict[str, Any]:
+def measure_upsert(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     """Measure updates and delta-rs' merges of the same rows; return what ours take of theirs, round by round."""
-    with _lake(bench, state, tell) as (decoded, tools, out):
+    with _lake(bench, STATE, tell) as (decoded, tools, out):
         theirs = DeltaState(out / "delta")
         theirs.update(decoded.put_all())
         _update(tools)
-        taken: dict[str, list[Taken]] = {OURS: [], THEIRS: []}
-        for number in range(1 - WARM_UPS, rounds + 1):
-            tell(f"{TOPIC}: update {number} of {rounds}" if number > 0 else f"{TOPIC}: warm-up")
+
+        def turn(number: int) -> dict[str, Taken]:
             files = decoded.put_some()
             acts: dict[str, Callable[[], None]] = {OURS: partial(_update, tools), THEIRS: partial(theirs.update, files)}
-            for name in order_of([*acts], number):
-                found = _measure(bench, acts[name])
-                if number > 0:
-                    taken[name].append(found)
+            return {name: _measure(bench, acts[name]) for name in order_of([*acts], number)}
+
+        turns = repeat(turn, TOPIC, rounds, tell, WARM_UPS)[WARM_UPS:]
         keys = _compare(out, theirs)
 
     def ratios(of: Callable[[Taken], float]) -> dict[str, Any]:
-        return spread([of(ours) / of(bare) for ours, bare in zip(taken[OURS], taken[THEIRS], strict=True)])
+        return spread([of(taken[OURS]) / of(taken[THEIRS]) for taken in turns])
 
     return {
         "measured": (
-            f"updates of {RANGES} ranges, {state.rows:,} rows in all, one of {TOMBSTONES} a tombstone, of a latest table of "
-            f"{state.keys:,} keys; beside each delta-rs finds the winners of the same files with pyarrow and merges them"
+            f"updates of {RANGES} ranges, {STATE.rows:,} rows in all, one of {TOMBSTONES} a tombstone, of a latest table of "
+            f"{STATE.keys:,} keys; beside each delta-rs finds the winners of the same files with pyarrow and merges them"
         ),
         "keys": keys,
         "to_delta_rs": ratios(lambda each: each.seconds),
         "to_delta_rs_cpu": ratios(lambda each: each.cpu_seconds),
-        **{name: _sum_up(found) for name, found in taken.items()},
+        **{name: _sum_up([taken[name] for taken in turns]) for name in (OURS, THEIRS)},
     }
 
 
-def measure_large(bench: Bench, tell: Tell, state: UpsertState = LARGE) -> dict[str, Any]:
+def measure_large(bench: Bench, tell: Tell) -> dict[str, Any]:
     """Measure updates of a table of very many keys: their time, and the peak memory of this process and of Spark's."""
-    with _lake(bench, state, tell) as (decoded, tools, out):
+    with _lake(bench, LARGE, tell) as (decoded, tools, out):
         decoded.put_all()
         _update(tools)
-        taken = []
-        for number in range(1, LARGE_ROUNDS + 1):
-            tell(f"{TOPIC}: update {number} of {LARGE_ROUNDS} of {state.keys:,} keys")
+
+        def turn(_: int) -> Taken:
             decoded.put_some()
-            taken.append(_measure(bench, partial(_update, tools)))
+            return _measure(bench, partial(_update, tools))
+
+        taken = repeat(turn, f"{TOPIC}: {LARGE.keys:,} keys", LARGE_ROUNDS, tell, warm_ups=0)
         files = DeltaTable(str(out / TREE / TOPIC)).get_add_actions()["size_bytes"].to_pylist()
     return {
-        "measured": f"updates of {RANGES} ranges, {state.rows:,} rows in all, of a latest table of {state.keys:,} keys",
+        "measured": f"updates of {RANGES} ranges, {LARGE.rows:,} rows in all, of a latest table of {LARGE.keys:,} keys",
         "table_bytes": sum(files),
         **_sum_up(taken),
     }
