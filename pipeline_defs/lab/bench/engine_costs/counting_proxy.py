@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -15,26 +16,30 @@ import psutil
 from ....adapters.spark.spark_knock import LOOPBACK
 
 
-class CountingProxy:
+class CountingProxy(ThreadingTCPServer):
     """Listens at `port` and passes all on to a server of this machine, by its URL, while the context is open.
 
     Whose a connection is takes longer to find out than most connections take, so it only passes on until it is to count.
     """
 
+    daemon_threads = True
+    request_queue_size = 128
+
     def __init__(self, url: str) -> None:
+        super().__init__((LOOPBACK, 0), BaseRequestHandler)
         self._target = urlsplit(url).port
-        self._listener = socket.create_server((LOOPBACK, 0))
         self._guard = threading.Lock()
-        self.port: int = self._listener.getsockname()[1]
+        self.port: int = self.socket.getsockname()[1]
         self._processes: dict[int, int] = {}  # of each connection, by the port of who made it
         self._counted: Counter[int] | None = None  # bytes by process id, while they are counted
 
     def __enter__(self) -> CountingProxy:
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._listener.close()
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     @property
     def url(self) -> str:
@@ -54,19 +59,18 @@ class CountingProxy:
             with self._guard:
                 self._counted = None
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, (_, port) = self._listener.accept()
-            except OSError:
-                return  # closed
-            with self._guard:
-                self._processes[port] = 0 if self._counted is None else _processes_at({port})[port]
-            server = socket.create_connection((LOOPBACK, self._target))
-            for each in (client, server):
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Pass on what a client and the server say, until one of them has ended; called in a thread of its own."""
+        port = client_address[1]
+        with self._guard:
+            self._processes[port] = 0 if self._counted is None else _processes_at({port})[port]
+        with socket.create_connection((LOOPBACK, self._target)) as server:
+            for each in (request, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small answer waits for 40 ms
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, sink, port), daemon=True).start()
+            back = threading.Thread(target=self._pass_on, args=(server, request, port), daemon=True)
+            back.start()
+            self._pass_on(request, server, port)
+            back.join()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, port: int) -> None:
         with suppress(OSError):
@@ -78,7 +82,6 @@ class CountingProxy:
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        source.close()  # the other direction closes the other one
 
 
 def _processes_at(ports: Collection[int]) -> dict[int, int]:

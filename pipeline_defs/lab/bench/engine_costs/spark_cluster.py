@@ -14,18 +14,18 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
-from ....adapters.spark.spark_knock import LOOPBACK
-from ....adapters.spark.spark_server import TOKEN
+from ....adapters.spark.spark_knock import LOOPBACK, is_listening
+from ....adapters.spark.spark_server import CONNECT_MODE, TOKEN
 from ....adapters.system.java import find_java
 from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
+from ....adapters.testbed.broker import QUICK_JAVA
 from ...waiting import wait_until_ready
 
 WORKERS = 2
-JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JVM = " ".join(QUICK_JAVA)
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONF: Mapping[str, str] = {
@@ -36,7 +36,7 @@ CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.scheduler.mode": "FAIR",
-    "spark.executor.extraJavaOptions": " ".join(JVM),
+    "spark.executor.extraJavaOptions": JVM,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
     "spark.connect.execute.manager.detachedTimeout": "30s",
@@ -67,11 +67,8 @@ class SparkCluster:
     def __enter__(self) -> SparkCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._start(
-                "master",
-                *("org.apache.spark.deploy.master.Master", "--host", LOOPBACK),
-                *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
-            )
+            ports = ("--port", str(self._master_port), "--webui-port", str(self._master_page))
+            self._start("master", "master.Master", "--host", LOOPBACK, *ports)
             self._wait_for("master", lambda: self._has_workers(0))
             for number in range(WORKERS):
                 self.start_worker(number)
@@ -82,12 +79,12 @@ class SparkCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
         """Stop all of it, the server first, executors too; the ids are those of processes that were started here."""
-        for name in sorted(self.processes, key=_order):
+        for name in reversed(self.processes):
             for process in [*self.executors(name), self.processes[name]]:
                 stop_process(process, 5)
 
@@ -95,7 +92,7 @@ class SparkCluster:
         """Start a worker of one core, which the master knows a moment later."""
         self._start(
             f"worker{number}",
-            *("org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--cores", "1", "--memory", "1g"),
+            *("worker.Worker", "--host", LOOPBACK, "--cores", "1", "--memory", "1g"),
             *("--webui-port", "0", "--work-dir", str(self.folder / f"work{number}")),
             f"spark://{LOOPBACK}:{self._master_port}",
         )
@@ -103,20 +100,21 @@ class SparkCluster:
     def start_server(self) -> None:
         """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
         # where they lie: of what is named as jars each executor copies half a gigabyte, twice
-        classes = os.pathsep.join(map(str, self.jars))
+        classes, work = os.pathsep.join(map(str, self.jars)), self.folder / "server"
+        work.mkdir(exist_ok=True)
         conf = {
             **CONF,
             "spark.connect.grpc.binding.port": str(self.port),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": f"{JVM} -Duser.dir={work}",  # where it makes its folder `artifacts`
+            "spark.driver.extraClassPath": classes,
             "spark.executor.extraClassPath": classes,
             **self.conf,
         }
         options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
-        self._start(
-            "server",
-            *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{LOOPBACK}:{self._master_port}"),
-            *(*options, "--class", CONNECT, "spark-internal"),
-        )
-        self._wait_for("server", lambda: _listens(self.processes["server"], self.port))
+        master = ("--master", f"spark://{LOOPBACK}:{self._master_port}")
+        self._start("server", "SparkSubmit", *master, *options, "--class", CONNECT, "spark-internal")
+        self._wait_for("server", lambda: is_listening(self.url))
 
     def kill(self, name: str) -> None:
         """Kill a process by SIGKILL, a worker with its executors, as a machine that goes away."""
@@ -142,51 +140,20 @@ class SparkCluster:
     def _wait_for(self, name: str, is_ready: Callable[[], bool]) -> None:
         wait_until_ready(is_ready, self.processes[name], self.folder / f"{name}.log")
 
-    def _start(self, name: str, *command: str) -> None:
+    def _start(self, name: str, main: str, *arguments: str) -> None:
         import pyspark
 
         home = Path(pyspark.__file__).parent
         environment = {
-            **{key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"},
+            **{key: value for key, value in os.environ.items() if key != CONNECT_MODE},
+            "JAVA_HOME": str(find_java().parent.parent),
             "SPARK_HOME": str(home),
-            "SPARK_SCALA_VERSION": "2.13",  # of the wheel's jars; else no executor starts
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "SPARK_DAEMON_JAVA_OPTS": JVM,
+            "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
             TOKEN: self.token,
         }
-        heap = "-Xmx1g" if name == "server" else "-Xmx256m"
-        java = [
-            str(find_java()),
-            *JVM,
-            heap,
-            *_opens(),
-            "-cp",
-            os.pathsep.join([f"{home / 'conf'}", f"{home / 'jars'}/*", *map(str, self.jars)]),
-        ]
-        work = self.folder / name
-        work.mkdir(exist_ok=True)
-        if name == "server":
-            java.insert(-2, f"-Duser.dir={work}")  # where it makes its folder `artifacts`
-        self.processes[name] = spawn_process([*java, *command], log=self.folder / f"{name}.log", environment=environment)
-
-
-def _order(name: str) -> int:
-    return ("server", "worker", "master").index(name.rstrip("0123456789"))
-
-
-def _opens() -> list[str]:
-    """Options that Spark's own launcher gives a JVM of version 17 and newer."""
-    packages = "lang lang.invoke lang.reflect io net nio util util.concurrent util.concurrent.atomic"
-    opens = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in packages.split()]
-    inner = "nio.ch nio.cs security.action util.calendar"
-    opens += [f"--add-opens=java.base/sun.{each}=ALL-UNNAMED" for each in inner.split()]
-    return [*opens, "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "-Djdk.reflect.useDirectMethodHandle=false"]
-
-
-def _listens(process: Process, port: int) -> bool:
-    try:
-        connections = psutil.Process(process.pid).net_connections()
-    except psutil.NoSuchProcess:
-        return False
-    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
+        command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{main}", *arguments]
+        self.processes[name] = spawn_process(command, log=self.folder / f"{name}.log", environment=environment)
