@@ -1,4 +1,4 @@
-"""The load: records that look like real ones, produced to a topic of their own with confluent-kafka.
+"""The load: records that look like real ones, produced to a topic of their own.
 
 A value is JSON text: names that repeat, words, and random hex; zstd halves it. Invariant: the same load is the same
 bytes each time, and no two values are equal, so that no dictionary helps anyone.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
+from ...adapters.kafka.producer import Record
+from ..producing import produce_all
 from .rounds import Load
 
 SEED = 11
 POOL_BYTES = 8 * 1024 * 1024  # more than a Parquet page or a Kafka batch, so that repeats are out of reach
-POLL_EVERY = 10_000
 _SYLLABLES = "ba co di fe gu ha jo ki la me no pu qua re si to ul ve wi xe ya zo tra ble ing er"
 _STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")
 
@@ -30,42 +31,12 @@ def values(load: Load) -> Iterator[bytes]:
 
 
 def produce(bootstrap_servers: str, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
-    """Produce the load, or other values, in turn to each Kafka partition, and return when all is acknowledged by all.
-
-    The keys are customers.
-    """
-    from confluent_kafka import KafkaException, Producer
-
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "acks": "all",
-            "enable.idempotence": True,
-            "linger.ms": 50,
-            "compression.type": "lz4",
-            "log_level": 3,  # the broker is young: librdkafka would say so
-            "queue.buffering.max.messages": 200_000,
-        }
+    """Produce the load, or other values, in turn to each Kafka partition; the keys are customers."""
+    keyed = (
+        Record(b"customer-%07d" % (number * 7919 % 1_000_003), value, partition=number % load.kafka_partitions)
+        for number, value in enumerate(values(load) if records is None else records)
     )
-    failures: list[object] = []
-
-    def on_delivery(error: object, _: object) -> None:
-        if error is not None:
-            failures.append(error)
-
-    for number, value in enumerate(values(load) if records is None else records):
-        key = b"customer-%07d" % (number * 7919 % 1_000_003)
-        while True:
-            try:
-                producer.produce(topic, value, key, partition=number % load.kafka_partitions, on_delivery=on_delivery)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % POLL_EVERY == 0:
-            producer.poll(0)
-    producer.flush()
-    if failures:
-        raise KafkaException(failures[0])
+    produce_all(bootstrap_servers, topic, keyed, "nothing was measured")
 
 
 def _body(size: int, chance: random.Random, vocabulary: list[str]) -> bytes:

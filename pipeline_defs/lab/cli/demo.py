@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import click
-from dagster import RunsFilter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
+from dagster import DagsterEventType, RunsFilter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
@@ -32,8 +32,10 @@ from ...resources import Edges
 from ...settings import SERVER, find_project
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
-from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
+from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, read_flights, read_table
+from ..producing import produce_all
 
+CHECK = DagsterEventType.ASSET_CHECK_EVALUATION
 PATIENCE_SECONDS = 300  # without a single further range landed, or decoded
 DEAD_LETTERS_SHOWN = 10
 SHOWN_CHARACTERS = 60
@@ -159,9 +161,9 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
     if before >= records:
         OUT.print(f"topic {TOPIC} has its {before:,} records already")
         return before
-    with _bar("producing flights", records) as (bar, task):
-        servers = edges.bootstrap_servers(topic)
-        produce_flights(servers, table, there, lambda done: bar.update(task, completed=before + done))
+    with _bar("producing flights", records) as show:
+        servers, advice = edges.bootstrap_servers(topic), "start the demo again, it goes on where the topic ends"
+        produce_all(servers, TOPIC, read_flights(table, there), advice, lambda done: show(before + done))
     return records
 
 
@@ -198,9 +200,9 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
 def _watch(text: str, total: int, due: Callable[[], int]) -> None:
     """Show how much of `total` is done, until nothing is due."""
     left, moved = total, time.monotonic()
-    with _bar(text, total) as (bar, task):
+    with _bar(text, total) as show:
         while now := due():
-            bar.update(task, completed=max(0, total - now))
+            show(max(0, total - now))
             if now != left:
                 left, moved = now, time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
@@ -209,7 +211,7 @@ def _watch(text: str, total: int, due: Callable[[], int]) -> None:
                     "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
                 )
             time.sleep(0.5)
-        bar.update(task, completed=total)
+        show(total)
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
@@ -237,13 +239,9 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str, records: int) -> 
     rows = sum(manifest.rows for manifest in manifests)
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
     with open_instance(edges.settings.dagster_home) as instance:
-        evaluations = [
-            record.event_log_entry.dagster_event.asset_check_evaluation_data
-            for record in instance.get_records_for_run(run_id).records
-            if record.event_log_entry.dagster_event
-            and record.event_log_entry.dagster_event.event_type_value == "ASSET_CHECK_EVALUATION"
-        ]
-    checks = {evaluation.check_name: evaluation.passed for evaluation in evaluations}
+        records_of_checks = instance.get_records_for_run(run_id, of_type=CHECK).records
+    events = [record.event_log_entry.get_dagster_event() for record in records_of_checks]
+    checks = {each.check_name: each.passed for each in (event.asset_check_evaluation_data for event in events)}
     print_table(
         "summary",
         ["what", "value"],
@@ -272,10 +270,11 @@ def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
 
 
 @contextmanager
-def _bar(text: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
+def _bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     columns = (TerminalWords(), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
-        yield bar, bar.add_task(text, total=total)
+        task = bar.add_task(text, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _wait_for_interrupt(server: DagsterServer) -> None:

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.partitioner import murmur2
 
 from ...adapters.kafka.producer import Record
-from ...core.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 TOPIC = "flights"
 KAFKA_PARTITIONS = 4
-IN_FLIGHT = 50_000
-PROGRESS_EVERY = 5_000
 DAYS = 365
 POISON = (
     b'{"year": 2013, "month": 1, "day"',  # cut off
@@ -67,49 +64,6 @@ def read_flights(table: DataFrame, skip: Mapping[int, int]) -> Iterator[Record]:
             left[partition] -= 1
             continue
         yield Record(key, value, departures[min(number, len(departures) - 1)], partition)
-
-
-def produce_flights(bootstrap_servers: str, table: DataFrame, skip: Mapping[int, int], progress: Callable[[int], None]) -> None:
-    """Produce what `read_flights` reads, ten times as fast as `offsetlake produce` would; all is acknowledged, or it raises.
-
-    Raises `BrokerUnavailable`; what was taken before that stays, and the next call skips it.
-    """
-    from confluent_kafka import KafkaException, Producer
-
-    failures: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "enable.idempotence": True,
-            "linger.ms": 50,
-            "compression.type": "lz4",
-            "log_level": 2,  # what fails is raised here
-        }
-    )
-
-    def note(error: object, _: object) -> None:
-        if error is not None:
-            failures.append(error)
-
-    done = 0
-    try:
-        for done, record in enumerate(read_flights(table, skip), 1):
-            while len(producer) > IN_FLIGHT:
-                producer.poll(0.1)
-            place: dict[str, Any] = {"partition": record.partition, "timestamp": record.timestamp_ms}
-            producer.produce(TOPIC, record.value, record.key, on_delivery=note, **place)
-            if done % PROGRESS_EVERY == 0:
-                progress(done)
-        while producer.flush(1):
-            progress(done - len(producer))
-    except KafkaException as error:
-        failures.append(error)
-    if failures:
-        raise BrokerUnavailable(
-            f"producing to {TOPIC} at {bootstrap_servers} failed: {failures[0]}; of {done} records {len(failures)} or more "
-            "are not acknowledged; start the demo again, it goes on where the topic ends"
-        )
-    progress(done)
 
 
 def _flight(row: Mapping[str, object]) -> dict[str, object]:
