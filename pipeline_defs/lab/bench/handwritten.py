@@ -31,8 +31,8 @@ class _Buffer:
     bytes: int = 0
 
 
-def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step) -> int:
-    """Read on from the offsets that its group has committed to the end that the topic has now; return how many rows.
+def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step) -> None:
+    """Read on from the offsets that its group has committed to the end that the topic has now.
 
     `on_step` is told when a file is `written`, and when its offsets are `committed`.
     """
@@ -58,7 +58,6 @@ def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: s
         consumer.assign([TopicPartition(topic, p, at) for p, at in begins.items()])
         left = set(begins)
         buffers = {p: _Buffer() for p in begins}
-        rows = 0
         while left:
             for message in consumer.consume(BATCH_RECORDS, timeout=1.0):
                 error = message.error()
@@ -75,7 +74,7 @@ def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: s
                     continue
                 is_full = buffer.bytes >= FLUSH_BYTES or len(buffer.messages) >= FLUSH_RECORDS
                 if is_full or partition not in left:
-                    rows += _write(topic, partition, buffer.messages, folder)
+                    _write(topic, partition, buffer.messages, folder)
                     on_step("written")
                     reached = buffer.messages[-1].offset() + 1
                     consumer.commit(offsets=[TopicPartition(topic, partition, reached)], asynchronous=False)
@@ -83,10 +82,9 @@ def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, group: s
                     buffers[partition] = _Buffer()
     finally:
         consumer.close()
-    return rows
 
 
-def _write(topic: str, partition: int, messages: list[Any], folder: Path) -> int:
+def _write(topic: str, partition: int, messages: list[Any], folder: Path) -> None:
     count = len(messages)
     timestamps = [message.timestamp() for message in messages]
     table = pa.table(
@@ -102,4 +100,3 @@ def _write(topic: str, partition: int, messages: list[Any], folder: Path) -> int
         }
     )
     pq.write_table(table, folder / f"p{partition}-{uuid.uuid4()}.parquet")
-    return count

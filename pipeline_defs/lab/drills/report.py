@@ -119,44 +119,38 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
 
 def is_right(report: Mapping[str, Any]) -> bool:
     """Return whether Offsetlake did what it promises in every drill, each with its fault proven."""
-    return all(row["verdict"] == "right" for row in report["drills"] if row["system"] == "offsetlake")
+    return all(row["verdict"] == "right" for row in report["drills"] if row["system"] == OURS)
 
 
 def _turns(drill: Drill) -> Iterator[tuple[str, Delivery]]:
     for name in drill.systems:
-        for policy in drill.policies if name == "offsetlake" else (Delivery.EFFECTIVELY_ONCE,):
+        for policy in drill.policies if name == OURS else (Delivery.EFFECTIVELY_ONCE,):
             yield name, policy
 
 
 def _run(arena: Arena, drill: Drill, name: str) -> Row:
-    began = time.monotonic()
+    began, stuck = time.monotonic(), ""
     try:
         system = drill.act(arena, name)
     except Exception as error:  # noqa: BLE001 (that a system cannot go on is a result)
-        arena.note = f"{type(error).__name__}: {str(error)[:300]}"
+        arena.note, stuck = f"{type(error).__name__}: {str(error)[:300]}", "stuck: "
         system = arena.system(name)
-        row = arena.judge(system, drill.name, time.monotonic() - began)
-        return replace(row, verdict=f"stuck: {row.verdict}")
-    return arena.judge(system, drill.name, time.monotonic() - began)
+    row = arena.judge(system, drill.name, time.monotonic() - began)
+    return replace(row, verdict=f"{stuck}{row.verdict}")
 
 
 def _sum_up(rows: Sequence[Row], seed: int) -> Row:
     """Return one line for all random schedules."""
     wrong = [row for row in rows if row.verdict != "right"]
-    count: Callable[[str], int] = lambda name: sum(getattr(row, name) for row in rows)  # noqa: E731
+    counts = ("produced", "landed", "holes", "lost", "missing", "doubled")
     return Row(
-        "offsetlake",
+        OURS,
         Delivery.EFFECTIVELY_ONCE.value,
         f"{len(rows)} random schedules, seed {seed}",
         any("kill " in row.note for row in rows),
-        count("produced"),
-        count("landed"),
-        count("holes"),
-        count("lost"),
-        count("missing"),
-        count("doubled"),
-        f"wrong: {', '.join(row.drill for row in wrong[:10])}" if wrong else "right",
-        round(sum(row.seconds for row in rows), 1),
+        **{name: sum(getattr(row, name) for row in rows) for name in counts},
+        verdict=f"wrong: {', '.join(row.drill for row in wrong[:10])}" if wrong else "right",
+        seconds=round(sum(row.seconds for row in rows), 1),
     )
 
 

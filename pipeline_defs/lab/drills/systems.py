@@ -23,7 +23,7 @@ from ...adapters.lake.lake import Lake
 from ...adapters.store.disk_store import DiskStore
 from ...adapters.tables.duck import Duck
 from ...cli.launching import InProcessRuns
-from ...core.errors import Refused, ScanFailed
+from ...core.errors import ScanFailed
 from ...core.log.losses import find_losses
 from ...core.steps import StepWatcher
 from ...orchestration.home.dagster_home import open_instance
@@ -59,12 +59,11 @@ TRIES = 6
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What a system itself says of a topic: rows landed, holes explained, and the places that it says are lost.
+    """What a system itself says of a topic: holes explained, and the places that it says are lost; a peer only shows rows.
 
     A place is generation, Kafka partition, first and last offset, half-open.
     """
 
-    landed: int
     holes: int = 0
     lost: tuple[tuple[int, int, int, int], ...] = ()
 
@@ -100,8 +99,8 @@ class System:
         raise NotImplementedError
 
     def books(self) -> Books:
-        """Read what it says that it has landed, and what is lost; a peer only shows rows."""
-        return Books(count_visible(self.folder))
+        """Read what it says of holes and losses."""
+        return Books()
 
     def forget(self) -> None:
         """Delete what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
@@ -158,12 +157,12 @@ class Offsetlake(System):
         edges.kafka(self.topic).close()
 
     def books(self) -> Books:
-        """Read plan log, manifests and ledger."""
+        """Read plan log and manifests."""
         coverage = Lake(self.settings.lake).coverage(self.topic.name)
         manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
         lost = tuple((o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage)))
         holes = sum(h.end - h.start for m in manifests for h in m.holes if h.cause != "lost")
-        return Books(sum(manifest.rows for manifest in manifests), holes, lost)
+        return Books(holes, lost)
 
     def forget(self) -> None:
         """Delete Dagster's whole home and the consumer group."""
@@ -184,14 +183,6 @@ def visible_values(folder: str) -> list[bytes]:
         return []
     query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
     return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
-
-
-def count_visible(folder: str) -> int:
-    """Count the rows that a plain glob shows; none where it cannot be read."""
-    try:
-        return len(visible_values(folder))
-    except Refused:
-        return 0
 
 
 def with_own_jvm(system: System) -> System:
