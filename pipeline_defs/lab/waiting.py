@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..adapters.system.processes import Process, wait_for
+from ..adapters.system.processes import Process, last_lines, wait_for
 from ..core.errors import OffsetlakeError
 
 PATIENCE_SECONDS = 300
 POLL_SECONDS = 0.1
-_LOG_LINES = 20
 
 
 class NotMeasured(OffsetlakeError):
@@ -29,5 +28,4 @@ def wait_until_ready(is_ready: Callable[[], bool], process: Process, log: Path) 
     is_running = process.is_running()
     if not (is_over and is_running):
         what = f"was not ready within {PATIENCE_SECONDS} s" if is_running else "has ended"
-        tail = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-        raise NotMeasured("\n".join([f"{log.stem} {what}; its log ended with:", *tail]))
+        raise NotMeasured("\n".join([f"{log.stem} {what}; its log ended with:", *last_lines(log)]))

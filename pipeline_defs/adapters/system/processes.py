@@ -102,6 +102,11 @@ def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> 
     return True
 
 
+def last_lines(log: Path, count: int = 20) -> list[str]:
+    """Return the end of what a process has said in its log; nothing where there is none."""
+    return log.read_text("utf-8", errors="replace").splitlines()[-count:] if log.exists() else []
+
+
 def end_group(leader: int) -> None:
     """End what is left of the process group that a child of this process led: what it has started outlives it."""
     with suppress(ProcessLookupError, PermissionError):  # nobody is left; the latter where all of them are zombies, on macOS

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,12 +24,11 @@ from kafka.errors import KafkaError
 from ...core.errors import BrokerUnavailable, cause_of
 from ..system.java import archive_options, find_java
 from ..system.locks import hold_start
-from ..system.processes import Process, free_ports, spawn_process, stop_process
+from ..system.processes import Process, free_ports, last_lines, spawn_process, stop_process, wait_for
 from .broker_properties import HOST, Node, data_directory, plan_properties
 
 _STATE = "broker.json"
 _LOG = "broker.log"
-_LOG_LINES = 20
 _POLL_SECONDS = 0.1
 START_SECONDS = 120.0  # a start that takes longer has failed
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
@@ -39,21 +37,28 @@ _LOG4J = Path(__file__).with_name("log4j2.xml")
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One running broker: where clients find it, its process and its log."""
+    """One running broker, as `broker.json` keeps it: its process, and the ports, which outlive it."""
 
-    bootstrap_servers: str
-    pid: int
-    log_path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What `broker.json` keeps: the process as it was started, and the ports, which outlive it."""
-
+    directory: Path
     process: Process
     port: int
     controller_port: int
     node_id: int = 1
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients find it."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of its JVM."""
+        return self.process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """What it prints."""
+        return self.directory / _LOG
 
 
 def start_broker(
@@ -74,15 +79,14 @@ def start_broker(
     broker's last log lines, BadSetting for a property that is not the caller's, JavaUnusable.
     """
     directory = directory.absolute()
-    deadline = time.monotonic() + START_SECONDS
     directory.mkdir(parents=True, exist_ok=True)
     with hold_start(directory, lambda: None, START_SECONDS, BrokerUnavailable):
-        state = _read_state(directory)
-        if state is not None and state.process.is_running():
-            _await_ready(directory, state, deadline)
-            return _broker(directory, state)
+        earlier = _read_state(directory)
+        if earlier is not None and earlier.process.is_running():
+            _await_ready(earlier)
+            return earlier
         if node is None:
-            node = Node(1, *_choose_ports(port, state))
+            node = Node(1, *_choose_ports(port, earlier))
         else:
             _require_free(node.port, node.controller_port)
         settings = plan_properties(directory, node, properties)
@@ -93,23 +97,20 @@ def start_broker(
         java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]
         _format(directory, java, config, node.cluster_id or new_cluster_id())
         process = spawn_process([*java, "kafka.Kafka", str(config)], log=directory / _LOG)
-        ready = False
+        broker = Broker(directory, process, node.port, node.controller_port, node.id)
         try:
-            state = _State(process, node.port, node.controller_port, node.id)
-            _write_state(directory, state)
-            _await_ready(directory, state, deadline)
-            ready = True
-        finally:
-            if not ready:  # Ctrl-C included: nobody else knows of this process
-                stop_process(process, timeout_seconds=10)
-        return _broker(directory, state)
+            _write_state(broker)
+            _await_ready(broker)
+        except BaseException:  # Ctrl-C included: nobody else knows of this process
+            stop_process(process, timeout_seconds=10)
+            raise
+        return broker
 
 
 def read_broker(directory: Path) -> Broker | None:
     """Return the broker of `directory` if its process runs, ready or not; a process that only reuses its pid is not it."""
-    directory = directory.absolute()
-    state = _read_state(directory)
-    return _broker(directory, state) if state is not None and state.process.is_running() else None
+    broker = _read_state(directory.absolute())
+    return broker if broker is not None and broker.process.is_running() else None
 
 
 def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
@@ -117,8 +118,8 @@ def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
 
     Any process may call it, any number of times. After a SIGKILL the next start recovers the log.
     """
-    state = _read_state(directory.absolute())
-    return state is not None and stop_process(state.process, timeout_seconds)
+    broker = _read_state(directory.absolute())
+    return broker is not None and stop_process(broker.process, timeout_seconds)
 
 
 def new_cluster_id() -> str:
@@ -138,28 +139,28 @@ def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str)
         raise _unavailable(directory, f"storage in {data_directory(directory)} could not be formatted")
 
 
-def _await_ready(directory: Path, state: _State, deadline: float) -> None:
+def _await_ready(broker: Broker) -> None:
     """Return once the broker accepts a topic (asked with validate_only); raise when it is gone or time is up."""
-    while not _accepts_topics(state.port, state.node_id):
-        if not state.process.is_running():
-            raise _unavailable(directory, f"broker at {HOST}:{state.port} ended before it was ready")
-        if time.monotonic() > deadline:
-            raise _unavailable(directory, f"broker at {HOST}:{state.port} was not ready in time")
-        time.sleep(_POLL_SECONDS)
+    is_running = broker.process.is_running
+    is_over = wait_for(lambda: _accepts_topics(broker) or not is_running(), START_SECONDS, _POLL_SECONDS)
+    if not is_running():
+        raise _unavailable(broker.directory, f"broker at {broker.bootstrap_servers} ended before it was ready")
+    if not is_over:
+        raise _unavailable(broker.directory, f"broker at {broker.bootstrap_servers} was not ready in time")
 
 
-def _accepts_topics(port: int, node_id: int) -> bool:
+def _accepts_topics(broker: Broker) -> bool:
     """Return whether the broker would create a topic now: it answers, is unfenced and has a controller.
 
     In a cluster another broker may take the topic, so this one must be among those that its cluster counts as alive.
     """
     try:
-        socket.create_connection((HOST, port), timeout=1).close()
-        admin = KafkaAdminClient(bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=5000)
+        socket.create_connection((HOST, broker.port), timeout=1).close()
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=5000)
     except (OSError, KafkaError):
         return False
     try:
-        if node_id not in {broker["broker_id"] for broker in admin.describe_cluster()["brokers"]}:
+        if broker.node_id not in {each["broker_id"] for each in admin.describe_cluster()["brokers"]}:
             return False
         admin.create_topics({f"offsetlake-probe-{uuid.uuid4()}": {"num_partitions": 1}}, validate_only=True)
     except KafkaError:
@@ -171,11 +172,10 @@ def _accepts_topics(port: int, node_id: int) -> bool:
 
 def _unavailable(directory: Path, what: str) -> BrokerUnavailable:
     log = directory / _LOG
-    lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
-    return BrokerUnavailable("\n".join([f"{what}; its last log lines ({log}):", *lines]), log=log)
+    return BrokerUnavailable("\n".join([f"{what}; its last log lines ({log}):", *last_lines(log)]), log=log)
 
 
-def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
+def _choose_ports(port: int | None, earlier: Broker | None) -> tuple[int, int]:
     """Return the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
     if port is not None:
         _require_free(port)
@@ -204,14 +204,10 @@ def _is_free(port: int) -> bool:
         return probe.connect_ex((HOST, port)) != 0
 
 
-def _broker(directory: Path, state: _State) -> Broker:
-    return Broker(f"{HOST}:{state.port}", state.process.pid, directory / _LOG)
-
-
-def _read_state(directory: Path) -> _State | None:
+def _read_state(directory: Path) -> Broker | None:
     try:
         document = json.loads((directory / _STATE).read_text("utf-8"))
-        return _State(Process(document.pop("pid"), document.pop("started")), **document)
+        return Broker(directory, Process(document.pop("pid"), document.pop("started")), **document)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -221,8 +217,8 @@ def _read_state(directory: Path) -> _State | None:
         ) from error
 
 
-def _write_state(directory: Path, state: _State) -> None:
-    document = asdict(state)
-    scratch = directory / f".{_STATE}"
-    scratch.write_text(json.dumps({**document.pop("process"), **document}), "utf-8")
-    scratch.replace(directory / _STATE)
+def _write_state(broker: Broker) -> None:
+    ports = {"port": broker.port, "controller_port": broker.controller_port, "node_id": broker.node_id}
+    scratch = broker.directory / f".{_STATE}"
+    scratch.write_text(json.dumps({**asdict(broker.process), **ports}), "utf-8")
+    scratch.replace(broker.directory / _STATE)

@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from subprocess import PIPE
+from tempfile import TemporaryDirectory
 
+from ....adapters.system.processes import last_lines
 from ...waiting import NotMeasured
 from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
@@ -38,8 +40,7 @@ def run_client(
     ):
         printed, _ = process.communicate(given)
     if process.returncode:
-        said = log.read_text(errors="replace").splitlines()[-2:]
-        raise NotMeasured(f"{what} ended with {process.returncode}: {' '.join(said)}")
+        raise NotMeasured(f"{what} ended with {process.returncode}: {' '.join(last_lines(log, 2))}")
     return process.pid, printed
 
 
@@ -47,7 +48,7 @@ def measure_client(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     """Have clients stage the same ranges one after another; return their CPU seconds. The first one counts nowhere."""
     tell("a client's CPU: producing")
     bench.fill(TOPIC, LOAD)
-    found = repeat(partial(_take_turn, bench), "a client's CPU", rounds, tell)
+    found = repeat(lambda _: _take_turn(bench), "a client's CPU", rounds, tell)
     cpu_seconds, seconds = zip(*found[1:], strict=True)
     return {
         "measured": (
@@ -60,20 +61,20 @@ def measure_client(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     }
 
 
-def _take_turn(bench: Bench, number: int) -> tuple[float, float]:
+def _take_turn(bench: Bench) -> tuple[float, float]:
     """Return CPU and wall seconds of one client process."""
-    out = bench.folder / f"client-{number}"
-    task = {
-        "url": bench.edges.engine(bench.pyspark).url,
-        "bootstrap_servers": bench.edges.bootstrap_servers(),
-        "topic": TOPIC,
-        "ranges": [(0, partition, 0, LOAD.records_per_range) for partition in range(LOAD.kafka_partitions)],
-        "folder": str(out),
-    }
-    act = partial(run_client, "a client", [client.__name__], bench.folder, {}, json.dumps(task).encode())
-    before = getrusage(RUSAGE_CHILDREN)  # of those that have ended: only the client does meanwhile
-    seconds, after = timed(act), getrusage(RUSAGE_CHILDREN)
-    rows = count_rows(out)
+    with TemporaryDirectory(dir=bench.folder) as out:
+        task = {
+            "url": bench.edges.engine(bench.pyspark).url,
+            "bootstrap_servers": bench.edges.bootstrap_servers(),
+            "topic": TOPIC,
+            "ranges": [(0, partition, 0, LOAD.records_per_range) for partition in range(LOAD.kafka_partitions)],
+            "folder": f"{out}/staged",
+        }
+        act = partial(run_client, "a client", [client.__name__], bench.folder, {}, json.dumps(task).encode())
+        before = getrusage(RUSAGE_CHILDREN)  # of those that have ended: only the client does meanwhile
+        seconds, after = timed(act), getrusage(RUSAGE_CHILDREN)
+        rows = count_rows(Path(out))
     if rows != LOAD.records:
         raise NotMeasured(f"a client wrote {rows:,} rows of {LOAD.records:,} records of {TOPIC}")
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, seconds

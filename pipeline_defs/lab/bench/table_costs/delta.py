@@ -26,19 +26,15 @@ class DeltaState:
 
     def update(self, files: Sequence[Path]) -> None:
         """Merge Parquet files of decoded records into the table; the first ones become it."""
+        winners = find_winners(files)
         if not DeltaTable.is_deltatable(str(self.folder)):
-            self.recompute(files)
+            write_deltalake(str(self.folder), winners.filter(pc.is_valid(winners["value"])))
             return
         merge = DeltaTable(str(self.folder)).merge(
-            find_winners(files), "present.key = fresh.key", source_alias="fresh", target_alias="present"
+            winners, "present.key = fresh.key", source_alias="fresh", target_alias="present"
         )
         merge = merge.when_matched_delete("fresh.value IS NULL").when_matched_update_all()
         merge.when_not_matched_insert_all("fresh.value IS NOT NULL").execute()
-
-    def recompute(self, files: Sequence[Path]) -> None:
-        """Make the table from these files alone, as its next version."""
-        winners = find_winners(files)
-        write_deltalake(str(self.folder), winners.filter(pc.is_valid(winners["value"])), mode="overwrite")
 
     def places(self) -> set[tuple[int, int]]:
         """Return Kafka partition and offset of each record of the table."""
