@@ -61,6 +61,10 @@ class Operations:
 
     def read_offsets(self, topic: str, partition: int) -> list[int]:
         """Read the offsets of all records that a plain consumer gets of a Kafka partition now."""
+        return [record.offset for record in self.read_records(topic, partition)]
+
+    def read_records(self, topic: str, partition: int) -> list[Any]:
+        """Read all records that a plain consumer gets of a Kafka partition now, in order."""
         place = TopicPartition(topic, partition)
         with KafkaConsumer(
             bootstrap_servers=self.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False, **self._entry
@@ -68,10 +72,10 @@ class Operations:
             consumer.assign([place])
             consumer.seek_to_beginning(place)
             end = consumer.end_offsets([place])[place]
-            offsets: list[int] = []
+            records: list[Any] = []
             while consumer.position(place) < end:
-                offsets += [record.offset for record in consumer.poll(1000).get(place, [])]
-            return offsets
+                records += consumer.poll(1000).get(place, [])
+            return records
 
     def send(self, topic: str, records: Iterable[Mapping[str, Any]], producer: KafkaProducer | None = None) -> list[Sent]:
         """Produce records (partition, key, value, headers, timestamp_ms); return where each one is."""

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from ...adapters.kafka.kafka import Kafka
+from ...adapters.kafka.operations import Operations
 from ...adapters.kafka.producer import Guarantees
 from ...adapters.system.jars import resolve_jars
 from ...adapters.testbed.cluster import Cluster, run_cluster
@@ -97,31 +97,20 @@ def _judge(system: Offsetlake, level: str, produced: Produced, seconds: float) -
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Produced:
-    """What became of the records 0, 1, 2 ... `sent` - 1: which were acknowledged, and what the log holds, in order.
+    """What became of the records 0, 1, 2 ...: which were acknowledged, and what the log holds, in order.
 
     With `acks=0` kafka-python calls a record acknowledged that it has written to a socket.
     """
 
-    sent: int
     acknowledged: frozenset[int]
     log: tuple[int, ...]
 
-    @cached_property
-    def found(self) -> frozenset[int]:
-        """The records that stand in the log, once or more often."""
-        return frozenset(self.log)
-
-    @cached_property
+    @property
     def lost(self) -> frozenset[int]:
         """The records that were acknowledged and are not in the log."""
-        return self.acknowledged - self.found
-
-    @cached_property
-    def doubled(self) -> frozenset[int]:
-        """The records that stand in the log more than once."""
-        return frozenset(number for number, times in Counter(self.log).items() if times > 1)
+        return self.acknowledged - set(self.log)
 
 
 def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produced:
@@ -167,7 +156,8 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
             producer.flush(PATIENCE_SECONDS)
     cluster.start(leader)
     wait_until(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes), "a cluster in sync")
-    return Produced(RECORDS, frozenset(acknowledged), read_log(cluster, topic))
+    log = Operations(cluster.bootstrap_servers).read_records(topic, 0)
+    return Produced(frozenset(acknowledged), tuple(int(record.value) for record in log))
 
 
 def _send_to_leader_alone(
@@ -183,23 +173,6 @@ def _send_to_leader_alone(
     send(middle, 2 * third)
     if guarantees.acks != "all":
         wait_until(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES, "the second batch")
-
-
-def read_log(cluster: Cluster, topic: str) -> tuple[int, ...]:
-    """Read the numbers in the log of the topic's only Kafka partition, in order, as its leader has them."""
-    place = TopicPartition(topic, 0)
-    numbers: list[int] = []
-    with closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, enable_auto_commit=False)) as consumer:
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while consumer.position(place) < end:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic}/0 was not read to its end {end} in {PATIENCE_SECONDS} seconds")
-            for batch in consumer.poll(timeout_ms=500).values():
-                numbers += [int(record.value) for record in batch]
-    return tuple(numbers)
 
 
 def _open_producer(cluster: Cluster, guarantees: Guarantees) -> KafkaProducer:
