@@ -21,6 +21,7 @@ import pytest
 import stamina
 
 from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.lab.drills import supervisor
 from pipeline_defs.lab.drills.arena import Arena, Row
 from pipeline_defs.lab.drills.catalog import DRILLS
 from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
@@ -164,7 +165,7 @@ def test_a_drill_that_is_terminated_while_dagster_runs_leaves_no_process(tmp_pat
     assert not list(tmp_path.glob("offsetlake-drill-*"))
 
 
-def test_a_run_that_does_not_end_is_given_up() -> None:
+def test_a_run_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where it takes what is raised in it for a failure of its own, as Dagster does."""
 
     class Stubborn:
@@ -175,8 +176,10 @@ def test_a_run_that_does_not_end_is_given_up() -> None:
             except DoesNotEnd:
                 threading.Event().wait()
 
+    for name in ("END_SECONDS", "AGAIN_SECONDS"):
+        monkeypatch.setattr(supervisor, name, 0.2)
     with pytest.raises(DoesNotEnd, match=r"not at its end after 0\.2 s"):
-        run_to_end(cast("System", Stubborn()), 0.2, again_seconds=0.2)
+        run_to_end(cast("System", Stubborn()))
 
 
 @pytest.mark.long

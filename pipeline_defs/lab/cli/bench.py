@@ -82,32 +82,14 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
         }
         with _telling() as tell:
             report = run_part(parts[part], settings, rounds or ROUNDS[part], tell)
-        if as_json:
-            print_json(report)
-        else:
-            show_part(report)
-        return
-    loads, chosen = choose_loads(given["sizes"], given["records"]), choose_systems(given["systems"])
-    with _telling() as tell:
-        report = run_bench(settings, loads, chosen, rounds or 3, given["visible"], tell)
+    else:
+        loads, chosen = choose_loads(given["sizes"], given["records"]), choose_systems(given["systems"])
+        with _telling() as tell:
+            report = run_bench(settings, loads, chosen, rounds or 3, given["visible"], tell)
     if as_json:
         print_json(report)
         return
-    lines = report["ratios"]
-    print_table(
-        "ours to theirs: above 1 is faster, bytes below 1 is smaller",
-        [name.removeprefix("to_") for name in lines[0]],
-        [list(line.values()) for line in lines],
-    )
-    for load in report["loads"]:
-        rows = [
-            (name, facts["median_seconds"], facts["records_per_second"], facts["bytes"], facts["files"])
-            for name, facts in load["systems"].items()
-        ]
-        title = f"{load['records']:,} records of {load['value_bytes']:,} B in {load['kafka_partitions']} Kafka partitions"
-        print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
-    if report["time_to_visible"]:
-        OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
+    (show_whole if part is None else show_part)(report)
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
 
@@ -132,6 +114,25 @@ def _check_of_part(ctx: click.Context, part: str) -> None:
         raise click.UsageError(f"{', '.join(given)} cannot be given with --part; nothing was started")
 
 
+def show_whole(report: Mapping[str, Any]) -> None:
+    """Show the ratios, and what each system did with each load."""
+    lines = report["ratios"]
+    print_table(
+        "ours to theirs: above 1 is faster, bytes below 1 is smaller",
+        [name.removeprefix("to_") for name in lines[0]],
+        [list(line.values()) for line in lines],
+    )
+    for load in report["loads"]:
+        rows = [
+            (name, facts["median_seconds"], facts["records_per_second"], facts["bytes"], facts["files"])
+            for name, facts in load["systems"].items()
+        ]
+        title = f"{load['records']:,} records of {load['value_bytes']:,} B in {load['kafka_partitions']} Kafka partitions"
+        print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
+    if report["time_to_visible"]:
+        OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
+
+
 def show_part(report: Mapping[str, Any]) -> None:
     """Show the figures of a part with their spread, and on what they were measured."""
     found = {name: each for name, each in report.items() if isinstance(each, Mapping) and "spread" in each}
@@ -153,5 +154,3 @@ def show_part(report: Mapping[str, Any]) -> None:
         f"{report['rounds']} rounds on {machine['cores']} cores ({machine['processor']}), load average "
         f"{machine['load_average_before'][0]} before and {machine['load_average_after'][0]} after"
     )
-    for text in report["missed_targets"]:
-        OUT.print(f"missed: {text}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import stamina
 
@@ -22,9 +21,9 @@ class DoesNotEnd(OffsetlakeError):
     """An undisturbed system was still at it after all the time that it was given."""
 
 
-def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: float = AGAIN_SECONDS) -> None:
-    """Run a system in this process, with the Spark session that there is; raise `DoesNotEnd` after `seconds`."""
-    with _bounded(seconds, again_seconds) as is_over:
+def run_to_end(system: System) -> None:
+    """Run a system in this process, with the Spark session that there is; raise `DoesNotEnd` after `END_SECONDS`."""
+    with _bounded() as is_over:
 
         def is_worth_a_start(error: BaseException) -> bool:  # Ctrl-C and SIGTERM come here too
             return isinstance(error, Exception) and not is_over()
@@ -35,18 +34,17 @@ def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: f
 
 
 @contextmanager
-def _bounded(seconds: float, again_seconds: float) -> Iterator[Callable[[], bool]]:
+def _bounded() -> Iterator[Callable[[], bool]]:
     """Raise in what runs inside, again and again, for what runs inside may take the first for a failure of its own."""
     over = False
 
-    def give_up(number: int, frame: FrameType | None) -> None:
+    def give_up(*_: object) -> None:
         nonlocal over
-        del number, frame
         over = True
-        raise DoesNotEnd(f"an undisturbed run was not at its end after {seconds:g} s")
+        raise DoesNotEnd(f"an undisturbed run was not at its end after {END_SECONDS:g} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds, again_seconds)
+    signal.setitimer(signal.ITIMER_REAL, END_SECONDS, AGAIN_SECONDS)
     try:
         yield lambda: over
     finally:
