@@ -19,6 +19,7 @@ import pytest
 from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.system.processes import paused
 from pipeline_defs.adapters.testbed.broker import read_broker, start_broker, stop_broker
 from pipeline_defs.adapters.testbed.cluster import Cluster, run_cluster
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
@@ -75,17 +76,7 @@ class Lone:
         return start_broker(self.directory, jars=resolve_jars("broker", JARS)).bootstrap_servers
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        World.wait_until(lambda: read_broker(self.directory) is None)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        pid = self.pid
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        stop_broker(self.directory, 0)
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +280,7 @@ def land_through_a_stall(lone: Lone, world: World) -> tuple[Verdict, int]:
     world.plan()
 
     def stall() -> None:
-        with lone.paused():
+        with paused([lone.pid]):
             end = time.monotonic() + 3 * POLL_SECONDS
             world.wait_until(lambda: time.monotonic() > end - 1.5 * POLL_SECONDS)
             while time.monotonic() < end:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.processes import read_process
 from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
@@ -39,30 +40,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def produce(broker: Broker, topic: str, values: list[bytes]) -> None:
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        admin.create_topics({topic: {"num_partitions": 1}})
-    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all")) as producer:
-        for value in values:
-            producer.send(topic, value, partition=0).get(timeout=30)
+    with Kafka(broker.bootstrap_servers) as kafka:
+        kafka.create_topic(topic, 1)
+    Operations(broker.bootstrap_servers).send(topic, [{"value": value} for value in values])
 
 
 def read_all(broker: Broker, topic: str) -> list[bytes]:
-    partition = TopicPartition(topic, 0)
-    values: list[bytes] = []
-    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)) as consumer:
-        consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition])[partition]
-        while consumer.position(partition) < end:
-            for records in consumer.poll(timeout_ms=1000).values():
-                values += [record.value for record in records]
-    return values
-
-
-def kill(pid: int) -> None:
-    """Kills `pid` and returns when it is gone."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    return [record.value for record in Operations(broker.bootstrap_servers).read_records(topic, 0)]
 
 
 @pytest.fixture
@@ -106,7 +90,7 @@ def test_a_broker_that_was_stopped_by_anybody_or_killed_has_its_data_and_its_add
     assert second.pid != first.pid
     assert read_all(second, "orders") == [b"a", b"b"]
     produce(second, "payments", [b"a", b"b", b"c"])
-    kill(second.pid)
+    assert stop_broker(directory, 0), "by SIGKILL"
     assert read_broker(directory) is None
     state_path = directory / "broker.json"
     state_path.write_text(json.dumps(json.loads(state_path.read_text()) | {"pid": bystander.pid}))

@@ -27,7 +27,6 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     pins_file = tmp_path / "jars.sha256"
     pins_file.write_text("".join(f"{sha256}  spark/{name}\n" for name, sha256 in pins.items()))
     monkeypatch.setattr(jars, "PINS_FILE", pins_file)
-    monkeypatch.setattr(jars.read_pins, "__defaults__", (pins_file,))
     return pins
 
 

@@ -11,8 +11,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,14 @@ def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str
 
 
 def stop_process(process: Process, timeout_seconds: float) -> bool:
-    """Stop `process` and say whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; return when it is gone."""
+    """Stop `process` and say whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; return when it is gone.
+
+    Where that is 0 it is killed at once, as a machine that goes dark.
+    """
     if not process.is_running():
         return False
-    for signal_number, patience_seconds in ((signal.SIGTERM, timeout_seconds), (signal.SIGKILL, _KILL_SECONDS)):
+    gently = [(signal.SIGTERM, timeout_seconds)] if timeout_seconds else []
+    for signal_number, patience_seconds in (*gently, (signal.SIGKILL, _KILL_SECONDS)):
         try:
             os.kill(process.pid, signal_number)
         except ProcessLookupError:
@@ -100,6 +104,16 @@ def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> 
             return False
         time.sleep(poll_seconds)
     return True
+
+
+@contextmanager
+def paused(pids: Iterable[int]) -> Iterator[None]:
+    """Have processes stand still by SIGSTOP while the context is open: connections stay, and nobody answers."""
+    with ExitStack() as going_on:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            going_on.callback(os.kill, pid, signal.SIGCONT)
+        yield
 
 
 def last_lines(log: Path, count: int = 20) -> list[str]:

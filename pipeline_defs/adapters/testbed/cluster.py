@@ -6,9 +6,7 @@ Invariant: a node keeps its id, its ports and its data for ever, whatever become
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,13 +18,11 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ...core.errors import BrokerUnavailable
-from ..system.processes import free_ports, wait_for
+from ..system.processes import free_ports, stop_process
 from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
 from .broker_properties import HOST, Node, data_directory
 
 NODES = 3
-_POLL_SECONDS = 0.02
-_KILL_SECONDS = 10
 _STOP_SECONDS = 1
 # a copy of everything on each node, acknowledged by two
 _REPLICATED = {
@@ -81,22 +77,7 @@ class Cluster:
 
     def kill(self, node_id: int) -> None:
         """Kill a node by SIGKILL, as a machine that goes dark; return when it is gone."""
-        directory = _node_directory(self.directory, node_id)
-        os.kill(self.broker(node_id).pid, signal.SIGKILL)
-        if not wait_for(lambda: read_broker(directory) is None, _KILL_SECONDS, _POLL_SECONDS):
-            raise TimeoutError(f"node {node_id} still runs {_KILL_SECONDS} seconds after SIGKILL")
-
-    @contextmanager
-    def paused(self, node_ids: Iterable[int]) -> Iterator[None]:
-        """Have nodes stand still by SIGSTOP: their connections stay open, and nobody answers. Then they go on."""
-        pids = [self.broker(node).pid for node in sorted(node_ids)]
-        try:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            yield
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+        stop_process(self.broker(node_id).process, 0)
 
     def log_bytes(self, node_id: int, topic: str, partition: int) -> int:
         """Return the size of a Kafka partition's log on a node's own disk, which says what it has whoever else answers."""

@@ -21,6 +21,7 @@ from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
 from ...adapters.kafka.producer import Guarantees
 from ...adapters.system.jars import resolve_jars
+from ...adapters.system.processes import paused
 from ...adapters.testbed.cluster import Cluster, run_cluster
 from ...core.log.planning import Policy
 from ...settings import Settings
@@ -147,7 +148,7 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
         followers = replicas.all - {leader}
         quiet = cluster.log_bytes(leader, topic, 0)
         wait_until(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers), "followers that have it all")
-        with cluster.paused(followers):
+        with paused(cluster.broker(node).pid for node in followers):
             _send_to_leader_alone(cluster, leader, topic, guarantees, third, send)
             cluster.kill(leader)
         wait_until(lambda: cluster.read_replicas(topic, 0).leader in followers, "another leader")

@@ -6,13 +6,13 @@ What is missing or doubled afterwards is counted by `arena.judge`. Invariant: a 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from ...adapters.lake.lake import Lake
+from ...adapters.system.processes import paused
 from ...core.log.delivery import Delivery
 from ..waiting import wait_until
 from .arena import Arena
@@ -73,12 +73,9 @@ def stall(arena: Arena, name: str) -> System:
     system = arena.system(name)
     arena.produce(EACH * 20)
     with arena.running(system, own_jvm=name == STREAMING) as child:
-        os.kill(arena.broker_pid, signal.SIGSTOP)
-        try:
+        with paused([arena.broker_pid]):
             _, status = os.waitpid(arena.broker_pid, os.WUNTRACED)  # it is our child
             arena.fault_proven = os.WIFSTOPPED(status) and not child.connection.poll(STALL_SECONDS)
-        finally:
-            os.kill(arena.broker_pid, signal.SIGCONT)
         child.hear()
     run_to_end(system)
     return system
