@@ -105,7 +105,6 @@ class SparkCluster:
         conf = {
             **CONF,
             "spark.connect.grpc.binding.port": str(self.port),
-            "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": f"{JVM} -Duser.dir={work}",  # where it makes its folder `artifacts`
             "spark.driver.extraClassPath": classes,
             "spark.executor.extraClassPath": classes,
@@ -151,7 +150,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_JAVA_OPTS": JVM,
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": "1g" if name == "server" else "256m",
             "PYSPARK_PYTHON": sys.executable,
             TOKEN: self.token,
         }
