@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from pipeline_defs.adapters.system import http_pages
 from pipeline_defs.adapters.system.http_pages import CONNECTIONS, HTML, Page, serve_pages
 from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, family, metrics_text
 from pipeline_defs.core.errors import BrokenPlanLog
@@ -32,8 +33,10 @@ PAGES: dict[str, Page] = {
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server that waits half a second for a request to be whole."""
-    with serve_pages("127.0.0.1", 0, PAGES, names=["metrics.example.org"], patience_seconds=0.5) as port:
-        yield port
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr(http_pages, "PATIENCE_SECONDS", 0.5)
+        with serve_pages("127.0.0.1", 0, PAGES, names=["metrics.example.org"]) as port:
+            yield port
 
 
 @pytest.fixture

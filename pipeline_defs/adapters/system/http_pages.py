@@ -1,7 +1,7 @@
 """A small HTTP server for `GET`: each known path is a page made anew each time, everything else is refused.
 
 Built on http.server. Invariant: no stranger can make it hold more than `CONNECTIONS` threads, or one of them for longer than
-`patience_seconds` before its request is whole; no page answers under a name that somebody else's DNS gave this machine.
+`PATIENCE_SECONDS` before its request is whole; no page answers under a name that somebody else's DNS gave this machine.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ Page = tuple[str, Callable[[], str]]
 
 
 @contextmanager
-def serve_pages(
-    host: str, port: int, pages: Mapping[str, Page], *, names: Collection[str] = (), patience_seconds: float = PATIENCE_SECONDS
-) -> Iterator[int]:
+def serve_pages(host: str, port: int, pages: Mapping[str, Page], *, names: Collection[str] = ()) -> Iterator[int]:
     """Answer at `host:port` while the context is open; yield the port, which is a free one where 0 is asked.
 
     A request must name this machine as an IP address, as localhost, as `host`, or by one of `names`.
     """
     try:
-        server = _Server(host, port, pages, {each.lower() for each in (host, *names)}, patience_seconds)
+        server = _Server(host, port, pages, {each.lower() for each in (host, *names)})
     except OSError as error:
         raise Refused(
             f"cannot listen on {host}:{port}: {error.strerror or error}; nothing was started; give another "
@@ -68,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        self.request.settimeout(self.server.patience_seconds)  # of each single read or write
+        self.request.settimeout(PATIENCE_SECONDS)  # of each single read or write
         super().setup()
 
     def parse_request(self) -> bool:
@@ -114,12 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 has others try again after a second
 
-    def __init__(
-        self, host: str, port: int, pages: Mapping[str, Page], names: Collection[str], patience_seconds: float
-    ) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], names: Collection[str]) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = family
-        self.pages, self.names, self.patience_seconds = pages, names, patience_seconds
+        self.pages, self.names = pages, names
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._asking: dict[socket.socket, float] = {}  # whose request is not whole yet, and since when
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
@@ -143,7 +139,7 @@ class _Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """End the connections that send their request a byte at a time; called twice a second."""
-        late = time.monotonic() - self.patience_seconds
+        late = time.monotonic() - PATIENCE_SECONDS
         for request, since in list(self._asking.items()):
             if since < late:
                 self.has_asked(request)

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import stamina
 from kafka import KafkaAdminClient
@@ -84,17 +83,14 @@ class Cluster:
         folder = data_directory(_node_directory(self.directory, node_id)) / f"{topic}-{partition}"
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
+    @stamina.retry(on=KafkaError, timeout=30, attempts=None, wait_max=0.5)
     def read_replicas(self, topic: str, partition: int) -> Replicas:
         """Ask the cluster who leads a Kafka partition; ask again where the node that was asked is down."""
-        described = self._describe(topic)
-        found = next(part for part in described["partitions"] if part["partition_index"] == partition)
+        with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5000)) as admin:
+            parts = admin.describe_topics([topic])[0]["partitions"]
+        found = next(part for part in parts if part["partition_index"] == partition)
         leader = found["leader_id"] if found["leader_id"] >= 0 else None
         return Replicas(leader, frozenset(found["isr_nodes"]), frozenset(found["replica_nodes"]))
-
-    @stamina.retry(on=KafkaError, timeout=30, attempts=None, wait_max=0.5)
-    def _describe(self, topic: str) -> Any:
-        with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5000)) as admin:
-            return admin.describe_topics([topic])[0]
 
 
 @contextmanager

@@ -12,14 +12,14 @@ from statistics import median
 from typing import Any
 
 OURS = "offsetlake"
-RATIOS: Mapping[str, str] = {
-    "to_bare_spark": "bare_spark",
-    "to_spark_no_sink": "spark_no_sink",
-    "to_spark_no_sink_defaults": "spark_no_sink_defaults",
-    "to_spark_no_sink_our_read": "spark_no_sink_our_read",
-    "to_structured_streaming": "structured_streaming",
-    "to_hand_written_loop": "hand_written_loop",
-}
+OTHERS = (
+    "bare_spark",
+    "spark_no_sink",
+    "spark_no_sink_defaults",
+    "spark_no_sink_our_read",
+    "structured_streaming",
+    "hand_written_loop",
+)
 THROUGH_DAGSTER = "offsetlake_through_dagster"
 BYTES_TO = "structured_streaming"
 
@@ -102,8 +102,7 @@ def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
     """Hold our median against each other's; none where one of the two did not run."""
     ours = median_seconds(turns, OURS)
     line: dict[str, float | int | None] = {"value_bytes": load.value_bytes}
-    for name, system in RATIOS.items():
-        line[name] = over(median_seconds(turns, system), ours)
+    line |= {f"to_{system}": over(median_seconds(turns, system), ours) for system in OTHERS}
     line["without_dagster_to_through_dagster"] = over(median_seconds(turns, THROUGH_DAGSTER), ours)
     line[f"bytes_to_{BYTES_TO}"] = over(_bytes(turns, OURS), _bytes(turns, BYTES_TO))
     return line

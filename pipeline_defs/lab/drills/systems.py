@@ -7,7 +7,6 @@ it. What it has made visible is what a plain glob over `glob` shows.
 from __future__ import annotations
 
 import errno
-import io
 import resource
 import shutil
 import signal
@@ -16,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import pyarrow.parquet as pq
-
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
 from ...adapters.store.disk_store import DiskStore
 from ...adapters.tables.duck import Duck
+from ...adapters.tables.sql_text import file_pattern
 from ...cli.launching import InProcessRuns
 from ...core.errors import ScanFailed
 from ...core.log.losses import find_losses
@@ -172,17 +170,12 @@ class Offsetlake(System):
 
 def visible_values(folder: str) -> list[bytes]:
     """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
-    lake = Lake(folder)
-    if lake.store.is_remote:
-        above, _, name = folder.rpartition("/")
-        store = Lake(above).store
-        files = [path for path in store.list(name) if path.endswith(".parquet")]
-        tables = (pq.read_table(io.BytesIO(store.get(path) or b""), columns=["value"]) for path in files)
-        return [value for table in tables for value in table.column("value").to_pylist()]
-    if not any(Path(folder).rglob("*.parquet")):
+    above, _, name = folder.rpartition("/")
+    lake = Lake(above)
+    if not any(path.endswith(".parquet") for path in lake.store.list(name)):
         return []
     query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
-    return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
+    return [row[0] for row in Duck(lake, []).query(query, [f"{file_pattern(lake, name)}/**/*.parquet"])[1]]
 
 
 def with_own_jvm(system: System) -> System:
