@@ -20,7 +20,6 @@ from ...core.log.manifest import Manifest
 from ..system.outage import Outage
 
 if TYPE_CHECKING:
-    from openlineage.client import OpenLineageClient
     from openlineage.client.event_v2 import InputDataset, OutputDataset, RunEvent
 
 NAMESPACE = "offsetlake"  # of jobs
@@ -64,14 +63,6 @@ class Derived:
     ended_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """How much was not told, and why."""
-
-    count: int
-    reason: str
-
-
 class Sender:
     """Teller of landed ranges and derived tables of a topic in one run."""
 
@@ -94,8 +85,8 @@ class Sender:
             self._thread.start()
         self._queue.put(what)
 
-    def finish(self, patience_seconds: float = PATIENCE_SECONDS) -> Unsent | None:
-        """Wait until all is told, for so long at most; none where all is, else what is not.
+    def finish(self) -> tuple[int, str] | None:
+        """Wait until all is told, for some seconds at most; return how much is not, and why; none where all is.
 
         Where the receiver has failed, nobody waits for it again, and nothing more is sent.
         """
@@ -104,11 +95,11 @@ class Sender:
             self._queue.put(None)
             if not out:
                 self._is_ready.wait(IMPORT_SECONDS)
-                self._thread.join(patience_seconds)
+                self._thread.join(PATIENCE_SECONDS)
                 if self._thread.is_alive():
-                    self._fail(f"no answer within {patience_seconds:g} s")
+                    self._fail(f"no answer within {PATIENCE_SECONDS:g} s")
         left = self._asked - self._sent
-        return Unsent(left, self._failure or out) if left or self._failure else None
+        return (left, self._failure or out) if left or self._failure else None
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -125,7 +116,8 @@ class Sender:
                 self._failure = self._failure or self._outage.reason
                 if self._failure:
                     return
-                _emit(client, what)
+                for event in range_events(what) if isinstance(what, Landed) else table_events(what):
+                    client.emit(event)
                 self._sent += 1
             client.close(PATIENCE_SECONDS)
         except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
@@ -137,17 +129,14 @@ class Sender:
 @contextmanager
 def telling(sender: Sender | None, things: str, warn: Callable[[str], None]) -> Iterator[Callable[[Landed | Derived], None]]:
     """Give what tells of ranges or tables, where there is a sender; warn at the end of how many `things` were not told."""
+    if sender is None:
+        yield lambda _: None
+        return
     try:
-        yield sender.tell if sender is not None else lambda _: None
+        yield sender.tell
     finally:
-        unsent = sender.finish() if sender is not None else None
-        if unsent is not None:
-            warn(f"step=lineage_unsent {things}={unsent.count} reason={unsent.reason}")
-
-
-def _emit(client: OpenLineageClient, what: Landed | Derived) -> None:
-    for event in range_events(what) if isinstance(what, Landed) else table_events(what):
-        client.emit(event)
+        if unsent := sender.finish():
+            warn(f"step=lineage_unsent {things}={unsent[0]} reason={unsent[1]}")
 
 
 def range_events(range_: Landed) -> list[RunEvent]:
