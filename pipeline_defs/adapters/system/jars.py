@@ -63,11 +63,10 @@ def read_pins(conf: JarsConf) -> dict[str, str]:
 
 def verify_jars(directory: Path, pins: Mapping[str, str]) -> None:
     """Raise JarsUnavailable when a jar of `directory` is not the pinned one; name each such file."""
-    found = {name: _sha256(directory / name) for name in pins}
     wrong = [
-        f"{directory / name} expected sha256 {expected}, found {found[name]}"
+        f"{directory / name} expected sha256 {expected}, found {found}"
         for name, expected in pins.items()
-        if found[name] != expected
+        if (found := _sha256(directory / name)) != expected
     ]
     if wrong:
         raise JarsUnavailable(

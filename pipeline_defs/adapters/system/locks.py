@@ -62,24 +62,26 @@ def hold_start(
     """
     path = folder / START_LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    found: list[T] = []
+    found: T | None = None
 
-    def has_found() -> bool:
-        found.extend(each for each in (find(),) if each is not None)
-        return bool(found)
+    def is_over() -> bool:
+        nonlocal found
+        found = find()
+        return found is not None or _is_taken(descriptor)
 
     try:
-        if not wait_for(lambda: has_found() or _is_taken(descriptor), wait_seconds, START_POLL_SECONDS):
+        if not wait_for(is_over, wait_seconds, START_POLL_SECONDS):
             holder = os.pread(descriptor, 1_000, 0).decode(errors="replace") or "another process"
             raise unavailable(
                 f"{holder} has begun to start what is missing in {folder} and does not go on: for {wait_seconds:g} s it "
                 f"has held the lock {path}; nothing was started; it may be stopped: continue it (`kill -CONT`) or end it, "
                 "and ask again"
             )
-        if not found and not has_found():  # it may be there since it was asked for, and before the lock was ours
+        found = find() if found is None else found  # it may be there since it was asked for, and before the lock was ours
+        if found is None:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, own_name().encode(), 0)
-        yield found[0] if found else None
+        yield found
     finally:
         os.close(descriptor)
 

@@ -123,13 +123,18 @@ def missed_targets(lines: Sequence[Mapping[str, float | int | None]]) -> list[st
     return missed
 
 
-def missed_aims(medians: Mapping[str, float], aims: Mapping[str, float]) -> list[str]:
+def missed_aims(medians: Mapping[str, Any], aims: Mapping[str, float]) -> list[str]:
     """Name the figures that are above their aim."""
     return [
         f"{name}: {medians[name]}, to be at most {aim:g}"
         for name, aim in aims.items()
         if name in medians and medians[name] > aim
     ]
+
+
+def section(figures: Mapping[str, Mapping[str, Any]], details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures as a part reports them: each one's median under its name, their spread, and what they come from."""
+    return {**{name: each["median"] for name, each in figures.items()}, "spread": figures, "details": details}
 
 
 def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:

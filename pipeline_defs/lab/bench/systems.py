@@ -23,6 +23,7 @@ from ...core.landing.verdicts import Outcome, Verdict
 from ...core.log.delivery import Delivery
 from ...core.log.planning import Policy
 from ...core.offsets import OffsetRange, TopicRange
+from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt, Tools
 from ...landing.landing import land
 from ...orchestration.home.dagster_home import open_instance
@@ -54,7 +55,6 @@ class Place:
     out: Path
     steps: dict[str, float] = field(default_factory=dict)
     topic_name: str | None = None  # where it is not the load's own
-    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
 
     @property
     def session(self) -> SparkSession:
@@ -65,7 +65,7 @@ class Place:
     def topic(self) -> Topic:
         """The topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
-        return Topic(self.topic_name or self.load.topic, policy, delivery=self.delivery)
+        return Topic(self.topic_name or self.load.topic, policy)
 
 
 def fresh_edges(edges: Edges, out: Path) -> Edges:
@@ -76,25 +76,21 @@ def fresh_edges(edges: Edges, out: Path) -> Edges:
 Timed = Callable[[], None]
 
 
-def offsetlake(place: Place) -> Timed:
+def offsetlake(place: Place, delivery: Delivery = Delivery.EFFECTIVELY_ONCE) -> Timed:
     """Plan and land every range, the protocol from end to end, without Dagster around it."""
-    topic, edges = place.topic, fresh_edges(place.edges, place.out)
+    topic, edges = replace(place.topic, delivery=delivery), fresh_edges(place.edges, place.out)
     edges.check_lake()
-    watch = _Stopwatch(place.steps)
-    tools = edges.tools(topic, place.pyspark, watch.lap)
+    watch = _stopwatch(place.steps)
+    tools = edges.tools(topic, place.pyspark, watch)
     tools.kafka.read_ids(topic.name)  # connects: a session that is started has a client that is connected
 
     def timed() -> None:
         plan_all(topic, edges)
-        watch.lap("plan")
+        watch("plan")
         land_pending(topic, edges, tools)
         edges.kafka(topic).close()
 
     return timed
-
-
-def _offsetlake_under(policy: Delivery, place: Place) -> Timed:
-    return offsetlake(replace(place, delivery=policy))
 
 
 def offsetlake_through_dagster(place: Place) -> Timed:
@@ -174,7 +170,8 @@ def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
 
 
 POLICIES: Mapping[str, Callable[[Place], Timed]] = {
-    f"{OURS}_{policy.value}": partial(_offsetlake_under, policy) for policy in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
+    f"{OURS}_{delivery.value}": partial(offsetlake, delivery=delivery)
+    for delivery in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
 }
 """Landing under the other delivery policies: run where they are asked for."""
 SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
@@ -196,18 +193,18 @@ SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
 WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults", "spark_no_sink_our_read"}
 
 
-class _Stopwatch:
-    """Adds up the seconds between protocol steps, each under the name of the step that ends it."""
+def _stopwatch(steps: dict[str, float]) -> StepWatcher:
+    """Return what adds up the seconds between protocol steps, each under the name of the step that ends it."""
+    last: float | None = None
 
-    def __init__(self, steps: dict[str, float]) -> None:
-        self._steps = steps
-        self._last: float | None = None
-
-    def lap(self, name: str, /, **_: object) -> None:
+    def lap(name: str, /, **_: object) -> None:
+        nonlocal last
         now = time.perf_counter()
-        if self._last is not None:
-            self._steps[name] = self._steps.get(name, 0.0) + now - self._last
-        self._last = now
+        if last is not None:
+            steps[name] = steps.get(name, 0.0) + now - last
+        last = now
+
+    return lap
 
 
 def plan_all(topic: Topic, edges: Edges) -> None:

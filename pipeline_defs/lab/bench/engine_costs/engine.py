@@ -12,7 +12,7 @@ from typing import Any
 from ....settings import Settings
 from .. import visible
 from ..measurement import Tell, open_bench
-from ..rounds import missed_aims, spread
+from ..rounds import missed_aims, section, spread
 from . import backlog, client_cost, driver_bytes, run_cost
 
 AIMS: Mapping[str, float] = {  # at most
@@ -40,5 +40,5 @@ def measure_engine(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping
         "backlog_ranges_per_second": details["backlog"]["ranges_per_second"],
         "driver_bytes_per_landed_byte": details["driver_bytes"]["per_landed_byte"],
     }
-    medians = {name: figure["median"] for name, figure in figures.items()}
-    return {"engine": {**medians, "spread": figures, "details": details}}, missed_aims(medians, AIMS)
+    found = section(figures, details)
+    return {"engine": found}, missed_aims(found, AIMS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....settings import Settings
 from ..measurement import Tell, open_bench
-from ..rounds import missed_aims
+from ..rounds import missed_aims, section
 from . import append_cost, decode_cost, upsert
 
 AIMS: Mapping[str, float] = {  # at most
@@ -31,18 +31,12 @@ def measure_derived(settings: Settings, rounds: int, tell: Tell) -> tuple[Mappin
         updates = upsert.measure_upsert(bench, rounds, tell)
         large = upsert.measure_large(bench, tell)
     report = {
-        "upsert": _section(
+        "upsert": section(
             {"to_delta_rs": updates["to_delta_rs"], "large_seconds": large["seconds"], "large_peak_bytes": large["peak_bytes"]},
             {"updates": updates, "large": large},
         ),
-        "derived": _section({name: decoding["ratios"][name] for name in ("json_to_landing", "avro_to_landing")}, decoding),
-        "table": _section({"append_to_landing": append["append_to_landing"]}, append),
+        "derived": section({name: decoding["ratios"][name] for name in ("json_to_landing", "avro_to_landing")}, decoding),
+        "table": section({"append_to_landing": append["append_to_landing"]}, append),
     }
-    medians = {
-        f"{section}.{name}": figure["median"] for section, found in report.items() for name, figure in found["spread"].items()
-    }
+    medians = {f"{part}.{name}": figure["median"] for part, found in report.items() for name, figure in found["spread"].items()}
     return report, missed_aims(medians, AIMS)
-
-
-def _section(figures: Mapping[str, Mapping[str, Any]], details: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: each["median"] for name, each in figures.items()}, "spread": figures, "details": details}
