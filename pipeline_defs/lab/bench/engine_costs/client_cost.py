@@ -14,6 +14,7 @@ from subprocess import PIPE
 from tempfile import TemporaryDirectory
 
 from ....adapters.system.processes import last_lines
+from ...environment import plain_environment
 from ...waiting import NotMeasured
 from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
@@ -31,8 +32,7 @@ def run_client(
 
     `given` is its standard input. Raise `NotMeasured` where it fails, with the end of what it said.
     """
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
-    own = {**others, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    own = {**plain_environment(), "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     log, command = folder / "client.log", [sys.executable, "-m", *module]
     with (
         log.open("ab") as errors,

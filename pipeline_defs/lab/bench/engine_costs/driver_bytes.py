@@ -7,10 +7,12 @@ control is a Spark in the run's own process on the same store, which uploads eac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.system.jars import resolve_jars
 from ....settings import IN_PROCESS
+from ...environment import variables_of
 from ...waiting import NotMeasured
 from ..measurement import Bench, Tell
 from ..rounds import Load, spread
@@ -72,14 +74,9 @@ def count_control(bench: Bench, store: CountingProxy) -> float:
 
 def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy) -> tuple[int, int]:
     """Land by a process of its own; return its id and the bytes of the landed files."""
-    environment = {
-        **s3_environment(store.url),
-        **spark,
-        "OFFSETLAKE_HOME": str(bench.folder),
-        "DAGSTER_HOME": str(bench.folder / lake),  # which remembers where the topic is landed
-        "OFFSETLAKE_LAKE": f"s3://{BUCKET}/{lake}",
-        "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
-    }
+    # Dagster's home remembers where the topic is landed
+    own = replace(bench.edges.settings, home=bench.folder, dagster_home=bench.folder / lake, lake=f"s3://{BUCKET}/{lake}")
+    environment = {**variables_of(own), **s3_environment(store.url), **spark}
     module = [landing_client.__name__, LOAD.topic, str(LOAD.records_per_range)]
     pid, printed = run_client("a landing process", module, bench.folder, environment)
     return pid, int(printed)

@@ -38,6 +38,7 @@ from ....core.tables.delta import Commit
 from ....core.tables.raw_table import COLUMNS, SETTLED, compacted_file, compacted_name
 from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
+from ...environment import variables_of
 from .. import peak as peak_module
 from ..engine_costs.client_cost import run_client
 from ..measurement import Bench, Tell
@@ -173,16 +174,9 @@ def _write_project(bench: Bench) -> Path:
 
 def _measure(bench: Bench, project: Path, command: Sequence[str]) -> tuple[Sequence[float], int]:
     """Run a module in the project; return its seconds, its own where it prints them, and its peak of resident bytes."""
-    settings, peak, began = bench.edges.settings, bench.folder / "history.peak", time.monotonic()
-    environment = {
-        "OFFSETLAKE_HOME": str(settings.home),
-        "DAGSTER_HOME": str(settings.dagster_home),
-        "OFFSETLAKE_LAKE": settings.lake,
-        "OFFSETLAKE_SPARK_MASTER": settings.spark_master,  # with the next, the warm Spark that is there, and not another one
-        "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
-        "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
-    }
-    _, printed = run_client(" ".join(command), [peak_module.__name__, str(peak), *command], project, environment)
+    peak, began = bench.folder / "history.peak", time.monotonic()
+    module, environment = [peak_module.__name__, str(peak), *command], variables_of(bench.edges.settings)
+    _, printed = run_client(" ".join(command), module, project, environment)
     seconds = [time.monotonic() - began]
     if command[0] == history_client.__name__:
         seconds = json.loads(printed)["seconds"]
