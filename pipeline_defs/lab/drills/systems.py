@@ -172,10 +172,12 @@ def visible_values(folder: str) -> list[bytes]:
     """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
     above, _, name = folder.rpartition("/")
     lake = Lake(above)
-    if not any(path.endswith(".parquet") for path in lake.store.list(name)):
+    files = [path for path in lake.store.list(name) if path.endswith(".parquet")]
+    if not files:
         return []
-    query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
-    return [row[0] for row in Duck(lake, []).query(query, [f"{file_pattern(lake, name)}/**/*.parquet"])[1]]
+    glob = [f"{file_pattern(lake, name)}/**/*.parquet"]
+    shown = [file_pattern(lake, path) for path in files] if lake.store.is_remote else glob
+    return [row[0] for row in Duck(lake, []).query('SELECT "value" FROM read_parquet($1, union_by_name = true)', [shown])[1]]
 
 
 def with_own_jvm(system: System) -> System:
