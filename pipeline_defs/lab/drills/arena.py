@@ -96,10 +96,10 @@ class Arena:
 
     # ---- producing
 
-    def produce(self, count: int, partition: int | None = None, **record: Any) -> list[Place]:
+    def produce(self, count: int, partition: int | None = None, **record: Any) -> None:
         """Produce numbered records, to one Kafka partition or to each of them."""
         wanted = range(self.partitions) if partition is None else [partition]
-        return self._remember(self._send([self._record(p, **record) for p in wanted for _ in range(count)]))
+        self.truth |= self._send([self._record(p, **record) for p in wanted for _ in range(count)])
 
     def is_begun(self) -> bool:
         """Return whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
@@ -119,7 +119,7 @@ class Arena:
             producer.begin_transaction()
             sent = self._send(records, producer)
             producer.commit_transaction()
-        self._remember(sent)
+        self.truth |= sent
 
     @contextmanager
     def open_transaction(self, count: int) -> Iterator[None]:
@@ -129,7 +129,7 @@ class Arena:
             self._send(records, producer)
             yield
             producer.abort_transaction()
-        self._remember(self._send(records))
+        self.truth |= self._send(records)
 
     @contextmanager
     def transaction(self, transactional_id: str) -> Iterator[Any]:
@@ -150,16 +150,12 @@ class Arena:
             given["value"] = b"%d:%b" % (self.numbers, random.Random(self.numbers).randbytes(size))  # noqa: S311
         return given
 
-    def _send(self, records: Sequence[dict[str, Any]], producer: Any = None) -> list[tuple[Place, bytes]]:
+    def _send(self, records: Sequence[dict[str, Any]], producer: Any = None) -> dict[Place, bytes]:
         sent = self.operations.send(self.topic.name, records, producer)
-        return [
-            ((self.incarnation, partition, offset), record["value"])
+        return {
+            (self.incarnation, partition, offset): record["value"]
             for record, (partition, offset, _) in zip(records, sent, strict=True)
-        ]
-
-    def _remember(self, sent: Sequence[tuple[Place, bytes]]) -> list[Place]:
-        self.truth.update(sent)
-        return [place for place, _ in sent]
+        }
 
     # ---- what operators do
 

@@ -61,10 +61,6 @@ class Child:
     def resume(self) -> None:
         """Let it go on and wait until it has ended by itself; raise `ChildFailed` where it failed."""
         self.connection.send("go on")
-        self.finish()
-
-    def finish(self) -> None:
-        """Wait until it has ended by itself; raise `ChildFailed` where it failed."""
         word, said = self.hear()
         if word != "finished":
             raise ChildFailed(f"a child was to finish, it {word} {said}")
