@@ -58,7 +58,7 @@ LAYERS = [
     *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets", "orchestration/backfill"),
     *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
     *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
-    *("lab", "lab/demo", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
+    *("lab", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
     *("lab/drills", "lab/cli"),
 ]
 FREE_OF_DAGSTER = LAYERS[: LAYERS.index("topics.py")]

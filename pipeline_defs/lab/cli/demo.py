@@ -32,7 +32,7 @@ from ...resources import Edges
 from ...settings import SERVER, find_project
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
-from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, read_flights, read_table
+from ..flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, read_flights, read_table
 from ..producing import produce_all
 
 CHECK = DagsterEventType.ASSET_CHECK_EVALUATION

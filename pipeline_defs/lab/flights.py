@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kafka.partitioner import murmur2
 
-from ...adapters.kafka.producer import Record
+from ..adapters.kafka.producer import Record
 
 if TYPE_CHECKING:
     from pandas import DataFrame
