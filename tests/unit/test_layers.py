@@ -45,7 +45,7 @@ ENVIRONMENT = {
     "orchestration/home/dagster_server.py": "sets what Dagster's processes inherit",
     "orchestration/home/run_locks.py": "finds the home of the Dagster process that it is in",
     "lab/drills/children.py": "has a child forget what its parent is",
-    "lab/bench/engine_costs/client_cost.py": "hands it to a child process, with another lake",
+    "lab/environment.py": "hands it to a child process, with another lake",
     "lab/bench/engine_costs/spark_cluster.py": "hands it to a child process, with a token",
 }
 
