@@ -185,13 +185,9 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
     """Show what is derived from landed ranges until nothing of it is due: decoded ranges, latest records."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
     _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
-    latest = topic.latest
-    if latest is not None:
-
-        def waiting() -> int:
-            return find_due(TOPIC, latest, edges.decodings).waiting
-
-        _watch("finding the latest state of each aircraft", ranges, waiting)
+    if latest := topic.latest:
+        what = "finding the latest state of each aircraft"
+        _watch(what, ranges, lambda: find_due(TOPIC, latest, edges.decodings).waiting)
     with open_instance(edges.settings.dagster_home) as instance:  # which the run's own checks end in
         active = RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE)
         _watch("checking what was derived", 1, lambda: len(instance.get_run_records(active, limit=1)))

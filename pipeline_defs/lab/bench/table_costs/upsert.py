@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -187,12 +187,7 @@ def _measure(bench: Bench, act: Callable[[], None]) -> Taken:
 
 
 def _sum_up(taken: Sequence[Taken]) -> dict[str, Any]:
-    return {
-        "seconds": spread([each.seconds for each in taken]),
-        "cpu_seconds": spread([each.cpu_seconds for each in taken]),
-        "peak_bytes": spread([each.peak_bytes for each in taken]),
-        "jvm_peak_bytes": spread([each.jvm_peak_bytes for each in taken]),
-    }
+    return {each.name: spread([getattr(one, each.name) for one in taken]) for each in fields(Taken)}
 
 
 def _update(tools: LatestTools) -> None:
