@@ -133,9 +133,7 @@ def _reap(pid: int) -> None:
 
 
 def _observe(pid: int) -> _Seen | None:
-    if Path("/proc/self/stat").exists():
-        return _observe_in_proc(pid)
-    return _observe_with_ps(pid)
+    return _observe_in_proc(pid) if Path("/proc/self/stat").exists() else _observe_with_ps(pid)
 
 
 def _observe_in_proc(pid: int) -> _Seen | None:

@@ -60,8 +60,7 @@ def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
     until = time.monotonic() + SEND_SECONDS
     for each in sending.values():
         each.join(max(0.0, until - time.monotonic()))
-    settled = {url for url, body in bodies.items() if not body} | {*taken}
-    return {url: said for url, said in undelivered.items() if url not in settled}
+    return {url: said for url, said in undelivered.items() if bodies[url] and url not in taken}
 
 
 def receiver_of(url: str) -> str:

@@ -83,8 +83,7 @@ def order_of(systems: Sequence[str], number: int) -> list[str]:
 
 def median_seconds(turns: Sequence[Turn], system: str) -> float | None:
     """Return the median over the rounds that count; none where the system did not run."""
-    seconds = [turn.taken.seconds for turn in turns if turn.system == system and turn.round > 0]
-    return median(seconds) if seconds else None
+    return _median([turn.taken.seconds for turn in turns if turn.system == system and turn.round > 0])
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
 
 def _system(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
     counted = [turn for turn in turns if turn.round > 0]
-    seconds = median(turn.taken.seconds for turn in counted) if counted else None
+    seconds = _median([turn.taken.seconds for turn in counted])
     return {
         "seconds": [round(turn.taken.seconds, 3) for turn in counted],
         "warm_up_seconds": [round(turn.taken.seconds, 3) for turn in turns if turn.round == 0],
@@ -173,8 +172,11 @@ def _steps(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def _bytes(turns: Sequence[Turn], system: str) -> float | None:
-    sizes = [turn.bytes for turn in turns if turn.system == system and turn.bytes]
-    return median(sizes) if sizes else None
+    return _median([turn.bytes for turn in turns if turn.system == system and turn.bytes])
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:
