@@ -253,8 +253,8 @@ class Arena:
     def _named_lost(self, books: Books) -> set[bytes]:
         return {
             value
-            for (generation, partition, offset), value in self.truth.items()
-            if any((generation, partition) == (g, p) and start <= offset < end for g, p, start, end in books.lost)
+            for place, value in self.truth.items()
+            if any(place[:2] == lost.place and place[2] in lost for lost in books.lost)
         }
 
     def judge(self, system: System, drill: str, seconds: float) -> Row:

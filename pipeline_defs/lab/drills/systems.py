@@ -23,6 +23,7 @@ from ...adapters.tables.sql_text import file_pattern
 from ...cli.launching import InProcessRuns
 from ...core.errors import ScanFailed
 from ...core.log.losses import find_losses
+from ...core.offsets import OffsetRange
 from ...core.steps import StepWatcher
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.ticking import run_tick
@@ -57,13 +58,10 @@ TRIES = 6
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What a system itself says of a topic: holes explained, and the places that it says are lost; a peer only shows rows.
-
-    A place is generation, Kafka partition, first and last offset, half-open.
-    """
+    """What a system itself says of a topic: holes explained, and what is lost; a peer only shows rows."""
 
     holes: int = 0
-    lost: tuple[tuple[int, int, int, int], ...] = ()
+    lost: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +156,8 @@ class Offsetlake(System):
         """Read plan log and manifests."""
         coverage = Lake(self.settings.lake).coverage(self.topic.name)
         manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
-        lost = tuple((o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage)))
         holes = sum(h.end - h.start for m in manifests for h in m.holes if h.cause != "lost")
-        return Books(holes, lost)
+        return Books(holes, tuple(loss.offsets for loss in find_losses(coverage)))
 
     def forget(self) -> None:
         """Delete Dagster's whole home and the consumer group."""
