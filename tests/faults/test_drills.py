@@ -183,6 +183,14 @@ def test_a_run_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
+def test_each_system_lands_what_is_there_where_no_fault_is_brought_about(tmp_path: Path) -> None:
+    """The control of all drills, in one process: Offsetlake makes it a client of Spark, of which the peers know nothing."""
+    code, report = run_drills(tmp_path / "home", "no_fault")
+    assert code == 0
+    assert [row["verdict"] for row in report["drills"]] == ["right"] * len(report["drills"])
+
+
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_every_drill_is_right_and_the_documents_table_is_what_they_find(tmp_path: Path) -> None:
     """[R-19] [R-41] As drills: 0 missing and 0 doubled under effectively_once; the other policies do what they say."""

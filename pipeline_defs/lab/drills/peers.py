@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...adapters.kafka.kafka import Kafka
+from ...adapters.spark.spark_server import CONNECT_MODE
 from ...core.steps import StepWatcher, no_step
 from ...resources import Edges
 from ..bench.handwritten import read_and_write
@@ -48,6 +50,10 @@ class StructuredStreaming(System):
     def run(self, watch: StepWatcher) -> None:
         """Run the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
         limit_files(self.disk_bytes)
+        with _no_client_of_spark():
+            self._stream(watch)
+
+    def _stream(self, watch: StepWatcher) -> None:
         session: SparkSession = Edges(self.settings).pyspark().spark_session
         servers = self.settings.bootstrap_servers or ""
         ended = threading.Event()
@@ -87,6 +93,17 @@ class StructuredStreaming(System):
     def forget(self) -> None:
         """Delete the checkpoint."""
         shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
+
+
+@contextmanager
+def _no_client_of_spark() -> Iterator[None]:
+    """Have pyspark start a Spark of its own in a process that may be a client of ours, which Offsetlake has made it."""
+    mark = os.environ.pop(CONNECT_MODE, None)
+    try:
+        yield
+    finally:
+        if mark is not None:
+            os.environ[CONNECT_MODE] = mark
 
 
 @dataclass(frozen=True, slots=True)
