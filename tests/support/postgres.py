@@ -65,13 +65,7 @@ def running_postgres() -> Iterator[Postgres]:
             os.chown(folder, _NOBODY, _NOBODY)
         installed = site / _PACKAGE / "pginstall"
         data = folder / "data"
-        subprocess.run(
-            [installed / "bin" / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"],
-            check=True,
-            capture_output=True,
-            cwd=folder,
-            **identity,
-        )
+        _make_database(installed, data, identity)
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(folder),
@@ -96,6 +90,18 @@ def running_postgres() -> Iterator[Postgres]:
             process.wait(60)
     finally:
         shutil.rmtree(folder)
+
+
+@stamina.retry(on=subprocess.CalledProcessError, attempts=2)  # it died of SIGSEGV once in some hundred runs
+def _make_database(installed: Path, data: Path, identity: Mapping[str, Any]) -> None:
+    shutil.rmtree(data, ignore_errors=True)
+    subprocess.run(
+        [installed / "bin" / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"],
+        check=True,
+        capture_output=True,
+        cwd=data.parent,
+        **identity,
+    )
 
 
 def _find_site() -> Path:
