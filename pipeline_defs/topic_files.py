@@ -186,9 +186,8 @@ def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
 
 
 def _beside(name: str, other: Broken) -> Broken:
-    """Return what becomes of a topic whose file has another one that cannot be used."""
-    file = file_of(other.folder)
-    return Broken(name, other.folder, _error(file, f"topic {other.name}, which is in it beside {name}, is in other files too"))
+    """Return what becomes of a topic that shares its file with what cannot be used."""
+    return Broken(name, other.folder, BadSetting(f"topic {name} has no file of its own: {other.error.message}"))
 
 
 def _explain(folder: Path, error: BaseException) -> Broken:

@@ -240,7 +240,9 @@ def test_a_topic_beside_one_of_two_files_is_named_too(project: Path, file: Path)
     write(file, HEAD.replace("bad", "orders") + "---\n" + HEAD)
     found = load_topics(project)
     assert not found.topics and [each.name for each in found.broken] == ["orders", "orders", "bad"]
-    assert "topic orders, which is in it beside bad, is in other files too" in found.broken[2].error.message
+    assert (
+        "topic bad has no file of its own: a topic has one defs.yaml, found more: topic orders" in found.broken[2].error.message
+    )
 
 
 def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
