@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -41,6 +42,7 @@ from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.fuzz import mutate
+from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld, watch_obstore
 from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World
@@ -79,17 +81,11 @@ def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterIns
     """At once: the other process's keys come between Dagster's look at what there is and its insert."""
     name, coverage = str(GOOD.partitions.name), edges.lake.coverage(GOOD.name)
     keys = [offsets.key for offsets in coverage.log.ranges]
-    honest = instance.add_dynamic_partitions
-    faults = [IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed"))]
-
-    def add(partitions_def_name: str, partition_keys: list[str]) -> None:
-        honest(partitions_def_name, partition_keys)  # the first time it is the other process
-        if faults:
-            raise faults.pop()
-
-    monkeypatch.setattr(instance, "add_dynamic_partitions", add)
+    fault = IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed"))
+    added = Mock(side_effect=[fault, None])  # the first time it is the other process that has added them
+    beside(monkeypatch, instance, "add_dynamic_partitions", after=added)
     assert register_keys(instance, GOOD, coverage) == 0
-    assert not faults, "the fault"
+    assert added.called, "the fault"
     assert sorted(instance.get_dynamic_partitions(name)) == sorted(keys)
 
 
@@ -273,14 +269,8 @@ def test_a_refused_topic_is_named_and_the_others_are_done(
     logless: Edges, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
 ) -> None:
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
-    done, said, honest = list[str](), list[str](), getattr(module, work)
-
-    def watched(topic: Topic, *rest: Any, **options: Any) -> Any:
-        found = honest(topic, *rest, **options)
-        done.append(topic.name)
-        return found
-
-    monkeypatch.setattr(module, work, watched)
+    done, said = list[str](), list[str]()
+    beside(monkeypatch, module, work, after=lambda topic, *_, **__: done.append(topic.name))
     monkeypatch.setattr(module, "open_edges", lambda: logless)
     monkeypatch.setattr(land, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
     monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))

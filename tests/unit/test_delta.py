@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.store.store import Answer, Store
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
+from tests.support.intercepting import beside
 
 A, B = (File(f"{name}.parquet", 10, 0, {"numRecords": 1}) for name in "ab")
 TABLE = apply(Commit([A], transactions={"g0/p0": 5}), Snapshot())
@@ -85,13 +85,8 @@ def test_a_version_that_follows_none_since_the_folder_was_moved_away_is_taken_ba
     """[R-81] Between the last look at what it follows and its own name: nobody could read a log that begins with it."""
     log, store = log_in(tmp_path), type(open_store(str(tmp_path)))
     assert log.commit(Commit([A]), log.read(), 0)
-    onto, real = log.read(), store.put_new
-
-    def put_new(self: Store, path: str, data: bytes, staged: str) -> Answer:
-        (tmp_path / "tables/t").rename(tmp_path / "away")
-        return real(self, path, data, staged)
-
-    monkeypatch.setattr(store, "put_new", put_new)
+    onto = log.read()
+    beside(monkeypatch, store, "put_new", lambda *_: (tmp_path / "tables/t").rename(tmp_path / "away"))
     assert not log.commit(Commit([B]), onto, 0)
     assert list((tmp_path / "tables").rglob("*.json")) == [] and log.read_head() == Snapshot()
 

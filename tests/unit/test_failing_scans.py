@@ -44,6 +44,7 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import Told, land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.intercepting import beside
 from tests.support.strategies import EPOCH_MS
 
 STARTS = [0, 4, 8]
@@ -85,7 +86,7 @@ class Cluster(FakeSpark):
         super().stage(scan, isolation_level, folder)
 
 
-def land_each(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> list[Told]:
+def land_each(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> list[Told]:
     """Plan and land everything of all topics; `changes` are of a topic's tools."""
     policy = Policy(records_per_range=4, max_age_seconds=0)
     tools, keys = {}, {}
@@ -93,11 +94,12 @@ def land_each(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[st
         plan_all(lake, kafka, policy, topic)
         tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
-    return list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
+    by = attempt if isinstance(attempt, Attempt) else Attempt(attempt, "run", "test")
+    return list(land_topics(keys, by, tools))
 
 
 def land_and_hear(
-    lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]
+    lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]
 ) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
     """The same, and tell what became of each range, and the topics that an error ended."""
     told = land_each(lake, spark, attempt, **changes)
@@ -107,7 +109,7 @@ def land_and_hear(
     return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
 
 
-def land_all(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> Said:
+def land_all(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> Said:
     """The same, where no error ends a topic."""
     said, errors = land_and_hear(lake, spark, attempt, **changes)
     assert errors == []
@@ -253,15 +255,13 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
 def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-58] Both stage below the same attempt: a committed range whose publishing failed is rolled forward by the next run."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    publish = Lake.publish
 
-    def fail(self: Lake, manifest: Manifest, *given: Any, **named: Any) -> Manifest | None:
+    def fail(lake: Lake, manifest: Manifest, *_: Any, **__: Any) -> None:
         if manifest.topic == "a":
             raise LakeUnavailable("the disk of a is gone")
-        return publish(self, manifest, *given, **named)
 
     with monkeypatch.context() as failing:
-        failing.setattr(Lake, "publish", fail)
+        beside(failing, Lake, "publish", fail)
         assert land_all(lake, spark) == {**all_of(Outcome.FAILED, "a"), **all_of(Outcome.LANDED, "b")}
     spark.jobs.clear()
     again = land_all(Lake(str(tmp_path)), spark, "again")
@@ -310,15 +310,13 @@ def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str,
 def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-15] While it is decided: the other ranges of the topic land too."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    commit = Lake.commit_manifest
 
-    def fail(self: Lake, manifest: Manifest) -> Manifest:
+    def fail(_: Lake, manifest: Manifest) -> None:
         if (manifest.topic, manifest.offsets.start) == ("a", 4):
             raise KeyError("a record has hush-4711")
-        return commit(self, manifest)
 
     with monkeypatch.context() as failing:
-        failing.setattr(Lake, "commit_manifest", fail)
+        beside(failing, Lake, "commit_manifest", fail)
         said = land_all(lake, spark)
     assert said == {**all_of(Outcome.LANDED, "a", "b"), ("a", 4): Outcome.FAILED}
     assert land_all(lake, spark, "again")["a", 4] is Outcome.LANDED
@@ -333,20 +331,15 @@ def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
     land_all(lake, spark)
     (path,) = (path for path in lake.store.list("data/a") if path.endswith("0000000000000000004.parquet"))
     before = (tmp_path / path).read_bytes()
-    digest = hashlib.file_digest
 
-    def read(file: Any, name: str) -> Any:
+    def fail(file: Any, _: str) -> None:
         if str(file.name).endswith(path):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return digest(file, name)
 
-    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
-    tools = {topic: fake_tools(lake, kafka, spark) for topic, kafka in spark.kafkas.items()}
-    redo = Attempt("redo", "run", "test", redo=True, on_change=on_change)
     with monkeypatch.context() as broken:
-        broken.setattr(hashlib, "file_digest", read)
+        beside(broken, hashlib, "file_digest", fail)
         (violation,) = check_published("a", lake).violations
-        said = {(topic, each.offsets.start): each.outcome for topic, each in land_topics(keys, redo, tools)}
+        said = land_all(lake, spark, Attempt("redo", "run", "test", redo=True, on_change=on_change))
     assert path in violation and "Input/output error" in violation
     at = 0 if path.rsplit("-", 1)[0].endswith("00000") else 4
     assert said == {**all_of(Outcome.UNCHANGED, "a", "b"), ("a", at): outcome}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -24,6 +23,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoding import Decoding
 from tests.support.decoded import decoded_ranges
+from tests.support.intercepting import beside
 from tests.support.strategies import EPOCH_MS, TOPIC, landed
 
 LONG_MS = 10**12
@@ -95,13 +95,8 @@ def test_nothing_that_grows_is_listed(lake: SharedLake, monkeypatch: pytest.Monk
     for each in (lake, fresh):
         assert each.goes_on(each.recent(TOPIC).log), "the first time a process lists what is behind its log"
     watched: list[str] = []  # the folders of which all objects are listed
-    for real in (Store.list, Store.versions, Store.entries):
-
-        def call(store: Store, prefix: str, *given: Any, real: Any = real) -> Any:
-            watched.append(prefix)
-            return real(store, prefix, *given)
-
-        monkeypatch.setattr(Store, real.__name__, call)
+    for name in ("list", "versions", "entries"):
+        beside(monkeypatch, Store, name, lambda store, prefix, *_: watched.append(prefix))
     for each in (lake, fresh):
         assert each.goes_on(each.recent(TOPIC).log)
     assert {path for path in watched if not path.startswith("frontier/")} == {f"begun/{TOPIC}", f"accepted/{TOPIC}"}
@@ -112,13 +107,8 @@ def test_nothing_that_grows_is_listed(lake: SharedLake, monkeypatch: pytest.Monk
 
 def test_few_objects_are_read_however_long_the_history_is(lake: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] A fresh process reads the document and what is newer; of an idle topic the next look reads nothing again."""
-    fresh, read, get = lake.again(), list[str](), Store.get
-
-    def reading(store: Store, path: str) -> bytes | None:
-        read.append(path)
-        return get(store, path)
-
-    monkeypatch.setattr(Store, "get", reading)
+    fresh, read = lake.again(), list[str]()
+    beside(monkeypatch, Store, "get", lambda store, path: read.append(path))
     before = fresh.recent(TOPIC)
     assert len(before.log.ranges) < STEPS * PARTITIONS / 2
     assert len(read) <= 1 + len(before.log.steps) + len(before.manifests)
@@ -158,18 +148,12 @@ def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: Shar
 
 def test_what_waits_in_a_row_is_listed_at_once(failing: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] And not looked up one by one: in an object store that is one request for up to a thousand names."""
-    asked: dict[str, int] = {"find": 0, "find_in_row": 0}
+    asked: dict[str, list[str]] = {"find": [], "find_in_row": []}
     fresh = failing.again()
-    for name in asked:
-        real = getattr(type(fresh.store), name)
-
-        def count(store: Store, paths: list[str], name: str = name, real: Any = real) -> Any:
-            asked[name] += len(paths)
-            return real(store, paths)
-
-        monkeypatch.setattr(type(fresh.store), name, count)
+    for name, paths in asked.items():
+        beside(monkeypatch, type(fresh.store), name, lambda store, given, paths=paths: paths.extend(given))
     assert len(fresh.recent(TOPIC).pending()) == FAILING
-    assert asked["find"] < 20 and asked["find_in_row"] > 4 * FAILING
+    assert len(asked["find"]) < 20 and len(asked["find_in_row"]) > 4 * FAILING
 
 
 def test_an_old_offset_is_found_without_its_history(lake: SharedLake) -> None:

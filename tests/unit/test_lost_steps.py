@@ -17,7 +17,7 @@ from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log import settling
-from pipeline_defs.core.log.coverage import Coverage, tiling_violations
+from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.steps import StepWatcher, no_step
@@ -27,6 +27,7 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
+from tests.support.intercepting import beside
 from tests.support.interleaving import Dead, SmallWorld, Writer
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
@@ -279,9 +280,8 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
     for path in everything(settled):
         if "-" in path.rpartition("/")[2] and int(path.rpartition("/")[2].split("-")[0]) >= 10:
             settled.lake.store.delete_folder(path)
-    read = []
-    whole = Lake.coverage
-    monkeypatch.setattr(Lake, "coverage", lambda lake, topic: read.append(topic) or whole(lake, topic))
+    read: list[str] = []
+    beside(monkeypatch, Lake, "coverage", lambda lake, topic: read.append(topic))
     assert settled.lake.goes_on(settled.lake.recent(TOPIC).log)
     assert read, "the fault: there is a later name"
     assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS + 1, 0)
@@ -325,17 +325,17 @@ def test_a_replace_deletes_only_documents_that_sum_up_its_range(settled: SmallWo
     assert backup_of(settled, "frontier") == {}
 
 
-def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(settled: SmallWorld) -> None:
+def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(
+    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-2] It is one clear error of the topic."""
     lake = settled.open(Writer())
-    read = lake.recent
 
-    def lose(topic: str, *since: int) -> Coverage:
+    def lose(*_: object) -> None:
         for tree in ("plan", "manifests", "data", "frontier"):
             lake.store.delete_folder(f"{tree}/{TOPIC}")
-        return read(topic, *since)
 
-    lake.recent = lose  # type: ignore[method-assign]
+    beside(monkeypatch, lake, "recent", lose)
     with pytest.raises(BrokenPlanLog, match="is gone since its ranges were read"):
         settled.land("replace", lake=lake)
 
@@ -527,21 +527,22 @@ def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(whole: SmallWo
     assert [offsets.key for offsets in whole.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-9", "0-9-11"]
 
 
-def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(whole: SmallWorld) -> None:
+def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(
+    whole: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-10] Nothing was landed of it: what it planned is planned again."""
     whole.grow(2)
     whole.append(3)
-    honest, asked = whole.kafka.read_topic_state, [0]
+    asked: list[object] = []
 
-    def read_topic_state(*arguments: Any) -> Any:
-        asked[0] += 1
-        if asked[0] == 1:
+    def lose_once(*given: object) -> None:
+        asked.append(given)
+        if len(asked) == 1:
             lose_steps(whole, 1)
-        return honest(*arguments)
 
-    cast("Any", whole.kafka).read_topic_state = read_topic_state
+    beside(monkeypatch, whole.kafka, "read_topic_state", lose_once)
     plan_from_document(whole, whole.open(Writer()))
-    assert asked[0] > 1, "the control: the step had gone, and planning began again"
+    assert len(asked) > 1, "the control: the step had gone, and planning began again"
     whole.lake = whole.open(Writer())
     whole.land()
     assert whole.shown() == dict.fromkeys(range(11), 1)
@@ -598,20 +599,14 @@ def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(
     assert whole.shown() == dict.fromkeys(range(10), 1)
 
 
-def test_a_scan_looks_at_the_log_once(whole: SmallWorld) -> None:
+def test_a_scan_looks_at_the_log_once(whole: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-2] A scan costs one look at the log, however many steps its ranges are of, and so does the end of a run."""
     for _ in range(4):
         whole.grow(2)
     asked: list[str] = []
     lake = whole.open(Writer())
-    honest = lake.store.get
-
-    def get(path: str) -> bytes | None:
-        asked.append(path)
-        return honest(path)
-
     coverage = lake.coverage(TOPIC)
-    lake.store.get = get  # type: ignore[method-assign]
+    beside(monkeypatch, lake.store, "get", asked.append)
     assert {verdict.outcome for verdict in whole.land(lake=lake)} == {Outcome.LANDED}
     newest = f"plan/{TOPIC}/{coverage.log.steps[-1].seq:020d}.json"
     assert [path for path in asked if path.startswith("plan/")] == [newest, newest]

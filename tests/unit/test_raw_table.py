@@ -59,6 +59,7 @@ from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dr
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
+from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
 from tests.support.redecoding import Killed, land_rows, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, landed
@@ -231,15 +232,13 @@ def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch
     """[R-73] [R-75] After the marks were read, or after the files were: no range counts as gone."""
     compacted(lake)
     other, listed = another(lake), []
-    read = other.store.list
 
-    def list_late(prefix: str, after: str | None = None) -> dict[str, int]:
+    def drop_first(prefix: str, *_: str) -> None:
         if prefix == f"data/{TOPIC}" and not listed:
             listed.append(prefix)
             drop(another(lake))
-        return read(prefix, after)
 
-    monkeypatch.setattr(other.store, "list", list_late)
+    beside(monkeypatch, other.store, "list", drop_first)
     assert other.coverage(TOPIC).pending() == R[3:] and listed
 
 
@@ -586,16 +585,13 @@ def test_a_range_replaced_while_it_is_audited_is_for_the_next_audit(lake: Lake, 
     """[R-74] And compacted, and dropped: the table has none of the revision that the audit has read of, and needs none."""
     dropped(lake)
     other = another(lake)
-    read = other.coverage
 
-    def replaced(topic: str) -> Coverage:
-        found = read(topic)
+    def replace_and_drop(_: str) -> None:
         land(lake, R[1], 1, b"w")
         run_compact(lake)
         assert drop(lake) == [DropVerdict(R[1])]
-        return found
 
-    monkeypatch.setattr(other, "coverage", replaced)
+    beside(monkeypatch, other, "coverage", after=replace_and_drop)
     assert check_published(TOPIC, other).violations == ()
 
 

@@ -42,6 +42,7 @@ from pipeline_defs.tables.vacuum import vacuum
 from tests.support.commands import commands_of
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
+from tests.support.intercepting import beside
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -216,15 +217,14 @@ def test_decoding_goes_on_with_another_spark(
 ) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     land_both(topic)
-    real, folders = ArrowDecoder.stage_decoded, list[str]()
+    folders = list[str]()
 
-    def stage_and_die(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str, most_rows: int) -> None:
-        folders.append(folder)
-        real(self, files, decision, folder)
+    def die(*given: Any) -> None:
+        folders.append(given[3])
         if len(folders) <= deaths:
             raise EngineUnavailable("Spark went away")
 
-    monkeypatch.setattr(ArrowDecoder, "stage_decoded", stage_and_die)
+    beside(monkeypatch, ArrowDecoder, "stage_decoded", after=die)
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND)] == [outcome] * 2
     assert len(set(folders)) == len(folders) == 3
     assert topic.due == ([] if outcome is Decided.DECODED else [FIRST, SECOND])
@@ -419,13 +419,7 @@ def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
     compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     """[R-68] It has decided, and whoever made it does not know: what it names stays, documents of what was cut as well."""
-    real = Decodings.commit
-
-    def commit(self: Decodings, *given: Any) -> bool:
-        assert real(self, *given)
-        raise end
-
-    monkeypatch.setattr(Decodings, "commit", commit)
+    beside(monkeypatch, Decodings, "commit", after=Mock(side_effect=end))
     with suppress(KeyboardInterrupt):
         (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
         assert verdict.outcome is Decided.FAILED
@@ -458,17 +452,16 @@ def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
     """
     land_both(topic)
     topic.decode(FIRST, SECOND, by=INT)
-    lake, commit, ages, deleted = topic.lake, DeltaLog.commit, dict[str, int](), list[str]()
+    lake, ages, deleted = topic.lake, dict[str, int](), list[str]()
     linked_at_ms = lake.store.linked_at_ms
     monkeypatch.setattr(lake.store, "linked_at_ms", lambda path: ages.get(path, linked_at_ms(path)))
 
-    def commit_after_a_week(self: DeltaLog, *arguments: Any) -> bool:
-        (file,) = arguments[0].adds
-        ages.update({f"{self.folder}/{path}": 0 for path in (document_path(file.path), file.path)[:old]})
+    def let_a_week_pass(log: DeltaLog, commit: Commit, *_: object) -> None:
+        (file,) = commit.adds
+        ages.update({f"{log.folder}/{path}": 0 for path in (document_path(file.path), file.path)[:old]})
         deleted.extend(vacuum(lake, EPOCH_MS)[0])
-        return commit(self, *arguments)
 
-    monkeypatch.setattr(DeltaLog, "commit", commit_after_a_week)
+    beside(monkeypatch, DeltaLog, "commit", let_a_week_pass)
     assert [each.outcome for each in compact_decoded(topic.lake, TOPIC)] == [outcome]
     assert {*deleted} == ({*ages} if old == 2 else set()) and {*topic.known} == {FIRST, SECOND}
 
@@ -526,16 +519,15 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
     compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
-    real, path, failed = Path.open, compacted.path(FIRST), list[Path]()
+    path, failed = compacted.path(FIRST), list[Path]()
 
-    def refuse_once(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self == path and not failed:
-            failed.append(self)
+    def refuse_once(opened: Path, *_: Any, **__: Any) -> None:
+        if opened == path and not failed:
+            failed.append(opened)
             raise OSError(number, "for a moment")
-        return real(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refuse_once)
+        beside(patch, Path, "open", refuse_once)
         (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
     assert failed and verdict.outcome is Decided.FAILED
     assert "for a moment; nothing was written; the next run tries it again" in verdict.violations[0]

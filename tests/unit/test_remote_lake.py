@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import obstore
@@ -18,6 +17,7 @@ from pipeline_defs.adapters.store.object_store import hadoop_url
 from pipeline_defs.adapters.store.remote_file import RemoteFile
 from pipeline_defs.core.errors import BadSetting, DamagedFile
 from pipeline_defs.landing.staging_places import RemoteStaging
+from tests.support.intercepting import beside
 
 ROWS = 2_000
 Staged = tuple[Lake, Path, str]
@@ -62,13 +62,7 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(staged: Stage
     lake, here, path = staged
     size = here.stat().st_size
     read: list[int] = []
-    get_range = obstore.get_range
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        read.append(named["end"] - named["start"])
-        return get_range(*arguments, **named)
-
-    monkeypatch.setattr(obstore, "get_range", counted)
+    beside(monkeypatch, obstore, "get_range", lambda *_, start, end, **__: read.append(end - start))
     file = RemoteFile(lake.store, path, size, f"s3a://b/{path}")
     part, known = parquet.read_part(file), parquet.read_part(here)
     assert part is not None and known is not None

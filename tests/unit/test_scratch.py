@@ -18,6 +18,7 @@ from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
+from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -25,18 +26,14 @@ pytestmark = pytest.mark.usefixtures("watched")
 
 def linking(monkeypatch: pytest.MonkeyPatch, tree: str, meanwhile: Callable[[], None], *, is_linked: bool = False) -> None:
     """Have something happen before the first link into a tree, or once that is made."""
-    honest, done = Disk.link, [False]
+    done: list[str] = []
 
-    def link(self: Disk, source: str, target: str) -> None:
-        is_first = target.startswith(f"{tree}/") and not done[0]
-        done[0] = done[0] or is_first
-        if is_first and not is_linked:
-            meanwhile()
-        honest(self, source, target)
-        if is_first and is_linked:
+    def look(_: Disk, source: str, target: str) -> None:
+        if target.startswith(f"{tree}/") and not done:
+            done.append(target)
             meanwhile()
 
-    monkeypatch.setattr(Disk, "link", link)
+    beside(monkeypatch, Disk, "link", **{"after" if is_linked else "before": look})
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
@@ -78,15 +75,14 @@ def test_a_claim_that_fails_fails_its_own_range(tmp_path: Path, monkeypatch: pyt
     """[R-50] What was claimed before it is read, and what comes after it too; the next run lands the one that is left."""
     world = SmallWorld(tmp_path, "disk", records=12, grid=3)
     world.delivery = Delivery.AT_MOST_ONCE
-    honest, claims = Disk.write, [0]
+    claims: list[str] = []
 
-    def write(self: Disk, path: str, data: bytes) -> None:
-        claims[0] += "claim-" in path
-        if "claim-" in path and claims[0] == 3:
+    def fill(_: Disk, path: str, data: bytes) -> None:
+        claims.extend([path] * ("claim-" in path))
+        if "claim-" in path and len(claims) == 3:
             raise OSError(28, "No space left on device", path)
-        honest(self, path, data)
 
-    monkeypatch.setattr(Disk, "write", write)
+    beside(monkeypatch, Disk, "write", fill)
     verdicts = world.land()
     (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
     assert failed.offsets.start == 6 and "No space left" in failed.violations[0]

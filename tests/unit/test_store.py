@@ -20,6 +20,7 @@ from pipeline_defs.adapters.store.store import Answer, Store
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
+from tests.support.intercepting import beside
 
 
 def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
@@ -167,13 +168,7 @@ def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypa
     """Who made it may be about to sync it when the power goes: what is said to be committed has its whole path on the disk."""
     open_store(str(tmp_path)).put_new("manifests/orders/0.json", b"theirs", "staging/a")
     synced: list[Path] = []
-    sync = disk._fsync
-
-    def watch(path: Path) -> None:
-        synced.append(path)
-        sync(path)
-
-    monkeypatch.setattr(disk, "_fsync", watch)
+    beside(monkeypatch, disk, "_fsync", synced.append)
     store = open_store(str(tmp_path))
     store.put_new("manifests/orders/1.json", b"ours", "staging/b")
     assert {tmp_path / "manifests" / "orders", tmp_path / "manifests", tmp_path} <= set(synced)
