@@ -12,11 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import DEFAULT, Mock
 
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from obstore.store import MemoryStore
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
@@ -45,6 +43,7 @@ from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import Told, land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.intercepting import beside
+from tests.support.lakes import again, open_lake
 from tests.support.strategies import EPOCH_MS
 
 STARTS = [0, 4, 8]
@@ -218,9 +217,7 @@ def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None
 @pytest.mark.parametrize("place", ["disk", *["bucket"] * 5])  # threads upload at once, so one time may say nothing
 def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path, place: str) -> None:
     """[R-12] Each file is matched to its topic's range, and uploaded under a name of its own, though the keys are the same."""
-    lake, spark = Lake(str(tmp_path) if place == "disk" else "s3://lake"), Cluster("a", "b", "c", "d")
-    if place == "bucket":
-        lake.store._objects = MemoryStore()
+    lake, spark = open_lake(place, tmp_path), Cluster("a", "b", "c", "d")
     assert land_all(lake, spark) == all_of(Outcome.LANDED, *spark.kafkas)
     assert spark.jobs == [(*spark.kafkas,)]
     for topic in spark.kafkas:
@@ -264,8 +261,8 @@ def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypat
         beside(failing, Lake, "publish", fail)
         assert land_all(lake, spark) == {**all_of(Outcome.FAILED, "a"), **all_of(Outcome.LANDED, "b")}
     spark.jobs.clear()
-    again = land_all(Lake(str(tmp_path)), spark, "again")
-    assert again == {**all_of(Outcome.ROLLED_FORWARD, "a"), **all_of(Outcome.ALREADY_LANDED, "b")}
+    said = land_all(again(lake), spark, "again")
+    assert said == {**all_of(Outcome.ROLLED_FORWARD, "a"), **all_of(Outcome.ALREADY_LANDED, "b")}
     assert not spark.jobs, "nothing is read again"
 
 
@@ -346,20 +343,17 @@ def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
     assert (tmp_path / path).read_bytes() == before
 
 
-def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-15] A lake in a bucket is read by copies, in a folder that may be full."""
-    lake, spark = Lake("s3://lake"), Cluster("a", "b")
-    lake.store._objects = bucket = MemoryStore()
+    lake, spark = open_lake("bucket", tmp_path), Cluster("a", "b")
     land_all(lake, spark)
     for path in [each for each in lake.store.list("manifests/a") if "/00000000000000000000-" in each]:
-        obstore.delete(bucket, path)
+        lake.store.delete_folder(path)
 
-    fresh = Lake("s3://lake")
-    fresh.store._objects = bucket
     with monkeypatch.context() as full:
         full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         full.setattr(object_store.tempfile, "NamedTemporaryFile", Mock(side_effect=full_disk))
-        said = land_all(fresh, spark, "again")
+        said = land_all(again(lake), spark, "again")
     assert said == {**all_of(Outcome.ALREADY_LANDED, "a", "b"), ("a", 0): Outcome.FAILED}
 
 

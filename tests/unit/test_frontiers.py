@@ -1,4 +1,4 @@
-"""What a lake does with frontier documents: nothing that grows is listed, and lost steps are found as ever."""
+"""A lake that is read again and again: nothing that grows is listed, nothing is worked out twice, and every change is seen."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from obstore.store import MemoryStore
 
 from pipeline_defs.adapters.lake.lake import STEPS_AHEAD, Lake
 from pipeline_defs.adapters.lake.layout import data_path, manifest_path, step_path
 from pipeline_defs.adapters.store.store import Store
-from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.adapters.system import locks
+from pipeline_defs.core.errors import BrokenPlanLog, LakeUnavailable
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Delivery
@@ -24,35 +24,24 @@ from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoding import Decoding
 from tests.support.decoded import decoded_ranges
 from tests.support.intercepting import beside
+from tests.support.interleaving import SmallWorld
+from tests.support.lakes import again, open_lake, planned_lake
+from tests.support.redecoding import land_rows
 from tests.support.strategies import EPOCH_MS, TOPIC, landed
 
 LONG_MS = 10**12
 STEPS, GRID, PARTITIONS, FAILING = 12, 10, 2, 60
 
 
-class SharedLake(Lake):
-    """A lake on a disk, or in a bucket that other lakes share."""
-
-    def __init__(self, root: str, bucket: MemoryStore | None) -> None:
-        super().__init__(root)
-        self._bucket = bucket
-        if bucket is not None:
-            self.store._objects = bucket
-
-    def again(self) -> SharedLake:
-        """Open the lake as another process does."""
-        return SharedLake(self.store.root, self._bucket)
-
-
 @pytest.fixture(params=["disk", "bucket"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedLake:
+def empty(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake that sums up every few steps."""
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
-    return SharedLake(str(tmp_path), None) if request.param == "disk" else SharedLake("s3://lake", MemoryStore())
+    return open_lake(request.param, tmp_path)
 
 
 @pytest.fixture
-def lake(empty: SharedLake) -> SharedLake:
+def lake(empty: Lake) -> Lake:
     """A topic of two Kafka partitions and twelve steps, all landed, most of it summed up."""
     for seq in range(STEPS):
         plan_and_land(empty, [seq])
@@ -65,7 +54,7 @@ def ranges_of(seq: int) -> list[OffsetRange]:
     return [OffsetRange(0, partition, seq * GRID, (seq + 1) * GRID) for partition in range(PARTITIONS)]
 
 
-def step(lake: SharedLake, seq: int) -> None:
+def step(lake: Lake, seq: int) -> None:
     end = (seq + 1) * GRID
     marks = dict.fromkeys(range(PARTITIONS), Watermarks(0, end))
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges_of(seq))
@@ -73,7 +62,7 @@ def step(lake: SharedLake, seq: int) -> None:
     assert lake.commit_step(PlanStep(seq, TOPIC, 0, "id", EPOCH_MS + seq, {}, marks, links, heads))
 
 
-def land(lake: SharedLake, offsets: OffsetRange) -> None:
+def land(lake: Lake, offsets: OffsetRange) -> None:
     manifest = landed(offsets)
     assert manifest.file is not None
     log = lake.recent(TOPIC).log
@@ -82,16 +71,16 @@ def land(lake: SharedLake, offsets: OffsetRange) -> None:
     lake.store.put_new(data_path(TOPIC, offsets), b"x" * manifest.file.bytes, "staging/x")
 
 
-def plan_and_land(lake: SharedLake, steps: Iterable[int]) -> None:
+def plan_and_land(lake: Lake, steps: Iterable[int]) -> None:
     for seq in steps:
         step(lake, seq)
         for offsets in ranges_of(seq):
             land(lake, offsets)
 
 
-def test_nothing_that_grows_is_listed(lake: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_grows_is_listed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
-    fresh = lake.again()
+    fresh = again(lake)
     for each in (lake, fresh):
         assert each.goes_on(each.recent(TOPIC).log), "the first time a process lists what is behind its log"
     watched: list[str] = []  # the folders of which all objects are listed
@@ -105,9 +94,9 @@ def test_nothing_that_grows_is_listed(lake: SharedLake, monkeypatch: pytest.Monk
     assert {f"plan/{TOPIC}", f"manifests/{TOPIC}", f"data/{TOPIC}"} <= {*watched}
 
 
-def test_few_objects_are_read_however_long_the_history_is(lake: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_objects_are_read_however_long_the_history_is(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] A fresh process reads the document and what is newer; of an idle topic the next look reads nothing again."""
-    fresh, read = lake.again(), list[str]()
+    fresh, read = again(lake), list[str]()
     beside(monkeypatch, Store, "get", lambda store, path: read.append(path))
     before = fresh.recent(TOPIC)
     assert len(before.log.ranges) < STEPS * PARTITIONS / 2
@@ -121,7 +110,7 @@ def test_few_objects_are_read_however_long_the_history_is(lake: SharedLake, monk
 
 
 @pytest.fixture
-def failing(empty: SharedLake) -> SharedLake:
+def failing(empty: Lake) -> Lake:
     """A topic of which one Kafka partition is landed and the other never, step by step, and summed up."""
     for seq in range(FAILING):
         step(empty, seq)
@@ -130,10 +119,10 @@ def failing(empty: SharedLake) -> SharedLake:
     return empty
 
 
-def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: SharedLake) -> None:
+def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: Lake) -> None:
     """[R-96] Of each step the ranges that wait are kept alone; once they are landed, they are summed up too."""
     waiting = [ranges_of(seq)[1] for seq in range(FAILING)]
-    for lake in (failing, failing.again()):
+    for lake in (failing, again(failing)):
         found = lake.recent(TOPIC)
         assert found.pending() == waiting
         assert len(found.log.ranges) <= FAILING + 5, "of those that are landed the newest few"
@@ -142,33 +131,33 @@ def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: Shar
     for offsets in waiting:
         land(failing, offsets)
     assert failing.move_frontier(failing.recent(TOPIC), EPOCH_MS + FAILING, LONG_MS)
-    assert failing.again().recent(TOPIC).log.base == failing.recent(TOPIC).log.base
+    assert again(failing).recent(TOPIC).log.base == failing.recent(TOPIC).log.base
     assert len(failing.recent(TOPIC).log.ranges) <= 4 and failing.recent(TOPIC).pending() == []
 
 
-def test_what_waits_in_a_row_is_listed_at_once(failing: SharedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_in_a_row_is_listed_at_once(failing: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] And not looked up one by one: in an object store that is one request for up to a thousand names."""
     asked: dict[str, list[str]] = {"find": [], "find_in_row": []}
-    fresh = failing.again()
+    fresh = again(failing)
     for name, paths in asked.items():
         beside(monkeypatch, type(fresh.store), name, lambda store, given, paths=paths: paths.extend(given))
     assert len(fresh.recent(TOPIC).pending()) == FAILING
     assert len(asked["find"]) < 20 and len(asked["find_in_row"]) > 4 * FAILING
 
 
-def test_an_old_offset_is_found_without_its_history(lake: SharedLake) -> None:
+def test_an_old_offset_is_found_without_its_history(lake: Lake) -> None:
     """[R-96] Any offset, of any step; one that is in no range is in none."""
     for seq in range(STEPS):
         for offsets in ranges_of(seq):
-            found = lake.again().around(TOPIC, offsets.partition, offsets.end - 1)
+            found = again(lake).around(TOPIC, offsets.partition, offsets.end - 1)
             assert found.states()[offsets] is State.LANDED
             assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
-    assert not any(STEPS * GRID in offsets for offsets in lake.again().around(TOPIC, 0, STEPS * GRID).states())
-    assert 5 not in {o.partition for o in lake.again().around(TOPIC, 5, 0).states()}
+    assert not any(STEPS * GRID in offsets for offsets in again(lake).around(TOPIC, 0, STEPS * GRID).states())
+    assert 5 not in {o.partition for o in again(lake).around(TOPIC, 5, 0).states()}
 
 
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])
-def test_nothing_is_planned_into_a_hole_however_wide(lake: SharedLake, lost: int) -> None:
+def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> None:
     """[R-96] Later steps are there; they are far away, so one of their ranges is landed."""
     for seq in range(STEPS, STEPS + lost + 2):
         step(lake, seq)
@@ -181,9 +170,9 @@ def test_nothing_is_planned_into_a_hole_however_wide(lake: SharedLake, lost: int
         lake.goes_on(lake.recent(TOPIC).log)
 
 
-def test_a_step_that_was_changed_in_its_place_is_read_again(lake: SharedLake) -> None:
+def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake) -> None:
     """[R-10] Whoever plans does not go round for ever between what it has kept and what is there."""
-    reader = lake.again()
+    reader = again(lake)
     log = reader.recent(TOPIC).log
     path = step_path(TOPIC, log.steps[-1].seq)
     other = replace(log.steps[-1], planner="another")
@@ -194,16 +183,16 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(lake: SharedLake) ->
 
 
 @pytest.mark.parametrize("lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"])
-def test_a_log_with_a_hole_is_refused(lake: SharedLake, lost: int) -> None:
+def test_a_log_with_a_hole_is_refused(lake: Lake, lost: int) -> None:
     """[R-96] Whoever reads names the step that is not there."""
     for seq in range(STEPS, STEPS + 4):
         step(lake, seq)
     lake.store.delete_folder(step_path(TOPIC, lost))
     with pytest.raises(BrokenPlanLog, match=f"expected plan step {lost}"):
-        lake.again().recent(TOPIC)
+        again(lake).recent(TOPIC)
 
 
-def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: SharedLake) -> None:
+def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: Lake) -> None:
     """[R-96] In what is not summed up."""
     plan_and_land(lake, [STEPS])
     offsets, _ = ranges_of(STEPS)
@@ -212,7 +201,7 @@ def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: SharedLake) -> No
     assert lake.recent(TOPIC).pending() == [offsets]
 
 
-def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: SharedLake) -> None:
+def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: Lake) -> None:
     """[R-96] Who asks for the last hour reads from that one."""
     hour_ms = 3_600_000
     documents = sorted(lake.store.list(f"frontier/{TOPIC}"))
@@ -220,27 +209,27 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(lake: SharedLake) 
     plan_and_land(lake, range(STEPS, STEPS + 3))
     assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 2 * hour_ms, LONG_MS)
     assert min(lake.store.list(f"frontier/{TOPIC}")) == documents[-1]
-    base = lake.again().recent(TOPIC, EPOCH_MS + hour_ms).log.base
+    base = again(lake).recent(TOPIC, EPOCH_MS + hour_ms).log.base
     assert base is not None and base.made_at_ms <= EPOCH_MS + hour_ms
-    newest = lake.again().recent(TOPIC).log.base
+    newest = again(lake).recent(TOPIC).log.base
     assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
 
 
-def test_documents_of_a_longer_log_are_passed_over_and_go(lake: SharedLake) -> None:
+def test_documents_of_a_longer_log_are_passed_over_and_go(lake: Lake) -> None:
     """[R-96] As after a restore of an older lake beside newer documents."""
     newest = lake.recent(TOPIC).log.base
     assert newest is not None
     foreign = replace(newest, seq=STEPS + 50, steps_sha256="0" * 64, made_at_ms=newest.made_at_ms + 1)
     path = f"frontier/{TOPIC}/{foreign.seq:020d}.{foreign.made_at_ms:013d}.json"
     lake.store.put_new(path, foreign.to_json(), "staging/x")
-    assert lake.again().recent(TOPIC).log.base == newest
+    assert again(lake).recent(TOPIC).log.base == newest
     plan_and_land(lake, range(STEPS, STEPS + 3))
     assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 100, LONG_MS)
     assert path not in lake.store.list(f"frontier/{TOPIC}")
     assert len(lake.store.list(f"frontier/{TOPIC}")) > 1
 
 
-def test_a_document_that_was_changed_is_not_believed(lake: SharedLake) -> None:
+def test_a_document_that_was_changed_is_not_believed(lake: Lake) -> None:
     """[R-96] One digit of any field of it is enough; the one before it does as well."""
     newest = lake.recent(TOPIC).log.base
     assert newest is not None
@@ -253,11 +242,11 @@ def test_a_document_that_was_changed_is_not_believed(lake: SharedLake) -> None:
         assert Frontier.from_json(changed) is None, field
         lake.store.delete_folder(path)
         lake.store.put_new(path, changed, "staging/x")
-        base = lake.again().recent(TOPIC).log.base
+        base = again(lake).recent(TOPIC).log.base
         assert base is None or base.seq < newest.seq, field
 
 
-def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: SharedLake) -> None:
+def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: Lake) -> None:
     """[R-96] Files of attempts that died under `at_least_once` are found by listing them alone."""
     plan_and_land(lake, range(STEPS, STEPS + 4))
     coverage = lake.recent(TOPIC)
@@ -270,7 +259,7 @@ def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: SharedLa
     assert lake.recent(TOPIC).log.base is None
 
 
-def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: SharedLake) -> None:
+def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: Lake) -> None:
     """[R-96] Of what is summed up: by what they were decoded from, not by how many there are."""
     coverage, whole = lake.recent(TOPIC), lake.coverage(TOPIC)
 
@@ -284,3 +273,57 @@ def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: Share
     assert not decoded(old).is_all_decoded(coverage)
     assert decoded(next(iter(coverage.log.ranges))).is_all_decoded(coverage), "of the others the coverage says it"
     assert decoded(old).is_all_decoded(whole)
+
+
+FIRST = OffsetRange(0, 0, 0, 10)
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Lake:
+    """Is a lake with two planned ranges."""
+    return planned_lake(tmp_path, 20)
+
+
+def test_of_an_idle_topic_only_the_lists_are_read(idle: Lake) -> None:
+    """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
+    land_rows(idle, FIRST, [b"v"] * len(FIRST))
+    assert idle.coverage(TOPIC) is idle.coverage(TOPIC)
+
+
+@pytest.mark.usefixtures("watched")
+def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(tmp_path: Path) -> None:
+    """No list tells that: so a coverage with unfinished ranges is never kept."""
+    world = SmallWorld(tmp_path, "disk", records=3, grid=3)
+    world.die("commit")
+    assert world.coverage.unfinished == {world.first.offsets}
+    world.drop_staging()
+    assert world.coverage.unfinished == set()
+
+
+def test_a_manifest_that_another_took_the_place_of_is_seen_by_who_wrote_it(idle: Lake, tmp_path: Path) -> None:
+    """[R-16] Somebody deletes it before the writer lists, and the next attempt's is as large."""
+    mine, other = landed(FIRST, attempt="a"), landed(FIRST, attempt="b")
+    assert idle.commit_manifest(mine) == mine
+    path = tmp_path / manifest_path(TOPIC, FIRST, 0)
+    size = path.stat().st_size
+    path.unlink()
+    again(idle).commit_manifest(other)
+    assert path.stat().st_size == size, "the fault"
+    assert idle.coverage(TOPIC).manifests == {FIRST: other}
+
+
+@pytest.mark.usefixtures("watched")
+def test_who_stands_still_with_the_lock_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-60] What is published is published without it; else whoever waits is told, and publishes when it is gone."""
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.05)
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    one, two = world.coverage.log.ranges
+    world.land(only=one)
+    world.die("commit", only=two)
+    lake, (first, second) = world.lake, (world.coverage.manifests[each] for each in (one, two))
+    with locks.hold(tmp_path / manifest_path(TOPIC, one, 0)), locks.hold(tmp_path / manifest_path(TOPIC, two, 0)):
+        assert lake.publish(first) == first
+        with pytest.raises(LakeUnavailable, match=r"another process holds the lock of .* nothing is lost"):
+            lake.publish(second)
+        assert world.coverage.pending() == [two]
+    assert lake.publish(second) == second and world.coverage.pending() == []

@@ -61,8 +61,9 @@ from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
 from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
+from tests.support.lakes import again, planned_lake
 from tests.support.redecoding import Killed, land_rows, stop_at
-from tests.support.strategies import EPOCH_MS, TOPIC, World, first_step, landed
+from tests.support.strategies import EPOCH_MS, TOPIC, World, landed
 
 DAY_MS = 24 * 3_600_000
 R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
@@ -87,17 +88,12 @@ def drop(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
 
 def view(lake: Lake) -> list[int]:
     """Return the offsets that a view shows that is opened now."""
-    rows = Duck(another(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
+    rows = Duck(again(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
     return [offset for (offset,) in rows]
 
 
 def root(lake: Lake) -> Path:
     return Path(lake.store.root)
-
-
-def another(lake: Lake) -> Lake:
-    """Return the lake as another process has it, which has read nothing yet."""
-    return Lake(lake.store.root)
 
 
 def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
@@ -128,10 +124,7 @@ def damage(path: Path) -> None:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Return a lake with planned ranges, in a folder whose name looks like a partition's."""
-    lake, step = Lake(str(tmp_path / "env=prod")), first_step(60)
-    assert step.ranges == tuple(R)
-    lake.commit_step(step)
-    return lake
+    return planned_lake(tmp_path / "env=prod", 60)
 
 
 def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
@@ -146,7 +139,7 @@ def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
     assert {*(root(lake) / "staging").iterdir()} <= before
     assert not any(lake.store.exists(each.file.path) for each in manifests if each.file)
     land(lake, R[3])
-    other = another(lake)
+    other = again(lake)
     assert shown(lake) == ["30"] and view(lake) == [*range(40)]
     assert other.coverage(TOPIC).pending() == R[4:]
     for check in (check_tiling, check_published):
@@ -176,7 +169,7 @@ def test_only_what_was_landed_and_compacted_whole_long_ago_is_dropped(lake: Lake
     assert [manifest.offsets for manifest in found.manifests] == R[:3]
     double = root(lake) / published_path(manifests[1]).replace(".parquet", ".attempt-1.parquet")
     double.write_bytes((root(lake) / published_path(manifests[1])).read_bytes())
-    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+    assert plan_dropping(TOPIC, again(lake), 2**53, 0) == []
 
 
 def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
@@ -185,19 +178,19 @@ def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
     for tree in ("plan", "manifests"):
         (root(lake) / tree).rename(root(lake) / f"{tree}-lost")
     with pytest.raises(BrokenPlanLog, match=f"tables/raw/{TOPIC}, and neither a plan log nor manifests: they are lost"):
-        another(lake).coverage(TOPIC)
+        again(lake).coverage(TOPIC)
     (root(lake) / "manifests-lost").rename(root(lake) / "manifests")
     with pytest.raises(BrokenPlanLog, match="newer steps are lost"):
-        another(lake).coverage(TOPIC)
+        again(lake).coverage(TOPIC)
 
 
 def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake: Lake) -> None:
     """[R-72] Replaced, and the table has not heard of it yet: the next compaction has all of them as they are."""
     compacted(lake)
     land(lake, R[1], 1, b"w")
-    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+    assert plan_dropping(TOPIC, again(lake), 2**53, 0) == []
     run_compact(lake)
-    assert drop(another(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
+    assert drop(again(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
 
 
 def test_a_dropped_range_is_replaced(lake: Lake) -> None:
@@ -209,8 +202,8 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
     assert view(lake) == [*range(30)] and shown(lake) == ["10"]
     table = raw_table_log(TOPIC, lake.store).read()
     assert sorted(file.rows for file in table.files.values()) == [10, 10, 10]
-    assert check_table(TOPIC, another(lake)).violations == () and check_published(TOPIC, another(lake)).violations == ()
-    values = Duck(another(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
+    assert check_table(TOPIC, again(lake)).violations == () and check_published(TOPIC, again(lake)).violations == ()
+    values = Duck(again(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
     assert values[1] == [(b"w",)]
     run_compact(lake)
     assert drop(lake) == [DropVerdict(R[1])]
@@ -221,22 +214,22 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
 def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
     """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
     compacted(lake)
-    found = drop(lake, stop_at("drop_marked", lambda: land(another(lake), R[1], 1, b"w")))
+    found = drop(lake, stop_at("drop_marked", lambda: land(again(lake), R[1], 1, b"w")))
     assert found == [DropVerdict(R[0]), DropVerdict(R[1], "it was replaced meanwhile"), DropVerdict(R[2])]
     append(lake)
     assert shown(lake) == ["10"] and view(lake) == [*range(30)]
-    assert check_table(TOPIC, another(lake)).violations == ()
+    assert check_table(TOPIC, again(lake)).violations == ()
 
 
 def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-73] [R-75] After the marks were read, or after the files were: no range counts as gone."""
     compacted(lake)
-    other, listed = another(lake), []
+    other, listed = again(lake), []
 
     def drop_first(prefix: str, *_: str) -> None:
         if prefix == f"data/{TOPIC}" and not listed:
             listed.append(prefix)
-            drop(another(lake))
+            drop(again(lake))
 
     beside(monkeypatch, other.store, "list", drop_first)
     assert other.coverage(TOPIC).pending() == R[3:] and listed
@@ -277,8 +270,8 @@ def test_a_table_that_is_gone_with_dropped_rows_is_not_made_anew_without_them(la
     away = path.parent.with_name("away")
     path.parent.rename(away)
     with pytest.raises(TableFileGone, match=r"does not have 3 ranges whose files were dropped: .* restore its folder"):
-        append(another(lake))
-    duck = Duck(another(lake), [TOPIC, "other"])
+        append(again(lake))
+    duck = Duck(again(lake), [TOPIC, "other"])
     assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
     with pytest.raises(TableFileGone, match="restore the table's folder from a backup"):
         duck.query(f'SELECT * FROM "{TOPIC}"')
@@ -294,14 +287,14 @@ def test_a_drop_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
     mark = root(lake) / manifest_path(TOPIC, R[1], 1)
     mark.write_text("{")
     with pytest.raises(BrokenManifest, match=r"cannot be read.*restore it from a backup"):
-        another(lake).coverage(TOPIC)
+        again(lake).coverage(TOPIC)
 
 
 def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(lake: Lake) -> None:
     """[R-62] By another compaction, say, between reading and committing."""
     land_each(lake, R[:3])
     inner = list[CompactionVerdict]()
-    (outer,) = run_compact(lake, stop_at("compaction_named", lambda: inner.extend(run_compact(another(lake)))))
+    (outer,) = run_compact(lake, stop_at("compaction_named", lambda: inner.extend(run_compact(again(lake)))))
     assert (inner[0].outcome, outer.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.OVERTAKEN)
     log = raw_table_log(TOPIC, lake.store)
     (file,) = log.read().files.values()
@@ -316,10 +309,10 @@ def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
     one, other = RawTable(TOPIC, lake).find(10**9, every=True)
     assert (one.offsets, other.offsets) == (OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 30, 50))
     land(lake, R[1], 1, b"w")
-    assert [group.offsets for group in RawTable(TOPIC, another(lake)).find(10**9, every=True)] == [other.offsets]
+    assert [group.offsets for group in RawTable(TOPIC, again(lake)).find(10**9, every=True)] == [other.offsets]
     land(lake, R[2])
-    append(another(lake))
-    (group,) = RawTable(TOPIC, another(lake)).find(10**9, every=True)
+    append(again(lake))
+    (group,) = RawTable(TOPIC, again(lake)).find(10**9, every=True)
     assert group.offsets == OffsetRange(0, 0, 0, 50)
 
 
@@ -352,7 +345,7 @@ def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake
     for number, manifest in enumerate(land_each(lake, R[:3])[:2]):
         land_rows(lake, manifest.offsets, [], 1)
         append(lake)
-        assert check_table(TOPIC, another(lake)).violations == ()
+        assert check_table(TOPIC, again(lake)).violations == ()
         assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
         run_compact(lake)
     assert raw_table_log(TOPIC, lake.store).read().transactions["settled"] == 5
@@ -388,18 +381,18 @@ def test_a_compacted_file_that_is_not_as_the_log_says_is_never_cut(lake: Lake, s
     land(lake, R[3])
     for _ in range(2):
         with pytest.raises(DamagedFile, match="the next run makes the table anew") as error:
-            append(another(lake))
+            append(again(lake))
         (said,) = error.value.violations
         assert str(path) in said and "expected" in said
         table = raw_table_log(TOPIC, lake.store).read()
         assert (table.version, {file.rows for file in table.files.values()}) == (2, {30, 10}), "the others, once"
     land(lake, R[4])
     with pytest.raises(DamagedFile):
-        run_compact(another(lake))
+        run_compact(again(lake))
     assert len(raw_table_log(TOPIC, lake.store).read().files) == 2, "the others are compacted too"
     path.write_bytes(content)
-    append(another(lake))
-    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(50)]
+    append(again(lake))
+    assert check_table(TOPIC, again(lake)).violations == () and view(lake) == [*range(50)]
 
 
 @pytest.mark.parametrize(("module", "name"), [(pq, "write_table"), (staging_places, "canonicalize")])
@@ -411,16 +404,16 @@ def test_a_full_disk_under_a_cut_is_said(lake: Lake, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patched:
         patched.setattr(module, name, full)
         with pytest.raises(LakeUnavailable, match=r"No space left .* make room on that disk"):
-            append(another(lake))
-    append(another(lake))
-    assert check_table(TOPIC, another(lake)).violations == ()
+            append(again(lake))
+    append(again(lake))
+    assert check_table(TOPIC, again(lake)).violations == ()
 
 
 @pytest.mark.parametrize("spoil", [damage, Path.unlink])
 def test_a_file_of_the_table_that_is_changed_or_gone_is_not_compacted(lake: Lake, spoil: Callable[[Path], None]) -> None:
     """[R-61] It is named, with what to do, and the table stays as it was."""
     land_each(lake, R[:2])
-    append(another(lake))
+    append(again(lake))
     before = raw_table_log(TOPIC, lake.store).read()
     path = root(lake) / f"tables/raw/{TOPIC}" / next(iter(before.files))
     spoil(path)
@@ -438,13 +431,13 @@ def test_rows_that_stand_again_under_a_later_revision_are_dropped_again(lake: La
     _, path = dropped(lake)
     bytes_before = path.read_bytes()
     land(lake, R[1], 1)
-    append(another(lake))
+    append(again(lake))
     (verdict,) = run_compact(lake)
     assert verdict.file is not None
     assert (path.parent / verdict.file.path).read_bytes() == bytes_before, "the control: equal bytes"
-    assert another(lake).coverage(TOPIC).dropped() == dict.fromkeys(R[:3], 0)
+    assert again(lake).coverage(TOPIC).dropped() == dict.fromkeys(R[:3], 0)
     assert drop(lake) == [DropVerdict(R[1])]
-    coverage = another(lake).coverage(TOPIC)
+    coverage = again(lake).coverage(TOPIC)
     assert coverage.dropped() == {R[0]: 0, R[1]: 1, R[2]: 0} and coverage.is_landed(R[1]) and view(lake) == [*range(30)]
 
 
@@ -452,16 +445,16 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
     """[R-72] Its file of no rows stays in `data/`: the table has none of it, and is not asked for it."""
     manifests, _ = compacted(lake)
     land_rows(lake, manifests[1].offsets, [], 1)
-    append(another(lake))
+    append(again(lake))
     run_compact(lake)
-    assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(another(lake)) == []
+    assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(again(lake)) == []
     assert shown(lake) == ["10"] and view(lake) == [*range(10), *range(20, 30)]
-    newest = another(lake).newest(manifests[1])
-    newest = another(lake).commit_manifest(newest.dropped(EPOCH_MS))
-    another(lake).delete_given_up(newest)
-    assert shown(lake) == [] and check_published(TOPIC, another(lake)).violations == (), "as somebody else has dropped it"
+    newest = again(lake).newest(manifests[1])
+    newest = again(lake).commit_manifest(newest.dropped(EPOCH_MS))
+    again(lake).delete_given_up(newest)
+    assert shown(lake) == [] and check_published(TOPIC, again(lake)).violations == (), "as somebody else has dropped it"
     assert view(lake) == [*range(10), *range(20, 30)]
-    with landed_files([newest], another(lake)) as files:
+    with landed_files([newest], again(lake)) as files:
         assert pq.read_table(files[R[1]].path).num_rows == 0
 
 
@@ -499,7 +492,7 @@ def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> N
 
     log = raw_table_log(TOPIC, lake.store)
     land_each(lake, R[:3])
-    append(another(lake))
+    append(again(lake))
     before = log.read()
     (verdict,) = run_compact(lake, lose)
     assert verdict.outcome is CompactionOutcome.FAILED and "is not there any more" in verdict.violations[0]
@@ -508,10 +501,10 @@ def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> N
     before = log.read()
     land(lake, R[1], 1, b"w")
     with pytest.raises(LakeUnavailable, match="is not there any more"):
-        append(another(lake), lose)
+        append(again(lake), lose)
     assert log.read() == before
-    append(another(lake))
-    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(30)]
+    append(again(lake))
+    assert check_table(TOPIC, again(lake)).violations == () and view(lake) == [*range(30)]
 
 
 def test_the_vacuum_deletes_nothing_of_a_table_that_misses_a_file(lake: Lake) -> None:
@@ -569,7 +562,7 @@ def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake:
     (later, _) = land_each(lake, R[4:])
     run_compact(lake)
     drop(lake)
-    digests = Digests(another(lake))
+    digests = Digests(again(lake))
     assert digests.of(later) == later.digest
     land(lake, R[3])
     run_compact(lake)
@@ -578,13 +571,13 @@ def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake:
     (path,) = (root(lake) / "tables").rglob("*.c-*")
     path.unlink()
     with pytest.raises(TableFileGone):
-        Digests(another(lake)).of(later)
+        Digests(again(lake)).of(later)
 
 
 def test_a_range_replaced_while_it_is_audited_is_for_the_next_audit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-74] And compacted, and dropped: the table has none of the revision that the audit has read of, and needs none."""
     dropped(lake)
-    other = another(lake)
+    other = again(lake)
 
     def replace_and_drop(_: str) -> None:
         land(lake, R[1], 1, b"w")
@@ -612,7 +605,7 @@ def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: 
     assert [each.offsets for each in verdicts if str(path) in str(each.reason)] == R[:3]
     assert [each.offsets for each in verdicts if not each.reason] == R[4:]
     assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])
-    assert [*another(lake).coverage(TOPIC).dropped()] == ([] if is_dry else R[4:])
+    assert [*again(lake).coverage(TOPIC).dropped()] == ([] if is_dry else R[4:])
     assert ("move" if is_dry else "restore") in check_table(TOPIC, lake).violations[-1]
 
 
@@ -620,14 +613,14 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     """[R-72] Without --apply, and it ends as the real one would."""
     compact_twice_and_damage(lake)
     policy, settings = SimpleNamespace(target_file_bytes=10**9), SimpleNamespace(has_raw_table=True)
-    own = {"lake": another(lake), "decodings": Decodings(another(lake)), "settings": settings}
+    own = {"lake": again(lake), "decodings": Decodings(again(lake)), "settings": settings}
     edges = SimpleNamespace(now_ms=lambda: 2**53, watch_step=no_step, **own)
     monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy, decode=None))
     monkeypatch.setattr(command, "open_edges", lambda: edges)
     found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d"])
     assert "would drop 2 range files" in found.stdout and "would show their rows no more" in found.stdout
     assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
-    assert shown(lake) == ["0", "10", "20", "40", "50"] and not another(lake).coverage(TOPIC).dropped()
+    assert shown(lake) == ["0", "10", "20", "40", "50"] and not again(lake).coverage(TOPIC).dropped()
     edges.now_ms = lambda: EPOCH_MS
     nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d"])
     assert "would drop 0 range files" in nothing.stdout and "rows no more" not in nothing.stdout
@@ -636,9 +629,9 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
 def test_a_range_file_that_somebody_deleted_is_read_in_the_table(lake: Lake) -> None:
     """[R-62] What the table has was published: that its file in `data/` is gone takes no row out of a view."""
     land_each(lake, R[:2])
-    append(another(lake))
+    append(again(lake))
     min((root(lake) / "data").rglob("*.parquet")).unlink()
-    coverage = another(lake).coverage(TOPIC)
+    coverage = again(lake).coverage(TOPIC)
     assert sum(map(coverage.is_landed, coverage.manifests)) == 1, "the control: it counts as landed no more"
     assert view(lake) == [*range(20)]
 
@@ -646,9 +639,9 @@ def test_a_range_file_that_somebody_deleted_is_read_in_the_table(lake: Lake) -> 
 def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
     """[R-62] Also where the table is empty yet: what is landed or appended later is not in it, nor a column of the folder's."""
     land(lake, R[0])
-    duck = Duck(another(lake), [TOPIC])
+    duck = Duck(again(lake), [TOPIC])
     land(lake, R[1])
-    append(another(lake))
+    append(again(lake))
     names, rows = duck.query(f'SELECT * FROM "{TOPIC}"')
     assert len(rows) == 10 and "env" not in names
     assert view(lake) == [*range(20)], "the control: another one"
@@ -674,7 +667,7 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(lake: Lake
 def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) -> None:
     """Such a commit repeats no app transactions; those before it say what was in the table then."""
     land_each(lake, R[:4])
-    append(another(lake))
+    append(again(lake))
     log = raw_table_log(TOPIC, lake.store)
     before = log.read()
     path = next(iter(before.files))
@@ -682,9 +675,9 @@ def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) ->
     entry = Path(lake.store.url(f"{log.folder}/_delta_log/{before.version + 1:020d}.json"))
     entry.write_text(json.dumps(remove) + "\n")
     assert len(raw_table_log(TOPIC, lake.store).read().files) == 3, "the fault"
-    append(another(lake))
+    append(again(lake))
     assert sum(file.rows for file in raw_table_log(TOPIC, lake.store).read().files.values()) == 40
-    assert check_table(TOPIC, another(lake)).violations == ()
+    assert check_table(TOPIC, again(lake)).violations == ()
     version = raw_table_log(TOPIC, lake.store).read().version
-    append(another(lake))
+    append(again(lake))
     assert raw_table_log(TOPIC, lake.store).read().version == version, "once"

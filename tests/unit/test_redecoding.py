@@ -43,12 +43,11 @@ from tests.support.commands import commands_of
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.intercepting import beside
+from tests.support.lakes import planned_lake
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
-from tests.unit.test_lake_coverage import FIRST, SECOND, lake
 
-__all__ = ["lake"]
-
+FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 MENDED = ArrowDecoder("id DOUBLE")
 WHOLE = [b'{"id": %d}' % n for n in range(10)]
 POISONED = [b'{"id": 1.5}' if n == 3 else b'{"id": %d}' % n for n in range(10)]
@@ -60,8 +59,9 @@ def damage(path: Path) -> None:
 
 
 @pytest.fixture
-def topic(lake: Lake, tmp_path: Path) -> LandedTopic:
+def topic(tmp_path: Path) -> LandedTopic:
     """Is a topic with two planned ranges, of which nothing is landed."""
+    planned_lake(tmp_path, 20)
     return LandedTopic(tmp_path)
 
 
@@ -466,8 +466,9 @@ def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
     assert {*deleted} == ({*ages} if old == 2 else set()) and {*topic.known} == {FIRST, SECOND}
 
 
-def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(lake: Lake) -> None:
+def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(tmp_path: Path) -> None:
     """[R-87] It stood still for more than a week: the log has the version still, and its documents are gone."""
+    lake = Lake(str(tmp_path))
     topic = DecodedTopic(lake, TOPIC, pa.binary())
     ranges = [OffsetRange(0, 0, at, at + 3) for at in range(0, 15, 3)]
 

@@ -1,16 +1,24 @@
-"""A cluster that hangs beside one that answers: it keeps nobody waiting twice, and is visited again once it answers."""
+"""Who says nothing, a cluster, a receiver of lineage or a job of Spark: how long it is waited for, and that is once."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from pipeline_defs.adapters.spark import stillness
+from pipeline_defs.adapters.spark.stillness import Stillness
+from pipeline_defs.adapters.system import outage
+from pipeline_defs.adapters.system.outage import Outage
+from pipeline_defs.adapters.telemetry import openlineage
+from pipeline_defs.adapters.telemetry.openlineage import Sender
 from pipeline_defs.core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.pulse.topic_discovery import plan_new_topics
@@ -97,3 +105,79 @@ def test_a_pattern_whose_cluster_is_silent_keeps_ticks_waiting_once() -> None:
         assert "nobody there" in failure and failure.startswith("topics s.* of silent/defs.yaml: ")
     assert (clusters.waited, clusters.asked) == (1, 1)
     clusters.end_question(None)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that pass when they are told to."""
+    now = [0.0]
+    for module in (stillness, outage):
+        monkeypatch.setattr(module, "time", Mock(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_receiver_that_has_failed_is_asked_again_only_after_a_while(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-31] The control is a run that knows of no failure."""
+    emit = Mock(side_effect=OSError("refused"))
+    monkeypatch.setattr(openlineage, "table_events", lambda _: ["an event"])
+    monkeypatch.setattr("openlineage.client.OpenLineageClient", lambda: Mock(emit=emit))
+
+    def told_to(receiver: Outage) -> tuple[int, str]:
+        sender = Sender(receiver)
+        some: Any = "a table"
+        sender.tell(some)
+        unsent = sender.finish()
+        assert unsent is not None and unsent[0] == 1
+        return emit.call_count, unsent[1]
+
+    down = Outage()
+    assert [told_to(down) for _ in range(3)] == [(1, "OSError: refused")] * 3
+    assert told_to(Outage())[0] == 2, "the control"
+    clock[0] += outage.OUTAGE_SECONDS
+    assert told_to(down)[0] == 3
+    assert Sender(down).finish() is None, "who has nothing to tell"
+
+
+def finished(*tasks: int) -> list[Any]:
+    """What Spark says of a job's stages."""
+    return [SimpleNamespace(num_completed_tasks=each) for each in tasks]
+
+
+def test_a_job_that_comes_further_is_never_over(clock: list[float]) -> None:
+    with (still := Stillness(Mock(), 600)).noted():
+        for tasks in range(100):
+            clock[0] += 599
+            still(finished(tasks, 1))
+            assert not still.look()
+
+
+def test_one_that_says_the_same_is_over_for_good(clock: list[float]) -> None:
+    """Other jobs of the session, which another thread asks for, are none of its progress."""
+    session = Mock()
+    with (still := Stillness(session, 600)).noted():
+        still(finished(7))
+        clock[0] += 599
+        still(finished(7))
+        other = threading.Thread(target=still, args=(finished(8),))
+        other.start()
+        other.join()
+        assert not still.look()
+        clock[0] += 1
+        assert still.look()
+        still(finished(8))
+        assert still.look() and still.is_over
+    session.addTag.assert_called_once_with(still.tag)
+    session.removeTag.assert_called_once_with(still.tag)
+    session.removeProgressHandler.assert_called_once_with(still)
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["that says nothing", "the control"])
+def test_of_a_server_that_says_nothing_of_its_jobs_none_is_over(clock: list[float], *, is_told: bool) -> None:
+    """As `spark.connect.progress.reportInterval` of somebody else's may have it: its jobs may all be healthy."""
+    with (still := Stillness(Mock(), 600)).noted():
+        if is_told:
+            still(finished(0))
+        clock[0] += 10_000
+        assert still.look() == is_told

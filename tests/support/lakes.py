@@ -1,0 +1,32 @@
+"""Lakes on a disk, or in a bucket in memory, without a world around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from obstore.store import MemoryStore
+
+from pipeline_defs.adapters.lake.lake import Lake
+from tests.support.strategies import first_step
+
+
+def open_lake(kind: str, folder: Path) -> Lake:
+    if kind == "disk":
+        return Lake(str(folder))
+    lake = Lake("s3://lake")
+    lake.store._objects = MemoryStore()
+    return lake
+
+
+def planned_lake(folder: Path, records: int) -> Lake:
+    """Give a lake in a folder, in which records of one Kafka partition are planned, ten a range, and none is landed."""
+    lake = Lake(str(folder))
+    assert lake.commit_step(first_step(records))
+    return lake
+
+
+def again(lake: Lake) -> Lake:
+    """Open a lake as another process does, which has read nothing yet."""
+    other = Lake(lake.store.root)
+    other.store._objects = lake.store._objects
+    return other
