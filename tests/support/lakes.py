@@ -30,3 +30,9 @@ def again(lake: Lake) -> Lake:
     other = Lake(lake.store.root)
     other.store._objects = lake.store._objects
     return other
+
+
+def damage(path: Path) -> None:
+    """Change a byte of a file's footer, as a disk may; its size stays."""
+    before = path.read_bytes()
+    path.write_bytes(before[:-9] + b"x" + before[-8:])

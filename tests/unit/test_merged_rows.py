@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_defs.adapters.lake.parquet import differing_from_all, differing_rows, read_ranges
+from pipeline_defs.adapters.lake.parquet import differing_from_all, differing_in_any_order, differing_rows, read_ranges
 from pipeline_defs.core.offsets import OffsetRange
 
 FIRST: dict[str, list[Any]] = {"offset": [0, 1, 2], "value": [b"a", None, b"c"]}
@@ -103,3 +103,28 @@ def test_rows_of_ranges_are_read_through_once_wherever_batches_end(data: st.Data
     for each, rows in found.items():
         expected = offsets[(offsets >= each.start) & (offsets < each.end)]
         assert np.array_equal(rows["offset"], expected) and np.array_equal(rows["value"], expected * 2)
+
+
+def test_a_compacted_file_is_held_against_its_files(tmp_path: Path) -> None:
+    """[R-91] In whatever order and in wider columns: a row that is lost, doubled, or has another value is named."""
+    place = {"generation": pa.array([0, 0, 0], pa.int32()), "partition": pa.array([0, 0, 1], pa.int32())}
+
+    def write(name: str, offsets: list[int], values: list[object], kind: pa.DataType) -> Path:
+        columns = {name: each.slice(0, len(offsets)) for name, each in place.items()}
+        rows = pa.table({**columns, "offset": pa.array(offsets, pa.int64()), "value": pa.array(values, kind)})
+        pq.write_table(rows, tmp_path / name)
+        return tmp_path / name
+
+    narrow, wide = pa.struct([("n", pa.int32())]), pa.struct([("n", pa.int64()), ("more", pa.string())])
+    nan = pa.map_(pa.string(), pa.float64())
+    one = write("one", [0, 1, 0], [{"n": 1}, None, {"n": 3}], narrow)
+    right = [{"n": 3, "more": None}, {"n": 1, "more": None}, None]
+    rows = pq.read_table(write("same", [0, 1, 0], [right[1], right[2], right[0]], wide))
+    pq.write_table(rows.take([2, 0, 1]), tmp_path / "moved")
+    assert differing_in_any_order([one], tmp_path / "moved") is None
+    changed = write("changed", [0, 1, 0], [right[1], right[2], {"n": 4, "more": None}], wide)
+    assert differing_in_any_order([one], changed) == "column value differs"
+    assert differing_in_any_order([one], write("short", [0, 1], [right[1], None], wide)) == "it has 2 rows, expected 3"
+    assert differing_in_any_order([one], write("twice", [0, 0, 0], [right[1], right[1], right[0]], wide)) is not None
+    maps = write("maps", [0, 1, 0], [[("a", float("nan"))], None, []], nan)
+    assert differing_in_any_order([maps], maps) is None

@@ -61,7 +61,7 @@ from tests.support.compacting import ArrowFiles
 from tests.support.fake_log import fake_tools
 from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
-from tests.support.lakes import again, planned_lake
+from tests.support.lakes import again, damage, planned_lake
 from tests.support.redecoding import Killed, land_rows, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC, World, landed
 
@@ -114,11 +114,6 @@ def dropped(lake: Lake) -> tuple[list[Manifest], Path]:
 def shown(lake: Lake) -> list[str]:
     """Return the names of what a plain glob finds."""
     return sorted(path.name.split("-")[0].lstrip("0") or "0" for path in (root(lake) / "data").rglob("*.parquet"))
-
-
-def damage(path: Path) -> None:
-    before = path.read_bytes()
-    path.write_bytes(before[:-9] + b"x" + before[-8:])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A decoded table without Spark: ranges that are decoded again, by other decoders and onto compacted files.
+"""A decoded table without Spark: ranges decoded again, by other decoders and onto compacted files, and a table made anew.
 
 By a decoder and a merge in pyarrow; what decides and commits is the protocol's own.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,13 +22,20 @@ import pytest
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.parquet import differing_in_any_order
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokenTable, DamagedFile, EngineUnavailable, JobStuck, OutcomeUnknown
+from pipeline_defs.core.errors import (
+    BrokenManifest,
+    BrokenTable,
+    DamagedFile,
+    EngineUnavailable,
+    JobStuck,
+    LakeUnavailable,
+    OutcomeUnknown,
+)
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoded_table import TREE, document_path, is_of_dead_letters
@@ -43,7 +51,7 @@ from tests.support.commands import commands_of
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.intercepting import beside
-from tests.support.lakes import planned_lake
+from tests.support.lakes import damage, planned_lake
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 
@@ -52,10 +60,6 @@ MENDED = ArrowDecoder("id DOUBLE")
 WHOLE = [b'{"id": %d}' % n for n in range(10)]
 POISONED = [b'{"id": 1.5}' if n == 3 else b'{"id": %d}' % n for n in range(10)]
 ALL = list(range(10))
-
-
-def damage(path: Path) -> None:
-    path.write_bytes(bytes(100) + path.read_bytes()[100:])
 
 
 @pytest.fixture
@@ -587,26 +591,78 @@ def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(topic: LandedTopi
     assert pa.schema(topic.table().schema().to_arrow()).field("value").type == pa.struct([("id", pa.int32())])
 
 
-def test_a_compacted_file_is_held_against_its_files(tmp_path: Path) -> None:
-    """[R-91] In whatever order and in wider columns: a row that is lost, doubled, or has another value is named."""
-    place = {"generation": pa.array([0, 0, 0], pa.int32()), "partition": pa.array([0, 0, 1], pa.int32())}
+@pytest.fixture
+def decoded(tmp_path: Path) -> DecodedTopic:
+    """Is a topic of which a range is decoded, and nothing is landed."""
+    topic = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string())
+    topic.put(FIRST, numbered(FIRST, "abc"))
+    return topic
 
-    def write(name: str, offsets: list[int], values: list[object], kind: pa.DataType) -> Path:
-        columns = {name: each.slice(0, len(offsets)) for name, each in place.items()}
-        rows = pa.table({**columns, "offset": pa.array(offsets, pa.int64()), "value": pa.array(values, kind)})
-        pq.write_table(rows, tmp_path / name)
-        return tmp_path / name
 
-    narrow, wide = pa.struct([("n", pa.int32())]), pa.struct([("n", pa.int64()), ("more", pa.string())])
-    nan = pa.map_(pa.string(), pa.float64())
-    one = write("one", [0, 1, 0], [{"n": 1}, None, {"n": 3}], narrow)
-    right = [{"n": 3, "more": None}, {"n": 1, "more": None}, None]
-    rows = pq.read_table(write("same", [0, 1, 0], [right[1], right[2], right[0]], wide))
-    pq.write_table(rows.take([2, 0, 1]), tmp_path / "moved")
-    assert differing_in_any_order([one], tmp_path / "moved") is None
-    changed = write("changed", [0, 1, 0], [right[1], right[2], {"n": 4, "more": None}], wide)
-    assert differing_in_any_order([one], changed) == "column value differs"
-    assert differing_in_any_order([one], write("short", [0, 1], [right[1], None], wide)) == "it has 2 rows, expected 3"
-    assert differing_in_any_order([one], write("twice", [0, 0, 0], [right[1], right[1], right[0]], wide)) is not None
-    maps = write("maps", [0, 1, 0], [[("a", float("nan"))], None, []], nan)
-    assert differing_in_any_order([maps], maps) is None
+def folder(topic: DecodedTopic) -> Path:
+    return Path(topic.lake.store.url(f"{TREE}/{topic.name}"))
+
+
+def test_who_has_read_a_table_reads_only_what_is_newer_and_sees_that_it_was_made_anew(decoded: DecodedTopic) -> None:
+    """A process that lives long: the folder is moved away, and the next table comes to the same version."""
+    decodings = Decodings(decoded.lake)
+    assert decodings.read_ranges(TOPIC) is decodings.read_ranges(TOPIC), "nothing is newer"
+    decoded.put(SECOND, numbered(SECOND, "abc"))
+    assert set(decodings.read(TOPIC)) == {FIRST, SECOND}
+    shutil.move(folder(decoded), folder(decoded).with_name("away"))
+    assert decodings.read(TOPIC) == {}
+    shutil.move(folder(decoded).with_name("away"), folder(decoded))
+    assert set(decodings.read(TOPIC)) == {FIRST, SECOND}, "the control"
+    shutil.rmtree(folder(decoded))
+    for offsets in (SECOND, OffsetRange(0, 1, 0, 10)):
+        decoded.put(offsets, numbered(offsets, "xyz"))
+    assert set(decodings.read(TOPIC)) == {SECOND, OffsetRange(0, 1, 0, 10)}
+
+
+def test_a_file_that_is_gone_before_the_commit_is_not_committed(decoded: DecodedTopic) -> None:
+    """[R-68] A version never names what is not there."""
+    decodings = Decodings(decoded.lake)
+    lost = decoded.put(FIRST, numbered(FIRST, "abc"), revision=1)
+    assert lost.decoded is not None
+    (folder(decoded) / lost.decoded.path).unlink()
+    never = replace(lost, decoded=replace(lost.decoded, path="never.parquet"))
+    with pytest.raises(LakeUnavailable, match=r"it is not there any more, .* the table stays as it was"):
+        decodings.commit([never], decodings.read_ranges(TOPIC), EPOCH_MS)
+    ((_, path),) = decodings.find_lacking(decodings.read_ranges(TOPIC))
+    assert path.endswith(lost.decoded.path), "and what goes later is named"
+
+
+def test_columns_that_are_gone_are_one_clear_error(decoded: DecodedTopic) -> None:
+    shutil.rmtree(folder(decoded) / "_schemas")
+    decoded.value_type = pa.struct([("m", pa.int64())])
+    with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
+        decoded.put(SECOND, {10: ("k", {"m": 1})})
+    assert set(Decodings(decoded.lake).read(TOPIC)) == {FIRST}
+
+
+def test_topics_of_the_same_columns_have_them_beside_each_table(decoded: DecodedTopic) -> None:
+    """[R-68] Decoded by one process, which has kept them for one of the tables already."""
+    decodings = Decodings(decoded.lake)
+    assert {decodings.keep(name, "columns") for name in ("payments", "trades")} == {decodings.keep("trades", "columns")}
+    assert [len([*(folder(decoded).with_name(name) / "_schemas").iterdir()]) for name in ("payments", "trades")] == [1, 1]
+
+
+def test_columns_go_with_a_table_that_is_made_anew(decoded: DecodedTopic) -> None:
+    """[R-68] By a process that has kept them in the folder that somebody moved away meanwhile."""
+    decodings = Decodings(decoded.lake)
+    ours = Decodings(decoded.lake).read(TOPIC)[FIRST]
+    (kept,) = (folder(decoded) / "_schemas").iterdir()
+    assert decodings.keep(TOPIC, json.loads(kept.read_text())) == ours.columns
+    shutil.move(folder(decoded), folder(decoded).with_name("away"))
+    assert ours.decoded is not None
+    shutil.copytree(folder(decoded).with_name("away"), folder(decoded), ignore=shutil.ignore_patterns("_delta_log", "_schemas"))
+    assert not kept.exists(), "the fault"
+    assert decodings.commit([ours], decodings.read_ranges(TOPIC), EPOCH_MS)
+    assert kept.exists() and decodings.find_lacking_texts(decodings.read_ranges(TOPIC)) == []
+
+
+def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(decoded: DecodedTopic) -> None:
+    (commit,) = (folder(decoded) / "_delta_log").glob("*.json")
+    commit.write_text(commit.read_text().replace('\\"format\\":1', '\\"format\\":9'))
+    with pytest.raises(BrokenManifest, match=r"expected format 1.*move the table's folder away"):
+        Decodings(decoded.lake).read(TOPIC)
