@@ -228,6 +228,11 @@ class SmallWorld:
         self.append(records)
         self.plan()
 
+    def land_more(self, records: int) -> list[Verdict]:
+        """Have records arrive, and be planned and landed."""
+        self.grow(records)
+        return self.land()
+
     def lose_a_row(self, offset: int) -> None:
         """Have Kafka compact a record away, so that what it has of a range is another revision."""
         self.kafka.now.is_compacted = True

@@ -137,16 +137,14 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(worl
         world.land("replace")
     world.lake = world.open(Writer())
     assert world.files() == before and check_tiling(TOPIC, world.lake).violations == said and manifest_of(world).revision == 0
-    (verdict,) = world.land("replace")
-    assert verdict.outcome is Outcome.UNCHANGED
+    assert [verdict.outcome for verdict in world.land("replace")] == [Outcome.UNCHANGED]
     assert_whole(world)
 
 
 def test_a_replace_deletes_doubles_of_what_kafka_no_longer_has(world: SmallWorld) -> None:
     """[R-37] Nothing is read for it: the landed file has each of their rows."""
     world.kafka.expire(0, 100)
-    (verdict,) = world.land("replace")
-    assert verdict.outcome is Outcome.EXPIRED
+    assert [verdict.outcome for verdict in world.land("replace")] == [Outcome.EXPIRED]
     assert_whole(world, {*range(4)})
 
 
@@ -196,8 +194,7 @@ def test_a_landed_file_that_is_gone_is_published_again_from_its_double(world: Sm
     lose(world, published_path(manifest_of(world)))
     assert set(world.shown()) == {*range(4)}
     go_on(world, then, 75)
-    (verdict,) = world.land(on_loss="record")
-    assert verdict.outcome is Outcome.ROLLED_FORWARD
+    assert [verdict.outcome for verdict in world.land(on_loss="record")] == [Outcome.ROLLED_FORWARD]
     assert all_losses(world.coverage, world.kafka.read_watermarks(TOPIC, COMMITTED)) == []
     world.land("replace", on_loss="record")
     assert {*range(4)} >= set(world.shown()) >= world.in_kafka() and max(world.shown().values()) == 1
@@ -284,8 +281,7 @@ def test_what_is_left_of_a_lost_range_is_named_and_asks_for_no_run(world: SmallW
     data = world.files()[path]
     world.kafka.compact(100)
     world.die("commit", "replace")
-    for name in world.lake.store.entries("staging"):
-        world.lake.store.delete_folder(f"staging/{name}")
+    world.drop_staging()
     world.lake.store.delete_folder(published_path(manifest_of(world)))
     world.lake.store.put_new(path, data, "staging/stale")
     world.kafka.recreate(1, 3)
