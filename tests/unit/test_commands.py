@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -149,7 +150,7 @@ def test_no_message_puts_a_topic_behind_a_command_by_itself() -> None:
     assert by_hand.search("offsetlake plan {} --apply"), "the control"
 
 
-FULL = Path("/dev/full")
+FULL, EXPLAINING = Path("/dev/full"), "pipeline_defs.cli.home.doctor.find_text"
 INTERRUPTING = """
 import os, signal
 print("click is being imported", flush=True)
@@ -185,10 +186,9 @@ def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     assert "import goes on" in ended.stdout and ended.returncode == 7
 
 
-@pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.home.doctor.find_text"])
+@pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", EXPLAINING])
 def test_ctrl_c_ends_a_command_with_130(where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(where, Mock(side_effect=KeyboardInterrupt))
-    assert ending(monkeypatch, "explain", "refused") == commands.INTERRUPTED
+    assert ending(monkeypatch, Mock(side_effect=KeyboardInterrupt), where) == commands.INTERRUPTED
     assert "".join(capfd.readouterr()) == f"{commands.INTERRUPTED_TEXT}\n"
 
 
@@ -214,9 +214,8 @@ def test_another_error_of_the_system_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for error in (OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(errno.ENOENT, "No such file", "x")):
-        monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=error))
         with pytest.raises(type(error), match="No s"):
-            ending(monkeypatch, "explain", "refused")
+            ending(monkeypatch, Mock(side_effect=error))
     assert "unwritable" not in (told := capfd.readouterr().err) and "unusable" not in told
 
 
@@ -226,8 +225,7 @@ def test_a_file_that_cannot_be_used_is_one_message(
 ) -> None:
     """As of a home that somebody has begun with sudo; the control is each other error, which is told as it is."""
     refuses = OSError(number, os.strerror(number), "home/broker/.lock")
-    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=refuses))
-    assert ending(monkeypatch, "explain", "refused") == 1
+    assert ending(monkeypatch, Mock(side_effect=refuses)) == 1
     assert f"file_unusable: home/broker/.lock cannot be used: {os.strerror(number).lower()}" in capfd.readouterr().err
 
 
@@ -236,8 +234,7 @@ def test_a_history_that_is_locked_is_one_message_without_its_statement(
 ) -> None:
     """As by a daemon that was stopped in the middle of a write."""
     locked = OperationalError("INSERT INTO event_logs", {"event": "secret"}, Exception("database is locked"))
-    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", Mock(side_effect=locked))
-    assert ending(monkeypatch, "explain", "refused") == 1
+    assert ending(monkeypatch, Mock(side_effect=locked)) == 1
     told = capfd.readouterr().err
     assert "history_unavailable: Dagster's history does not answer: database is locked" in told
     assert "event_logs" not in told and "secret" not in told
@@ -252,18 +249,18 @@ def test_what_dagster_calls_beta_is_not_said(monkeypatch: pytest.MonkeyPatch, ca
         warnings.warn("records may be lost", UserWarning, stacklevel=1)
         return "text"
 
-    monkeypatch.setattr("pipeline_defs.cli.home.doctor.find_text", warn)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert ending(monkeypatch, "explain", "refused") == 0
+        assert ending(monkeypatch, warn) == 0
     said = {each.category for each in caught}
     assert UserWarning in said and not said & {BetaWarning, PreviewWarning}, caught
     assert "text" in capfd.readouterr().out
 
 
-def ending(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    """Return the exit code of a command that runs in this process."""
-    monkeypatch.setattr("sys.argv", ["offsetlake", *arguments])
+def ending(monkeypatch: pytest.MonkeyPatch, does: Callable[..., object], where: str = EXPLAINING) -> object:
+    """Return the exit code of a command that runs in this process, and does something in place of a function."""
+    monkeypatch.setattr(where, does)
+    monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "refused"])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code or 0

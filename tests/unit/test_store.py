@@ -16,11 +16,9 @@ import obstore
 import pytest
 import stamina
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
-from obstore.store import MemoryStore
 
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.adapters.store.disk import Disk
-from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.store.store import Answer, Store
 from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.processes import free_ports
@@ -30,6 +28,7 @@ from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
 from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
+from tests.support.lakes import open_lake
 
 
 def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
@@ -44,17 +43,14 @@ def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
     return link
 
 
-class Bucket(RemoteStore):
-    """Is a lake in a bucket in memory, with S3's conditional puts."""
-
-    def __init__(self) -> None:
-        super().__init__("s3://bucket/lake")
-        self._objects = MemoryStore()
+def open_bucket() -> Store:
+    """Give the store of a lake in a bucket in memory, with S3's conditional puts."""
+    return open_lake("bucket", Path()).store
 
 
 @pytest.fixture(params=["disk", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Bucket() if request.param == "bucket" else open_store(str(tmp_path / "lake"))
+    return open_lake(request.param, tmp_path / "lake").store
 
 
 def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
@@ -112,7 +108,7 @@ def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
 def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(obstore, "put", Mock(side_effect=PermissionDeniedError("Access Denied")))
     with pytest.raises(LakeUnavailable, match="Access Denied; nothing is lost; let this user write there"):
-        Bucket().put_new("plan/0.json", b"ours", "")
+        open_bucket().put_new("plan/0.json", b"ours", "")
 
 
 def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> Mock:
@@ -127,7 +123,7 @@ def test_a_put_that_meets_another_under_way_is_asked_again(monkeypatch: pytest.M
     """[R-47] A 409 says nothing about ours: asked again it commits, if the other has come to nothing."""
     put = conflicting(2, monkeypatch)
     with stamina.set_testing(True, attempts=3):
-        assert Bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
+        assert open_bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
     assert put.call_count == 3
 
 
@@ -136,7 +132,7 @@ def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delet
     put = conflicting(100, monkeypatch)
     said = r"said to exist, and nothing is there .* do not delete anything there"
     with stamina.set_testing(True, attempts=3), pytest.raises(OutcomeUnknown, match=said):
-        Bucket().put_new("manifests/0.json", b"ours", "")
+        open_bucket().put_new("manifests/0.json", b"ours", "")
     assert put.call_count == 3, "bounded"
 
 
@@ -203,14 +199,13 @@ def test_a_lake_that_cannot_be_opened_says_what_to_check(tmp_path: Path, root: s
 
 def test_a_store_that_gives_away_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ignores If-None-Match, or a proxy before it that drops the header; nothing of the probe stays."""
-    store = open_store("s3://lake")
-    store._objects = objects = MemoryStore()
+    store = open_bucket()
     store.check_writable("staging/probe")
     put = obstore.put
     monkeypatch.setattr(obstore, "put", lambda *given, **named: put(*given))
     with pytest.raises(LakeUnavailable, match="was written a second time"):
         store.check_writable("staging/probe")
-    assert obstore.list(objects).collect() == []
+    assert obstore.list(store.objects).collect() == []
 
 
 def test_a_bucket_without_a_login_says_which_variables_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
