@@ -55,9 +55,8 @@ from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.standing import landed_files
 from pipeline_defs.landing.sweeping import sweep_orphans
-from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
-from tests.support.compacting import ArrowFiles
+from pipeline_defs.tables.dropping import DropVerdict
+from tests.support.compacting import ArrowFiles, compact_raw, drop_range_files
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.redecoding import Killed as Dead
 from tests.support.redecoding import stop_at
@@ -278,15 +277,10 @@ class SmallWorld:
         return fake_tools(lake, self.kafka, spark, **own)
 
     def compact(self, lake: Lake | None = None) -> list[CompactionVerdict]:
-        """Compact the raw table as `offsetlake compact --all --apply` does."""
-        self.attempts += 1
-        attempt = Attempt(f"compact-{self.attempts}", "run", "test")
-        return list(compact(TOPIC, attempt, self.tools(lake or self.lake), 2**30, every=True))
+        return compact_raw(lake or self.lake)
 
     def drop(self, lake: Lake | None = None, on_step: StepWatcher = no_step) -> list[DropVerdict]:
-        """Drop range files as `offsetlake compact --drop-range-files-after 0d --apply` does."""
-        lake = lake or self.lake
-        return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
+        return drop_range_files(lake or self.lake, on_step)
 
     def sweep(self, lake: Lake | None = None) -> None:
         """Sweep staging as `offsetlake sweep --older-than 0 --apply` does, at a time when all in it is old."""

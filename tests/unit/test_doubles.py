@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from pipeline_defs.core.log.losses import all_losses
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.auditing import check_published, check_tiling
 from tests.support.fake_log import COMMITTED, TOPIC
+from tests.support.intercepting import beside
 from tests.support.interleaving import Dead, SmallWorld, Writer
 from tests.support.redecoding import stop_at
 
@@ -69,16 +69,14 @@ def go_on(world: SmallWorld, then: str, percent: int) -> None:
 @contextmanager
 def no_deleting(world: SmallWorld, error: BaseException) -> Iterator[None]:
     """Have each deletion of a file below `data/` end by an error."""
-    kind = type(world.lake.store)
-    delete: Callable[[Store, str], None] = kind.delete_folder
 
     def fail(store: Store, prefix: str) -> None:
         with store.explained("delete", prefix):
             if prefix.startswith("data/"):
                 raise error
-        delete(store, prefix)
 
-    with patch.object(kind, "delete_folder", fail):
+    with pytest.MonkeyPatch.context() as patch:
+        beside(patch, type(world.lake.store), "delete_folder", fail)
         yield
 
 
@@ -107,7 +105,8 @@ def assert_whole(world: SmallWorld, offsets: set[int] | None = None) -> None:
     assert check_published(TOPIC, world.lake).passed
 
 
-def assert_refused(verdict: Verdict, path: str, why: str) -> None:
+def assert_refused(verdicts: list[Verdict], path: str, why: str) -> None:
+    (verdict,) = verdicts
     assert verdict.outcome is Outcome.FAILED
     assert path in verdict.violations[0] and why in verdict.violations[0]
     assert "move it out of `data/` and keep it" in verdict.violations[0]
@@ -161,8 +160,7 @@ def test_a_double_with_rows_that_the_landed_file_lacks_is_kept_and_named(world: 
     assert path in violation and "--on-change replace` deletes it where the landed file has each of its rows" in violation
     assert world.coverage.pending() == [], "no run is asked for that could do nothing"
     world.land()
-    (verdict,) = world.land("replace")
-    assert_refused(verdict, path, "offsets are not there")
+    assert_refused(world.land("replace"), path, "offsets are not there")
     assert world.shown() == shown and world.files()[path] == data
     world.lake.store.delete_folder(path)  # a person has moved it away
     assert_whole(world)
@@ -211,7 +209,7 @@ def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then:
     for mode in ("land", "land", "replace"):
         verdicts = world.land(mode, on_loss="record")
         assert set(world.shown()) == {*range(4)}, "each row is shown yet"
-    assert_refused(verdicts[0], path, "offsets are not there")
+    assert_refused(verdicts, path, "offsets are not there")
 
 
 def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(fresh: SmallWorld) -> None:
@@ -261,8 +259,7 @@ def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> 
     fresh.land()
     assert fresh.coverage.doubles.keys() == {path} and published_path(manifest_of(fresh)) != path
     before = fresh.files()
-    (verdict,) = fresh.land("replace")
-    assert_refused(verdict, path, "other values in value")
+    assert_refused(fresh.land("replace"), path, "other values in value")
     assert fresh.files() == before
 
 

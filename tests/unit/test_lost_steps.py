@@ -76,8 +76,9 @@ def everything(world: SmallWorld) -> dict[str, bytes]:
     return backup_of(world, "accepted", "claims", "data", "manifests", "plan", "retired")
 
 
-def plan_from_document(world: SmallWorld, lake: Lake, **options: Any) -> PlanStep | None:
-    """Have what is there be planned by who reads from documents."""
+def plan_from_document(world: SmallWorld, lake: Lake, records: int = 0, **options: Any) -> PlanStep | None:
+    """Have records arrive, and what is there be planned by who reads from documents."""
+    world.append(records)
     planner = Planner(TOPIC, world.policy, lake, cast("Any", world.kafka), lambda: EPOCH_MS, "test")
     return planner.commit(through_end=True, **options)
 
@@ -212,9 +213,8 @@ def go_on(world: SmallWorld, rounds: int = 3) -> int:
     """Have records arrive, be planned and landed, each time by who reads from documents; return how often that was refused."""
     refused = 0
     for _ in range(rounds):
-        world.append(1)
         try:
-            plan_from_document(world, world.lake)
+            plan_from_document(world, world.lake, 1)
             land_from_document(world, world.lake)
         except BrokenPlanLog:
             refused += 1
@@ -230,8 +230,7 @@ def assert_refusals(world: SmallWorld, times: int = 3, lake: Lake | None = None)
 
 def plan_and_land(world: SmallWorld, sensor: Lake) -> None:
     """Have records arrive, be planned by a process that lives on, and landed by a new one."""
-    world.append(2)
-    plan_from_document(world, sensor)
+    plan_from_document(world, sensor, 2)
     world.lake = world.open(Writer())
     world.land()
 
@@ -246,8 +245,7 @@ def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWo
     plan = settled.lake.store.list(f"plan/{TOPIC}")
     lost = lose_steps(settled, 2)
     settled.policy = replace(settled.policy, budget=budget)
-    settled.append(1)
-    plan_from_document(settled, settled.lake)
+    plan_from_document(settled, settled.lake, 1)
     assert set(settled.lake.store.list(f"plan/{TOPIC}")) < set(plan), "the fault: one step instead of two"
     restore(settled, lost)
     assert_refusals(settled)
@@ -281,8 +279,7 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
     assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS + 1, 0)
     read.clear()
     for _ in range(3):
-        settled.append(1)
-        plan_from_document(settled, settled.lake)
+        plan_from_document(settled, settled.lake, 1)
     assert not read
     assert_refusals(settled, times=0, lake=settled.lake)
 
@@ -338,8 +335,7 @@ def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
 ) -> None:
     """[R-96] Else each run would read all of the history for good, and each planner delete the documents."""
     sensor = settled.open(Writer())
-    settled.append(2)
-    plan_from_document(settled, sensor)
+    plan_from_document(settled, sensor, 2)
     log = sensor.recent(TOPIC).log
     sensor.begin(log, log.steps[-1:])
     lost = sensor.store.list(f"begun/{TOPIC}")
@@ -369,15 +365,13 @@ def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(s
         plan_and_land(settled, sensor)
     if is_deleted:
         settled.lake.store.delete_folder(f"begun/{TOPIC}")
-        settled.append(1)
-        plan_from_document(settled, sensor)
+        plan_from_document(settled, sensor, 1)
         lose_steps(settled, 1)
     else:
         assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS, 0)
     lose_steps(settled, 1)
-    settled.append(1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
-        plan_from_document(settled, sensor)
+        plan_from_document(settled, sensor, 1)
 
 
 @pytest.mark.parametrize("is_off", [False, True])
@@ -405,8 +399,7 @@ def test_a_process_that_lives_on_finds_that_an_older_backup_was_restored(
 def test_a_backup_of_which_one_tree_is_newer_is_refused(settled: SmallWorld, newer: str) -> None:
     """[R-2] A published file, or an acceptance, is of a range that was planned."""
     older = backup_of(settled, *({"plan", "begun", "frontier", "manifests", "claims", "accepted"} - {newer}))
-    settled.append(2)
-    plan_from_document(settled, settled.lake)
+    plan_from_document(settled, settled.lake, 2)
     log = settled.lake.recent(TOPIC).log
     (offsets,) = settled.lake.recent(TOPIC).pending()
     if newer == "data":
@@ -449,8 +442,7 @@ def test_a_run_whose_log_was_lost_says_so_whatever_others_do_meanwhile(settled: 
     def lose() -> None:
         lose_steps(settled, 1)
         for _ in range(1 + (others == "land on")):
-            settled.append(2)
-            plan_from_document(settled, sensor)
+            plan_from_document(settled, sensor, 2)
             if others == "land on":
                 land_from_document(settled, settled.open(Writer()))
         if others != "plan":
@@ -511,8 +503,7 @@ def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(whole: SmallWo
     known = server.coverage(TOPIC)
     lose_steps(whole, 1)
     whole.grow(1)
-    whole.append(2)
-    step = plan_from_document(whole, server, **({"known": known} if gap == "inside a tick" else {}))
+    step = plan_from_document(whole, server, 2, **({"known": known} if gap == "inside a tick" else {}))
     assert step is not None and [offsets.key for offsets in step.ranges] == ["0-9-11"]
     assert [offsets.key for offsets in whole.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-9", "0-9-11"]
 
@@ -522,7 +513,6 @@ def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(
 ) -> None:
     """[R-10] Nothing was landed of it: what it planned is planned again."""
     whole.grow(2)
-    whole.append(3)
     asked: list[object] = []
 
     def lose_once(*given: object) -> None:
@@ -531,7 +521,7 @@ def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(
             lose_steps(whole, 1)
 
     beside(monkeypatch, whole.kafka, "read_topic_state", lose_once)
-    plan_from_document(whole, whole.open(Writer()))
+    plan_from_document(whole, whole.open(Writer()), 3)
     assert len(asked) > 1, "the control: the step had gone, and planning began again"
     whole.lake = whole.open(Writer())
     whole.land()

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -50,15 +49,14 @@ from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
 from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
 from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.appending import append_landed
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
-from pipeline_defs.tables.compaction import RawTable, compact
-from pipeline_defs.tables.dropping import DropVerdict, drop_range_files, plan_dropping
+from pipeline_defs.tables import dropping
+from pipeline_defs.tables.compaction import RawTable
+from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
-from tests.support.compacting import ArrowFiles
-from tests.support.fake_log import fake_tools
+from tests.support.compacting import compact_raw, drop_range_files
 from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld
 from tests.support.lakes import again, damage, planned_lake
@@ -77,15 +75,6 @@ def land_each(lake: Lake, ranges: Iterable[OffsetRange]) -> list[Manifest]:
     return [land(lake, offsets) for offsets in ranges]
 
 
-def run_compact(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_MS) -> list[CompactionVerdict]:
-    tools = fake_tools(lake, None, None, files=ArrowFiles(), now_ms=lambda: at_ms, on_step=on_step)
-    return list(compact(TOPIC, Attempt(f"compact-{uuid.uuid4().hex[:6]}", "no-run", "test"), tools, 10**9, every=True))
-
-
-def drop(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
-    return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
-
-
 def view(lake: Lake) -> list[int]:
     """Return the offsets that a view shows that is opened now."""
     rows = Duck(again(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
@@ -99,7 +88,7 @@ def root(lake: Lake) -> Path:
 def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
     """Land the first ranges and compact them to one file; return where that is, too."""
     manifests = land_each(lake, R[:3])
-    (verdict,) = run_compact(lake)
+    (verdict,) = compact_raw(lake)
     assert verdict.outcome is CompactionOutcome.COMPACTED and verdict.file is not None
     return manifests, root(lake) / raw_table_log(TOPIC, lake.store).folder / verdict.file.path
 
@@ -107,7 +96,7 @@ def compacted(lake: Lake) -> tuple[list[Manifest], Path]:
 def dropped(lake: Lake) -> tuple[list[Manifest], Path]:
     """Land, compact and drop the first ranges."""
     manifests, path = compacted(lake)
-    assert drop(lake) == [DropVerdict(offsets) for offsets in R[:3]]
+    assert drop_range_files(lake) == [DropVerdict(offsets) for offsets in R[:3]]
     return manifests, path
 
 
@@ -130,7 +119,7 @@ def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
     manifests, _ = compacted(lake)
     assert all(lake.store.exists(each.file.path) for each in manifests if each.file), "the control"
     before = {*(root(lake) / "staging").iterdir()}
-    assert drop(lake) == [DropVerdict(offsets) for offsets in R[:3]]
+    assert drop_range_files(lake) == [DropVerdict(offsets) for offsets in R[:3]]
     assert {*(root(lake) / "staging").iterdir()} <= before
     assert not any(lake.store.exists(each.file.path) for each in manifests if each.file)
     land(lake, R[3])
@@ -146,7 +135,7 @@ def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
             assert pq.read_table(files[each].path)["offset"].to_pylist() == [*range(each.start, each.end)]
     _, rows = Duck(other, [TOPIC]).query("SELECT key, file = compacted_file FROM ranges WHERE state = 'landed' ORDER BY start")
     assert rows == [("0-0-10", True), ("0-10-20", True), ("0-20-30", True), ("0-30-40", None)]
-    assert drop(lake) == [], "once"
+    assert drop_range_files(lake) == [], "once"
 
 
 @pytest.mark.parametrize("days", [0, 40])
@@ -157,7 +146,7 @@ def test_only_what_was_landed_and_compacted_whole_long_ago_is_dropped(lake: Lake
     """
     manifests = land_each(lake, R[:3])
     at = manifests[0].provenance.landed_at_ms + days * DAY_MS
-    run_compact(lake, at_ms=at)
+    compact_raw(lake, at_ms=at)
     land(lake, R[3])
     assert plan_dropping(TOPIC, lake, at + 30 * DAY_MS - 1, 30 * 86_400) == []
     (found,) = plan_dropping(TOPIC, lake, at + 30 * DAY_MS, 30 * 86_400)
@@ -184,8 +173,8 @@ def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake:
     compacted(lake)
     land(lake, R[1], 1, b"w")
     assert plan_dropping(TOPIC, again(lake), 2**53, 0) == []
-    run_compact(lake)
-    assert drop(again(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
+    compact_raw(lake)
+    assert drop_range_files(again(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
 
 
 def test_a_dropped_range_is_replaced(lake: Lake) -> None:
@@ -200,8 +189,8 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
     assert check_table(TOPIC, again(lake)).violations == () and check_published(TOPIC, again(lake)).violations == ()
     values = Duck(again(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
     assert values[1] == [(b"w",)]
-    run_compact(lake)
-    assert drop(lake) == [DropVerdict(R[1])]
+    compact_raw(lake)
+    assert drop_range_files(lake) == [DropVerdict(R[1])]
     assert view(lake) == [*range(30)] and shown(lake) == []
     assert vacuum(lake, EPOCH_MS + 10**12) and view(lake) == [*range(30)]
 
@@ -209,7 +198,7 @@ def test_a_dropped_range_is_replaced(lake: Lake) -> None:
 def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
     """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
     compacted(lake)
-    found = drop(lake, stop_at("drop_marked", lambda: land(again(lake), R[1], 1, b"w")))
+    found = drop_range_files(lake, stop_at("drop_marked", lambda: land(again(lake), R[1], 1, b"w")))
     assert found == [DropVerdict(R[0]), DropVerdict(R[1], "it was replaced meanwhile"), DropVerdict(R[2])]
     append(lake)
     assert shown(lake) == ["10"] and view(lake) == [*range(30)]
@@ -224,7 +213,7 @@ def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch
     def drop_first(prefix: str, *_: str) -> None:
         if prefix == f"data/{TOPIC}" and not listed:
             listed.append(prefix)
-            drop(again(lake))
+            drop_range_files(again(lake))
 
     beside(monkeypatch, other.store, "list", drop_first)
     assert other.coverage(TOPIC).pending() == R[3:] and listed
@@ -289,7 +278,7 @@ def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(la
     """[R-62] By another compaction, say, between reading and committing."""
     land_each(lake, R[:3])
     inner = list[CompactionVerdict]()
-    (outer,) = run_compact(lake, stop_at("compaction_named", lambda: inner.extend(run_compact(again(lake)))))
+    (outer,) = compact_raw(lake, stop_at("compaction_named", lambda: inner.extend(compact_raw(again(lake)))))
     assert (inner[0].outcome, outer.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.OVERTAKEN)
     log = raw_table_log(TOPIC, lake.store)
     (file,) = log.read().files.values()
@@ -342,7 +331,7 @@ def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake
         append(lake)
         assert check_table(TOPIC, again(lake)).violations == ()
         assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
-        run_compact(lake)
+        compact_raw(lake)
     assert raw_table_log(TOPIC, lake.store).read().transactions["settled"] == 5
 
 
@@ -383,7 +372,7 @@ def test_a_compacted_file_that_is_not_as_the_log_says_is_never_cut(lake: Lake, s
         assert (table.version, {file.rows for file in table.files.values()}) == (2, {30, 10}), "the others, once"
     land(lake, R[4])
     with pytest.raises(DamagedFile):
-        run_compact(again(lake))
+        compact_raw(again(lake))
     assert len(raw_table_log(TOPIC, lake.store).read().files) == 2, "the others are compacted too"
     path.write_bytes(content)
     append(again(lake))
@@ -412,7 +401,7 @@ def test_a_file_of_the_table_that_is_changed_or_gone_is_not_compacted(lake: Lake
     before = raw_table_log(TOPIC, lake.store).read()
     path = root(lake) / f"tables/raw/{TOPIC}" / next(iter(before.files))
     spoil(path)
-    (verdict,) = run_compact(lake)
+    (verdict,) = compact_raw(lake)
     (said,) = verdict.violations
     assert verdict.outcome is CompactionOutcome.FAILED and raw_table_log(TOPIC, lake.store).read() == before
     if spoil is damage:
@@ -427,11 +416,11 @@ def test_rows_that_stand_again_under_a_later_revision_are_dropped_again(lake: La
     bytes_before = path.read_bytes()
     land(lake, R[1], 1)
     append(again(lake))
-    (verdict,) = run_compact(lake)
+    (verdict,) = compact_raw(lake)
     assert verdict.file is not None
     assert (path.parent / verdict.file.path).read_bytes() == bytes_before, "the control: equal bytes"
     assert again(lake).coverage(TOPIC).dropped() == dict.fromkeys(R[:3], 0)
-    assert drop(lake) == [DropVerdict(R[1])]
+    assert drop_range_files(lake) == [DropVerdict(R[1])]
     coverage = again(lake).coverage(TOPIC)
     assert coverage.dropped() == {R[0]: 0, R[1]: 1, R[2]: 0} and coverage.is_landed(R[1]) and view(lake) == [*range(30)]
 
@@ -441,8 +430,8 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
     manifests, _ = compacted(lake)
     land_rows(lake, manifests[1].offsets, [], 1)
     append(again(lake))
-    run_compact(lake)
-    assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(again(lake)) == []
+    compact_raw(lake)
+    assert drop_range_files(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop_range_files(again(lake)) == []
     assert shown(lake) == ["10"] and view(lake) == [*range(10), *range(20, 30)]
     newest = again(lake).newest(manifests[1])
     newest = again(lake).commit_manifest(newest.dropped(EPOCH_MS))
@@ -489,10 +478,10 @@ def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> N
     land_each(lake, R[:3])
     append(again(lake))
     before = log.read()
-    (verdict,) = run_compact(lake, lose)
+    (verdict,) = compact_raw(lake, lose)
     assert verdict.outcome is CompactionOutcome.FAILED and "is not there any more" in verdict.violations[0]
     assert log.read() == before
-    run_compact(lake)
+    compact_raw(lake)
     before = log.read()
     land(lake, R[1], 1, b"w")
     with pytest.raises(LakeUnavailable, match="is not there any more"):
@@ -555,12 +544,12 @@ def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake:
     """[R-74] The file that had the rows a moment ago may be gone by now: no backup is needed."""
     first, _ = dropped(lake)
     (later, _) = land_each(lake, R[4:])
-    run_compact(lake)
-    drop(lake)
+    compact_raw(lake)
+    drop_range_files(lake)
     digests = Digests(again(lake))
     assert digests.of(later) == later.digest
     land(lake, R[3])
-    run_compact(lake)
+    compact_raw(lake)
     assert vacuum(lake, EPOCH_MS + 8 * DAY_MS)[1] == []
     assert [digests.of(each) for each in first] == [each.digest for each in first]
     (path,) = (root(lake) / "tables").rglob("*.c-*")
@@ -576,8 +565,8 @@ def test_a_range_replaced_while_it_is_audited_is_for_the_next_audit(lake: Lake, 
 
     def replace_and_drop(_: str) -> None:
         land(lake, R[1], 1, b"w")
-        run_compact(lake)
-        assert drop(lake) == [DropVerdict(R[1])]
+        compact_raw(lake)
+        assert drop_range_files(lake) == [DropVerdict(R[1])]
 
     beside(monkeypatch, other, "coverage", after=replace_and_drop)
     assert check_published(TOPIC, other).violations == ()
@@ -587,7 +576,7 @@ def compact_twice_and_damage(lake: Lake) -> Path:
     """Have two compacted files, of which the first, which is returned, was changed."""
     _, path = compacted(lake)
     land_each(lake, R[4:])
-    run_compact(lake)
+    compact_raw(lake)
     damage(path)
     return path
 
@@ -596,7 +585,7 @@ def compact_twice_and_damage(lake: Lake) -> Path:
 def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: bool) -> None:
     """[R-72] What a real run keeps, with the changed file as the reason, is not counted; and a dry one writes nothing."""
     path = compact_twice_and_damage(lake)
-    verdicts = list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
+    verdicts = list(dropping.drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
     assert [each.offsets for each in verdicts if str(path) in str(each.reason)] == R[:3]
     assert [each.offsets for each in verdicts if not each.reason] == R[4:]
     assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])

@@ -91,8 +91,8 @@ def replaced_between_dropped(world: SmallWorld) -> None:
 
 def emptied(world: SmallWorld) -> None:
     in_table(world)
-    world.kafka.now.partitions[0].compacted.update(range(3))
-    world.kafka.now.is_compacted = True
+    for offset in range(3):
+        world.lose_a_row(offset)
     world.land("replace")
 
 

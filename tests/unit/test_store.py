@@ -31,16 +31,10 @@ from tests.support.interleaving import SmallWorld
 from tests.support.lakes import open_lake
 
 
-def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
-    """Is a link whose answer is lost, after it was done or before, as a network file system may lose it."""
-    honest = os.link
-
-    def link(source: object, target: object) -> None:
-        if do:
-            honest(source, target)  # type: ignore[arg-type]
-        raise OSError(number, os.strerror(number))
-
-    return link
+def lose_answers(patch: pytest.MonkeyPatch, *, do: bool, number: int = errno.EIO) -> None:
+    """Have the answer of each link be lost, after it was done or before, as a network file system may lose it."""
+    lost = Mock(side_effect=OSError(number, os.strerror(number)))
+    beside(patch, os, "link", **{"after" if do else "before": lost})
 
 
 def open_bucket() -> Store:
@@ -67,14 +61,14 @@ def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store = open_store(str(tmp_path))
     if not do:
         store.put_new("plan/0.json", b"theirs", "staging/a")
-    monkeypatch.setattr(os, "link", losing_the_answer(do=do))
+    lose_answers(monkeypatch, do=do)
     assert store.put_new("plan/0.json", b"ours", "staging/b") is answer
 
 
 def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
     store = open_store(str(tmp_path))
-    monkeypatch.setattr(os, "link", losing_the_answer(do=False))
+    lose_answers(monkeypatch, do=False)
     with pytest.raises(OutcomeUnknown, match="ended without an answer and reading it back finds nothing yet"):
         store.put_new("plan/0.json", b"ours", "staging/a")
     monkeypatch.undo()
@@ -96,7 +90,7 @@ def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
 ) -> None:
     """[R-47] They say for certain that nothing was written, and what to do; when it is done, the write goes through."""
     store = open_store(str(tmp_path))
-    monkeypatch.setattr(os, "link", losing_the_answer(do=False, number=number))
+    lose_answers(monkeypatch, do=False, number=number)
     with pytest.raises(LakeUnavailable, match=f"(?i)cannot write .*plan/0.json: .*{says}") as error:
         store.put_new("plan/0.json", b"ours", "staging/a")
     assert not isinstance(error.value, OutcomeUnknown)
