@@ -43,7 +43,7 @@ from pipeline_defs.core.errors import (
 )
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.holes import SpanKind
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.steps import no_step
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
@@ -65,7 +65,7 @@ from tests.support.fuzz import mutate
 from tests.support.intercepting import beside
 from tests.support.interleaving import SmallWorld, watch_obstore
 from tests.support.metrics import samples_of
-from tests.support.strategies import EPOCH_MS, World
+from tests.support.strategies import EPOCH_MS, World, decide
 
 MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away, and `offsetlake decode orders` makes it again"
 GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
@@ -75,17 +75,22 @@ def write_step(lake: Lake, topic: str, end: int = 20) -> Path:
     """Plan two ranges of a topic, or what comes next up to an end, and return the file of its first step."""
     log, log_state = World(), lake.read_plan_log(topic).state
     log.grow(0, end)
-    step = plan(log_state, dataclasses.replace(log.observe(log_state), topic=topic), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None and lake.commit_step(step)
+    state = dataclasses.replace(log.observe(log_state), topic=topic)
+    assert lake.commit_step(decide(log_state, state, Policy(records_per_range=10), EPOCH_MS))
     assert isinstance(lake.store, DiskStore)
     return min((lake.store.folder / "plan" / topic).rglob("*.json"))
+
+
+def open_edges(lake: Path, home: Path) -> Edges:
+    """Edges of a new process, for which no broker answers."""
+    places = {"OFFSETLAKE_LAKE": str(lake), "DAGSTER_HOME": str(home)}
+    return Edges(read_settings({**places, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), kafka_timeout_seconds=0.2)
 
 
 @pytest.fixture
 def edges(tmp_path: Path) -> Edges:
     """A lake with a good topic and a damaged one, whose broker does not answer."""
-    places = {"OFFSETLAKE_LAKE": str(tmp_path), "DAGSTER_HOME": str(tmp_path / "dagster")}
-    edges = Edges(read_settings({**places, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), kafka_timeout_seconds=0.2)
+    edges = open_edges(tmp_path, tmp_path / "dagster")
     write_step(edges.lake, GOOD.name)
     write_step(edges.lake, DAMAGED.name).write_text("{}")
     return edges
@@ -323,10 +328,7 @@ class Place:
 
     @property
     def edges(self) -> Edges:
-        """Edges of a new process, for which no broker answers."""
-        named = {"OFFSETLAKE_LAKE": str(self.lake), "DAGSTER_HOME": str(self.home)}
-        settings = read_settings({**named, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
-        return Edges(settings, kafka_timeout_seconds=0.2)
+        return open_edges(self.lake, self.home)
 
     def plan(self, topic: str = TOPIC) -> None:
         plan_all(self.edges.lake, self.kafka, POLICY, topic)

@@ -40,7 +40,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
-from pipeline_defs.landing.landing import Told, land_topics
+from pipeline_defs.landing.landing import land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.intercepting import beside
 from tests.support.lakes import again, open_lake
@@ -48,6 +48,7 @@ from tests.support.strategies import EPOCH_MS
 
 STARTS = [0, 4, 8]
 Said = dict[tuple[str, int], Outcome]
+Ended = list[tuple[str, OffsetlakeError]]
 
 
 class Cluster(FakeSpark):
@@ -85,8 +86,13 @@ class Cluster(FakeSpark):
         super().stage(scan, isolation_level, folder)
 
 
-def land_each(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> list[Told]:
-    """Plan and land everything of all topics; `changes` are of a topic's tools."""
+def land_each(
+    lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]
+) -> tuple[dict[tuple[str, int], Verdict], Ended]:
+    """Plan and land everything of all topics, and tell what became of each range, and the topics that an error ended.
+
+    `changes` are of a topic's tools.
+    """
     policy = Policy(records_per_range=4, max_age_seconds=0)
     tools, keys = {}, {}
     for topic, kafka in spark.kafkas.items():
@@ -94,18 +100,17 @@ def land_each(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **change
         tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
     by = attempt if isinstance(attempt, Attempt) else Attempt(attempt, "run", "test")
-    return list(land_topics(keys, by, tools))
+    told = list(land_topics(keys, by, tools))
+    verdicts = {(topic, each.offsets.start): each for topic, each in told if isinstance(each, Verdict)}
+    errors = [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
+    assert len(verdicts) + len(errors) == len(told)
+    return verdicts, errors
 
 
-def land_and_hear(
-    lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]
-) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
-    """The same, and tell what became of each range, and the topics that an error ended."""
-    told = land_each(lake, spark, attempt, **changes)
-    verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
-    said = {(topic, verdict.offsets.start): verdict.outcome for topic, verdict in verdicts}
-    assert len(said) == len(verdicts)
-    return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
+def land_and_hear(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> tuple[Said, Ended]:
+    """The same, of each range its outcome alone."""
+    verdicts, errors = land_each(lake, spark, attempt, **changes)
+    return {place: verdict.outcome for place, verdict in verdicts.items()}, errors
 
 
 def land_all(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> Said:
@@ -135,9 +140,9 @@ def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -
     def violations_of(cause: str) -> set[str]:
         said = f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{cause}"
         spark.error = scan_failed("land 16 ranges", RuntimeError(said), "nothing became visible")
-        verdicts = [verdict for _, verdict in land_each(lake, spark) if isinstance(verdict, Verdict)]
-        assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
-        return {violation for verdict in verdicts for violation in verdict.violations}
+        verdicts, _ = land_each(lake, spark)
+        assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.FAILED] * 16
+        return {violation for verdict in verdicts.values() for violation in verdict.violations}
 
     (violation,) = violations_of(cause)
     assert says in violation and len(spark.jobs) == 1
@@ -167,14 +172,9 @@ def test_a_range_that_cannot_be_read_from_the_log_either_fails_alone(tmp_path: P
     kafka = spark.kafkas["a"]
     kafka.has_untellable = lambda *_: has_untellable  # type: ignore[method-assign]
     kafka.read_records = Mock(side_effect=BrokerUnavailable("the log cannot be read"))  # type: ignore[attr-defined]
-    verdicts = [verdict for _, verdict in land_each(lake, spark) if isinstance(verdict, Verdict)]
-    assert {verdict.offsets.start: verdict.outcome for verdict in verdicts} == {
-        0: Outcome.LANDED,
-        4: Outcome.FAILED,
-        8: Outcome.LANDED,
-    }
-    (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
-    assert failed.violations[0].endswith("the log cannot be read" if has_untellable else "a record cannot be read")
+    verdicts, _ = land_each(lake, spark)
+    assert [verdict.outcome for _, verdict in sorted(verdicts.items())] == [Outcome.LANDED, Outcome.FAILED, Outcome.LANDED]
+    assert verdicts["a", 4].violations[0].endswith("the log cannot be read" if has_untellable else "a record cannot be read")
 
 
 def test_each_line_of_a_failed_run_names_its_range() -> None:
