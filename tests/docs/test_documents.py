@@ -1,0 +1,207 @@
+"""What documents say is so: links lead somewhere, tables are what the code says, the runbook knows each error."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import pipeline_defs
+from pipeline_defs.cli.commands import SECTIONS, cli
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
+from pipeline_defs.operate.documents import explain
+from pipeline_defs.operate.metrics import HELP
+from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
+from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
+from tests.support.markdown import documents, without_blocks
+from tests.support.messages import texts
+from tests.support.reference import PAGE, made
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LAYERS = "core|adapters|landing|tables|orchestration|operate|cli|lab"
+_FILE = re.compile(rf"`((?:pipeline_defs|assets|tests|docs)/[\w./-]*|(?:{_LAYERS})/[\w./-]*\.py)`")
+_ROOMS = ("", "pipeline_defs/")  # the map of the code names files as they lie in the package
+
+
+def anchors(document: Path) -> set[str]:
+    """Are the anchors that the headings of a document have, as code hosts derive them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(document: Path) -> list[str]:
+    """Returns the relative links of a document that lead nowhere."""
+    broken = []
+    for link in _LINK.findall(without_blocks(document.read_text())):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("document", documents(), ids=[str(path.relative_to(PROJECT)) for path in documents()])
+def test_every_relative_link_leads_somewhere_and_every_file_that_a_document_names_exists(document: Path) -> None:
+    """A file that was moved or renamed would be looked for in vain; `assets/orders/` is the README's own example."""
+    assert broken_links(document) == []
+    named = {path for path in _FILE.findall(document.read_text()) if not path.startswith("assets/orders/")}
+    assert [path for path in sorted(named) if not any((PROJECT / room / path).exists() for room in _ROOMS)] == []
+
+
+def test_every_folder_of_the_code_says_what_is_in_it() -> None:
+    """And docs/architecture.md names each of the layers that they are in."""
+    text, package = (PROJECT / "docs" / "architecture.md").read_text(), PROJECT / "pipeline_defs"
+    folders = {path.parent for path in package.rglob("*.py")} - {package / "offsetlake"}
+    assert all((folder / "__init__.py").read_text().startswith('"""') for folder in folders)
+    assert [path.name for path in package.iterdir() if path in folders and f"\n{path.name} " not in text] == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    """Control: a file or a heading that is not there, beside ones that are; links in blocks are examples."""
+    (tmp_path / "there.md").write_text("# A heading: one\n")
+    document = tmp_path / "document.md"
+    document.write_text(
+        "[a](there.md) [b](there.md#a-heading-one) [c](gone.md) [d](there.md#gone) [e](https://example.org/x)\n"
+        "```text\n[f](gone.md)\n```\n"
+    )
+    assert broken_links(document) == ["gone.md", "there.md#gone"]
+
+
+# ---- tables: metrics, settings of a defs.yaml, commands, and the sizing of keeping-up
+
+METRICS, KEEPING_UP = ((PROJECT / "docs" / f"{name}.md").read_text() for name in ("metrics", "keeping-up"))
+ROW = re.compile(r"^\| ([\d,]+) s \| ([\d,]+)/s \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
+
+
+def test_the_table_names_each_metric_once_and_no_other() -> None:
+    rows = re.findall(r"^\| .+ \| (`.+`) \|$", METRICS, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`((?:kafka|offsetlake)_\w+)`", row)]
+    assert sorted(named) == sorted(HELP)
+
+
+def test_alerts_and_queries_name_no_other_metric() -> None:
+    """Except for kafka_exporter, which is a program."""
+    named = {name.removesuffix("_bucket") for name in re.findall(r"\b(?:kafka|offsetlake)_\w+", METRICS)}
+    assert named - {"kafka_exporter"} == set(HELP)
+
+
+def constant(name: str) -> float:
+    """Return what the table of constants says of a name."""
+    (found,) = re.findall(rf"^\| `{name}` \| ([\d.]+) \|", KEEPING_UP, re.MULTILINE)
+    return float(found)
+
+
+def topics(cores: int, records: int, max_age: int) -> int:
+    """Return how many topics of two Kafka partitions the formula gives."""
+    ranges = 2 / max_age  # a second, of each topic
+    by_cores = (cores / 2 - constant("base")) / (ranges * constant("range") + records * constant("record"))
+    by_runs = (max_age - constant("run")) / (2 * constant("turn"))
+    return int(min(by_cores, by_runs))
+
+
+def test_the_sizing_table_is_what_the_constants_give() -> None:
+    rows = [[int(number.replace(",", "")) for number in row] for row in ROW.findall(KEEPING_UP)]
+    assert len(rows) == 6
+    for max_age, records, *found in rows:
+        assert found == [topics(cores, records, max_age) for cores in (2, 8, 32)], (max_age, records)
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == made(), "write it anew: python -m tests.support.reference"
+
+
+def test_the_reference_has_each_key_with_what_it_means() -> None:
+    """Control: of the component, and of what stands below one of its keys."""
+    page = made()
+    for key in ("max_age_seconds", "inline_schema", "sequence"):
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{key}` |"))
+        assert len(row.split("|")[3].split()) > 3
+
+
+def test_the_reference_has_each_command_with_what_it_does() -> None:
+    """Control: of each command or its group; one with an argument and options, and one of a group."""
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", made().partition("## Commands")[2], re.MULTILINE))
+    assert {usage.split()[0] for usage in rows} == {name for section in SECTIONS.values() for name in section}
+    assert min(len(what.partition("(`")[0].split()) for what in rows.values()) > 3
+    assert "`--key KEY`" in rows["land TOPIC"] and "broker stop" in rows
+
+
+# ---- the runbook: a paragraph for each kind of error, to which the error leads
+
+TEXT = (DOCS / "runbook.md").read_text()
+LACKED = re.compile(r"\b(?:assets|docs)/|[a-z] runbook")
+KEY_IN_DEFS = re.compile(r"`(?:\w+\.)*(\w+)`(?: of `\w+`)? in defs\.yaml")
+MODELS = (KafkaTopic, DecodeConfig, SideConfig, BudgetConfig, DaysConfig, LatestConfig)
+FIELDS = {name for model in MODELS for name in model.model_fields}
+
+
+def kinds() -> set[str]:
+    """Return the kinds of all errors of the package."""
+    for module in pkgutil.walk_packages(pipeline_defs.__path__, "pipeline_defs."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return {error.kind for error in _errors(OffsetlakeError)}
+
+
+def _errors(kind: type[OffsetlakeError]) -> Iterator[type[OffsetlakeError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _errors(each)
+
+
+def test_every_kind_has_its_paragraph_and_no_other_has() -> None:
+    assert set(re.findall(r"^### `(\w+)`$", TEXT, re.MULTILINE)) == kinds()
+    assert {"bad_key", "demo_stuck"} <= kinds(), "the control: both rooms are seen"
+
+
+def test_explain_lists_every_kind(capfd: pytest.CaptureFixture[str]) -> None:
+    listed = CliRunner().invoke(cli, ["explain"]).output + capfd.readouterr().out
+    assert kinds() <= set(re.findall(r"\w+", listed))
+
+
+def test_explain_prints_the_paragraph_of_each_kind() -> None:
+    """What it prints names no document by a path, for a user's project has none."""
+    for kind in kinds():
+        text = explain(kind)
+        assert len(text.split()) > 6 and kind in text, kind
+        assert not re.search(r"\]\((?!https?:)", text) and "docs/" not in text, kind
+
+
+def test_explain_prints_a_document_whose_links_are_commands() -> None:
+    for name in (path.stem for path in DOCS.glob("*.md")):
+        assert not re.search(r"\]\((?!\w+:)", without_blocks(explain(name))), name
+
+
+def test_an_unknown_kind_is_told_the_nearest() -> None:
+    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
+        explain("broker_unavaliable")
+
+
+def test_a_traceback_names_the_command() -> None:
+    """As Dagster shows an error of a run."""
+    text = "".join(traceback.format_exception_only(BadKey("key 1-2 is no key")))
+    assert "offsetlake explain bad_key" in text
+
+
+def test_no_text_of_a_program_names_a_file_that_a_user_lacks() -> None:
+    """A user's project has `<package>/defs/<topic>/defs.yaml` and no `docs/` and `assets/`; the table of settings is ours."""
+    table = {text for pair in VARIABLES.values() for text in pair}
+    named = [(where, text) for where, text in texts() if LACKED.search(text) and text not in table]
+    assert named == []
+    assert LACKED.search("see docs/runbook.md") and LACKED.search("in assets/*/defs.yaml"), "the control"
+
+
+def test_keys_of_defs_yaml_that_a_message_names_exist() -> None:
+    """A message that says `schema` in defs.yaml sends its reader to a key that is refused."""
+    named = {(where, key) for where, text in texts() for key in KEY_IN_DEFS.findall(text)}
+    assert len(named) > 5, "the control: such messages are found"
+    assert {(where, key) for where, key in named if key not in FIELDS} == set()
