@@ -201,7 +201,7 @@ def test_an_unknown_field_is_told_which_one_was_meant(text: str, where: str, kno
 
 
 def test_columns_are_read_as_spark_reads_them() -> None:
-    """Held against Spark itself in tests/integration/test_ddl.py."""
+    """Held against Spark itself in tests/integration/test_json.py."""
     integer, text = Column("integer"), Column("text")
     assert parse_ddl("BIGINT") == parse_ddl(" bigint ") == integer
     assert parse_ddl("date DATE") == Column("struct", {"date": Column("date")})
