@@ -1,19 +1,35 @@
-"""Where a topic stands at a glance, on a real broker: lag in offsets, bytes and seconds, failures, and what to do next."""
+"""Where a topic stands, on a real broker: lag in offsets, bytes and seconds, what stands still, what to do; and its map."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import pytest
+from dagster._core.test_utils import create_run_for_test
 
+from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.core.advice import NOTHING
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
+from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
 from pipeline_defs.operate.status import find_instance, read_statuses
+from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
+from pipeline_defs.orchestration.map.draw import page, read_picture, write_page
+from pipeline_defs.orchestration.map.words import summary
 from pipeline_defs.orchestration.runs.exposure import Endangered, check_expiry, read_endangered
-from pipeline_defs.topics import TIME_TO_LOSS
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.resources import Edges
+from pipeline_defs.topics import PROGRESS, TIME_TO_LOSS
+from tests.support.pulse import audited, said
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000
@@ -167,3 +183,242 @@ def test_a_record_of_the_future_hides_nobodys_waiting(world: World) -> None:
     world.later(60_000)
     status = world.status()
     assert [60 <= row["lag_seconds"] < 100 for row in status["partitions"]] == [True, True], status["partitions"]
+
+
+# ---- what stands still is found, with range, since when and why; an idle topic makes no noise
+
+MINUTE_MS = 60_000
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+
+
+def told(world: World) -> list[dg.AssetCheckEvaluation]:
+    """Is what Dagster was told of the check, oldest first."""
+    records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.check_key(PROGRESS), limit=100)
+    found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
+    return list(reversed(found))
+
+
+def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
+    """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
+
+    Another range that fails meanwhile is told: the result stays the same, the ranges concerned do not.
+
+    [R-56] [R-33]
+    """
+    world.fill(100)
+    world.tick()
+    real_now = world.edges.now_ms
+    in_the_way = world.lake_folder / "data" / world.name / "g0"  # staging and committing go on, publishing fails
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("in the way")
+    for number in range(3):
+        assert not told(world), "twice may be bad luck"
+        (run,) = world.try_launch()
+        assert not run.succeeded
+        assert str(in_the_way) in run.reason, "the fault"
+        if number < 2:
+            assert "stalled" not in said(world)
+    first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
+    sentence = said(world)
+    (red,) = told(world)
+    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
+    assert sentence.count("stalled: ") == 1
+    for text in (sentence, *(str(each.metadata["offsets"].value) for each in (red, audited(world, PROGRESS)))):
+        assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
+        ended = int((first.end_time or 0) * 1000)  # it is noted just before, which may be another second
+        since = {
+            f"since {time_text(ms)}, last in run {last.dagster_run.run_id[:8]}" for ms in range(ended - 10_000, ended + 1, 500)
+        }
+        assert any(each in text for each in since)
+        assert str(in_the_way) in text
+    world.tick()
+    assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
+    world.send_numbered(100)
+    world.tick()
+    for _ in range(3):
+        world.try_launch()
+    world.tick()
+    world.tick()
+    assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
+    in_the_way.unlink()
+    world.later(60_000)
+    assert world.tick().due, "stalled is still due"
+    world.edges.now_ms = real_now
+    world.launch()
+    world.assert_all_landed_once()
+    assert world.tick().stalled == ()
+    assert [each.passed for each in told(world)] == [False, False, False, True]
+    assert audited(world, PROGRESS).passed
+
+
+def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:
+    """[R-56] To put-if-absent it is as if the file were there: the range must not pass for landed."""
+    world.fill(100)
+    world.plan()
+    (offsets,) = world.pending
+    in_the_way = world.lake_folder / data_path(world.name, offsets)
+    in_the_way.mkdir(parents=True)
+    for outcome in (Outcome.FAILED, Outcome.FAILED):  # committed and not published, then not rolled forward
+        (verdict,) = world.land()
+        assert verdict.outcome is outcome
+        assert f"cannot publish {in_the_way}: what stands there is no file" in verdict.violations[0]
+    in_the_way.rmdir()
+    world.land()
+    world.assert_all_landed_once()
+
+
+def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> None:
+    """[R-56] Planned, asked for, and nothing happens: after 15 minutes an error; while a run is at work, a warning."""
+    world.fill(100)
+    world.tick()
+    planned_at_ms = world.coverage.log.ranges[world.pending[0]].planned_at_ms
+    world.later(14 * MINUTE_MS)
+    assert world.tick().stalled == () and not told(world), "the control: not yet"
+    world.later(2 * MINUTE_MS)
+    (sentence,) = world.tick().stalled
+    since = f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {time_text(planned_at_ms)}"
+    assert sentence.startswith(since)
+    assert "no run holds it" in sentence
+    run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
+    at_it = trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms)
+    at_it.__enter__()
+    (sentence,) = world.tick().stalled
+    assert f"run {run.run_id[:8]} (STARTED) holds it" in sentence
+    assert [(each.passed, each.severity) for each in told(world)] == [(False, ERROR), (False, WARN)]
+    world.instance.report_run_failed(run)
+    world.land()
+    world.tick()
+    assert told(world)[-1].passed
+
+
+def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
+    """[R-56] The sensor does not run: the nightly audit says which partition waits, and since when."""
+    world.fill(100)
+    world.later(14 * MINUTE_MS)
+    assert audited(world, PROGRESS).passed, "the control: not yet"
+    world.later(2 * MINUTE_MS)
+    red = audited(world, PROGRESS)
+    assert (red.passed, red.severity) == (False, ERROR)
+    arrived_ms = min(row[5] for row in world.sent.values())
+    text = str(red.metadata["offsets"].value)
+    assert f"{world.name}/0: offset 0 is in no range, waits" in text
+    assert f"has landed since {time_text(arrived_ms)}" in text
+    assert "have the sensor land_pending run" in text
+
+
+@pytest.mark.parametrize("count", [0, 100])
+def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> None:
+    """[R-56] Empty, or landed and then quiet for a month: nothing is told, nothing is asked for."""
+    world.create_topic()
+    world.send_numbered(count)
+    world.tick()
+    world.launch()
+    world.later(61_000)  # the last word on its lag, which is told once a minute at most
+    world.tick()
+    storage = world.instance.event_log_storage
+    before = storage.get_maximum_record_id()
+    for _ in range(3):
+        world.later(10 * 24 * 60 * MINUTE_MS)
+        tick = world.tick()
+        assert (tick.stalled, tick.due, tick.planned) == ((), (), 0)
+        assert "stalled" not in said(world)
+    assert not told(world)
+    assert storage.get_maximum_record_id() == before
+    assert audited(world, PROGRESS).passed
+
+
+# ---- the map: holes, a failure and a loss are in it as lake, broker and Dagster's runs have them
+
+
+def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World) -> None:
+    world.create_topic(2)
+    with world.begin_transaction() as producer:
+        world.send([{"partition": 0, "value": b"x"}] * 80, producer)
+        producer.commit_transaction()
+    world.send_numbered(130, partition=1)
+    world.wait_until(lambda: world.watermarks(0).end == 81)
+    world.plan()
+    (landed,) = world.launch([offsets for offsets in world.pending if offsets.partition == 0])
+    in_the_way = world.lake_folder / "data" / world.name / "g0" / "p0001"
+    in_the_way.write_text("in the way")
+    first = [offsets for offsets in world.pending if offsets.key == "1-0-100"]
+    (failed,) = world.try_launch(first)
+    assert not failed.succeeded, "the fault"
+    in_the_way.unlink()
+    world.delete_records(1, 110)
+    world.wait_for_earliest(1, 110)
+    world.send_numbered(7, partition=1)
+
+    picture, remark = read_picture(world.topic, world.edges, world.instance)
+    assert remark == ""
+    assert [(line.partition, line.count, line.earliest, line.end) for line in picture.lines] == [
+        *((0, 1, 0, 81), (1, 2, 110, 137))
+    ]
+    assert [LinkLook(look) for look in picture.looks] == [LinkLook.LANDED, LinkLook.FAILED, LinkLook.PLANNED]
+    assert [picture.run_ids[run] for run in picture.runs] == [landed.run_id, failed.run_id, ""]
+    gone = Counter({(at, CAUSES[cause].value): count for at, cause, count in picture.totals})
+    assert gone == {(0, "transaction_marker"): 1, (1, "lost"): 100, (2, "lost"): 10}
+    assert picture.notes[1].startswith("failed 1 times in a row; 100 offsets deleted by the broker")
+
+    away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
+    alone, remark = read_picture(world.topic, away, world.instance)
+    assert "From the lake alone: the Kafka broker at 127.0.0.1:1 does not answer" in remark
+    assert alone.looks == picture.looks and {line.end for line in alone.lines} == {None}
+
+
+def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(world: World) -> None:
+    """What Dagster shows of the check: where the file is, and the bars; as the nightly job runs it.
+
+    Of its 249 characters Dagster allows many in no name: runs, keys, checks and the map's file work as ever.
+    """
+    world.topic = dataclasses.replace(world.topic, name=f"{world.name}{'-._' * 79}-")
+    assert len(world.name) == 249
+    world.fill(250)
+    world.plan()
+    world.launch(world.pending[:2])
+    assert world.materialized() == {"0-0-100", "0-100-200"}
+    assert world.rows() == sorted(row for (_, offset), row in world.sent.items() if offset < 200)
+    world.settings = world.edges.settings = dataclasses.replace(
+        world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
+    )
+    check = audited(world, MAPPED)
+    path, words = check.metadata["map"].value, check.metadata["coverage"].value
+    assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)
+    assert Path(str(path)) == world.folder / "maps" / f"{world.name}.html"
+    assert f"<title>coverage of {world.name}</title>" in Path(str(path)).read_text()
+    assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
+    assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
+    assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
+
+
+def test_a_map_is_written_to_a_file_alone(tmp_path: Path) -> None:
+    """A device or pipe of that name stays one, and a link leads where it did."""
+    file, link, pipe = (tmp_path / name for name in ("map.html", "link.html", "pipe"))
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    write_page(picture := Picture("orders"), "", 0, link)
+    assert link.is_symlink() and file.read_text() == page(picture, 0, "")
+    with pytest.raises(Refused, match="pipe: it is no file; nothing was written"):
+        write_page(picture, "", 0, pipe)
+    assert pipe.is_fifo()
+
+
+def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: World) -> None:
+    """[R-90] A decoded table that cannot be read takes the rest of the map not along."""
+    world.derive("n BIGINT")
+    world.create_topic()
+    world.send({"partition": 0, "value": b"{cut off" if n in {3, 5} else b'{"n": 1}'} for n in range(400))
+    world.plan()
+    world.land(["0-0-100", "0-100-200", "0-200-300"])
+    world.decode(["0-0-100", "0-100-200"])
+    picture, _ = read_picture(world.topic, world.edges, world.instance)
+    assert picture.dead_letters.tolist() == [2, 0, UNDECODED, NOT_LANDED]
+    assert "| ranges of | landed | planned |" in summary(picture) and "| decoded | not decoded yet | dead letters |" in (
+        summary(picture)
+    )
+    assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 | 2 | 1 | 2 |" in summary(picture)
+    (world.lake_folder / "tables" / "decoded" / world.name / "_delta_log" / f"{1:020d}.json").write_text("{torn")
+    broken, remark = read_picture(world.topic, Edges(world.settings), world.instance)
+    assert "What is decoded cannot be read: " in remark and f"{1:020d}.json" in remark
+    assert not broken.dead_letters and broken.looks == picture.looks
+    assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 |\n" in f"{summary(broken)}\n"
