@@ -1,16 +1,20 @@
-"""A topic that is not what it was: recreated, or truncated."""
+"""A log that is not what it was, recreated or truncated, and one whose end is not decided: open transactions."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import AbortTransactionSpec
 
+from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
 from pipeline_defs.core.errors import OtherCluster, TopicRecreated
@@ -19,11 +23,17 @@ from pipeline_defs.core.log.losses import CLOSED
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import read_ledger
+from pipeline_defs.orchestration.runs.moments import time_text
+from pipeline_defs.orchestration.runs.progress import holding_row, read_holding
 from pipeline_defs.settings import Settings
+from pipeline_defs.topics import PROGRESS
+from tests.support.commands import commands_of
+from tests.support.pulse import said
 from tests.support.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Identity = tuple[int, int, int, bytes | None]
 """generation, partition, offset, value."""
@@ -185,3 +195,199 @@ def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
             assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
     finally:
         stop_broker(directory)
+
+
+# ---- open transactions: nothing is planned past them, and who holds back what is said
+
+
+def begin(world: World, **config: Any) -> KafkaProducer:
+    """Begins a transaction and sends three records in it, which are no ground truth: it is not known how it ends."""
+    producer = world.begin_transaction(**config)
+    for n in range(3):
+        producer.send(world.name, partition=0, value=b"t%d" % n)
+    producer.flush()
+    return producer
+
+
+def told(world: World) -> tuple[bool, str] | None:
+    """Is what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
+    found = world.checked(world.topic.check_key(PROGRESS))
+    return found and (found.passed, getattr(found.metadata.get("concerns"), "value", ""))
+
+
+def holding(world: World) -> list[OpenTransaction]:
+    return read_holding(world.topic, world.edges)
+
+
+def wait_for_end(world: World) -> None:
+    """Waits until the broker has written the markers, which it does after it has told the producer."""
+    world.wait_until(lambda: holding(world) == [])
+
+
+def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
+    """[R-3] Nothing is planned past the last stable offset; producer, start, duration and what waits are said.
+
+    [R-55] After the commit the rest lands.
+    """
+    world.create_topic(2)
+    world.with_policy(max_age_seconds=60.0)
+    world.send_numbered(5)
+    producer = world.begin_transaction("open")
+    begun_ms = world.edges.now_ms()
+    world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
+    world.send_numbered(4)  # complete, and held back all the same
+    world.plan()
+    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-5"]
+    assert world.tick().held_back == (), "every transaction is open for a while"
+    world.later(60_000)
+    (found,) = holding(world)
+    assert (found.partition, found.first_offset, found.held_offsets) == (0, 5, 7)
+    assert (found.transactional_id, found.hanging) == (f"{world.name}-open", None)
+    assert found.started_at_ms is not None and abs(found.started_at_ms - begun_ms) < 10_000
+    row = holding_row(world.topic, found, world.edges.now_ms())
+    assert 55 < row["open_seconds"] < 75
+    assert row["text"] == (
+        f"{world.name}/0 is held back at offset 5 by an open transaction of producer {found.producer_id} "
+        f"({world.name}-open), open for {row['open_seconds']:.0f} s since {time_text(found.started_at_ms)}: 7 offsets "
+        "wait; what follows is planned when it ends"
+    )
+    held, free = world.status()["partitions"]
+    assert (held["open_transactions"], free["open_transactions"]) == ([row], [])
+    assert (held["end_offset"], held["planned_offset"]) == (5, 5)
+    producer.commit_transaction()
+    producer.close()
+    wait_for_end(world)  # the control: it has ended
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    world.later(3_600_000)
+    assert world.tick().held_back == () and told(world) is None, "one that ends in time makes no noise"
+    assert [row["open_transactions"] for row in world.status()["partitions"]] == [[], []]
+
+
+def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(world: World) -> None:
+    """[R-3] [R-55] Not before; the check `progress` fails after 15 minutes, and passes again when it has ended.
+
+    One that its coordinator should have ended by its time-out hangs.
+    """
+    world.create_topic()
+    world.with_policy(max_age_seconds=60.0)
+    producer = begin(world, transaction_timeout_ms=900_000)
+    assert "held back" not in said(world), "the control: every transaction is open for a while"
+    world.later(70_000)
+    sentence = said(world)
+    assert f"held back: {world.name}/0 is held back at offset 0 by an open transaction of producer" in sentence
+    assert f"({world.name}-tx), open for" in sentence and "3 offsets wait" in sentence
+    assert told(world) is None
+    world.later(900_000)
+    assert "stalled: " in said(world)
+    assert told(world) == (False, "0-0-")
+    assert holding(world)[0].hanging is None
+    world.later(300_000)
+    (overdue,) = holding(world)
+    assert overdue.hanging is not None and "its coordinator should have ended it 37" in overdue.hanging
+    producer.abort_transaction()
+    producer.close()
+    wait_for_end(world)
+    tick = world.tick()
+    assert (tick.held_back, tick.stalled, tick.planned) == ((), (), 1)
+    assert told(world) == (True, "")
+    world.send_numbered(4)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert len(world.rows()) == 4, "what follows an abort is landed, and of the aborted nothing"
+
+
+@pytest.fixture
+def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """Is a world on a broker that does not ask the coordinator whether a partition is part of a transaction.
+
+    So were brokers before 3.6, which is where transactions come from that hang for ever (KIP-890).
+    """
+    del spark
+    properties = {"transaction.partition.verification.enable": "false"}
+    broker = start_broker(
+        tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, java_options=["-Xmx384m"]
+    )
+    with World(dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers), tmp_path, "careless") as fresh:
+        yield fresh
+    stop_broker(tmp_path / "broker")
+
+
+def begin_hanging(world: World) -> None:
+    """Has a producer write into a transaction of which it never told the coordinator, and go away."""
+    producer = world.begin_transaction("lost")
+    producer._transaction_manager._partitions_in_transaction.add(TopicPartition(world.name, 0))
+    sent = producer.send(world.name, partition=0, value=b"never committed")
+    producer.flush()
+    assert sent.get(30).offset == 5
+    producer.close()
+
+
+def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-55] The log has it open, its coordinator does not: nobody ends it, and what to do is said.
+
+    A real one: its producer is gone, kafka-python's own search does not see it, and only an abort by hand ends it. The
+    control is an open transaction beside it, which does not hang.
+    """
+    world = careless
+    world.fill(5, 0)
+    begin_hanging(world)
+    world.send_numbered(3)
+    begun = world.begin_transaction("well")
+    begun.send(world.name, partition=1, value=b"w").get(30)
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        found = admin.find_hanging_transactions(max_transaction_timeout_ms=-300_000)  # everything open, by its measure
+        assert {each["transactional_id"] for each in found} == {f"{world.name}-well"}, "the fault: lost to its coordinator"
+    lost, well = holding(world)
+    assert (lost.partition, lost.first_offset, lost.held_offsets, lost.transactional_id) == (0, 5, 4, f"{world.name}-lost")
+    assert lost.hanging == "its coordinator has it as Empty without this Kafka partition"
+    assert lost.started_at_ms is not None and 0 <= world.edges.now_ms() - lost.started_at_ms < 60_000
+    assert (well.transactional_id, well.hanging) == (f"{world.name}-well", None)
+    text = holding_row(world.topic, lost, world.edges.now_ms())["text"]
+    assert "4 offsets wait; it hangs: its coordinator has it as Empty" in text
+    assert f"kafka-transactions.sh abort --topic {world.name} --partition 0 --start-offset 5" in text
+    world.plan_and_land()
+    assert len(world.rows()) == 5
+    assert text[:60] in said(world)
+    assert told(world) == (False, "0-5-")
+
+    (document,) = json.loads(commands_of("look.glance", world, monkeypatch)("status", world.name, "--json").stdout)
+    (row, _) = document["partitions"]
+    assert row["open_transactions"][0]["hanging"] == lost.hanging
+
+    begun.commit_transaction()
+    begun.close()
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        admin.abort_transaction(AbortTransactionSpec(TopicPartition(world.name, 0), lost.producer_id, 0))
+    wait_for_end(world)
+    world.plan_and_land()
+    rows = [row[:2] for row in world.rows()]
+    assert rows == [(0, n) for n in (*range(5), 6, 7, 8)] + [(1, 0)], "after the abort the rest lands"
+    world.tick()
+    assert told(world) == (True, "")
+
+
+def test_a_topic_that_is_read_committed_from_now_on_is_not_landed_again(world: World) -> None:
+    """[R-9] An open transaction hides records that were planned `read_uncommitted`: the log is no shorter for that.
+
+    [R-55] As long as it is read uncommitted it holds nothing back, and is not named.
+    """
+    world.create_topic(1)
+    world.with_policy(isolation_level="read_uncommitted")
+    world.send_numbered(5)
+    producer = begin(world)
+    world.plan_and_land()
+    assert holding(world) == []
+    uncommitted = world.rows()
+    assert len(uncommitted) == 8, "the control: what is in the transaction is planned and landed too"
+    world.with_policy(isolation_level="read_committed")
+    assert world.watermarks(0).end == 5, "the fault: a reader sees less than was planned"
+    assert len(holding(world)) == 1, "the control"
+    assert world.plan() == []
+    producer.commit_transaction()
+    producer.close()
+    wait_for_end(world)
+    world.send_numbered(2)
+    world.plan_and_land()
+    assert world.coverage.log.generation == 0
+    assert [row[:2] for row in world.rows()] == [(0, offset) for offset in (*range(8), 9, 10)]
