@@ -11,7 +11,7 @@ import pytest
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
-from tests.integration.test_days import configure, decode, event
+from tests.integration.test_decoding import configure, decode_in_runs, event
 from tests.support.markdown import read_blocks
 from tests.support.world import World
 
@@ -64,7 +64,7 @@ def test_an_asset_of_ones_own_reads_each_day(world: World, tmp_path: Path, monke
     before = dg.evaluate_automation_conditions(defs, world.instance)
     world.send([event("2013-01-01", 1), event("2013-01-01", 2), event("2013-01-05", 3)])
     world.plan_and_land()
-    decode(world)
+    decode_in_runs(world)
     after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
     assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-05"}
     assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,7 +21,6 @@ import pyarrow.parquet
 import pytest
 
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder, raw_ddl
-from pipeline_defs.adapters.formats.decoded import Decoded
 from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
 from pipeline_defs.adapters.kafka.access import read_access
@@ -31,7 +30,6 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import RegistryLogin
 from pipeline_defs.core.tables.decoding import Budget, Decided
-from pipeline_defs.tables.decoding import decode as decode_ranges
 from tests.conftest import JARS
 from tests.support.avro import avro
 from tests.support.fake_registry import fake_registry
@@ -39,7 +37,7 @@ from tests.support.outcomes import RAW, decode, decode_rows, decoding_session
 from tests.support.raw_rows import raw_row
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
-from tests.support.world import World, new_attempt
+from tests.support.world import World
 
 if TYPE_CHECKING:
     from pipeline_defs.adapters.spark.engine import Engine
@@ -264,20 +262,8 @@ def test_a_version_with_other_columns_says_which_ids_are_to_be_decoded_again(wor
     assert world.query("decoded", '"offset", value.n.member_int, value.n.member_string') == [(0, 1, None), (1, None, "x")]
 
 
-class MovingRegistry(SparkDecoder):
-    """Decodes as ever; after the good rows are staged, and before the dead letters are, a subject gets another version."""
-
-    def __init__(self, engine: Engine, decode: Decode, register: Callable[[], object]) -> None:
-        super().__init__(engine, decode)
-        self._register = register
-
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str, most_rows: int = 0) -> None:
-        super().stage_decoded(files, decided, folder)
-        self._register()
-
-
 def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that_of_the_next_job(
-    world: World, registry: RunningRegistry
+    world: World, registry: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One job decodes by one version: what the new one could read is a dead letter of this job, and decoded by the next."""
     subject, writers = f"{world.name}-value", f"{world.name}-writers"
@@ -291,19 +277,19 @@ def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that
     values = [avro(old, {"n": 1}, number), avro(text, {"n": "x"}, other), avro(old, {"n": 3}, number)]
     world.send({"partition": 0, "value": value} for value in values)
     world.plan_and_land()
-    assert world.topic.decode is not None
-    pyspark = world.edges.pyspark()
-    tools = world.edges.decode_tools(world.topic.decode, pyspark)
-    decoder = MovingRegistry(
-        world.edges.engine(pyspark), world.topic.decode, lambda: registry.register(subject, json.dumps(new))
-    )
-    (key,) = (offsets.key for offsets in world.coverage.log.ranges)
-    moving = replace(tools, decoder=lambda: decoder)
-    (verdict,) = decode_ranges(world.name, [key], new_attempt(), moving)
+    stage = SparkDecoder.stage_decoded
+
+    def stage_and_register(*given: Any) -> None:
+        stage(*given)
+        registry.register(subject, json.dumps(new))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkDecoder, "stage_decoded", stage_and_register)
+        (verdict,) = world.decode()
     assert verdict.outcome is Decided.DECODED, verdict.violations
     assert world.query("decoded", '"offset", value.n') == [(0, 1), (2, 3)]
     assert world.query("dead_letters", '"offset", error_class') == [(1, "incompatible_schema")]
-    (again,) = world.decode([key], redo=True)
+    (again,) = world.decode([verdict.offsets.key], redo=True)
     assert again.outcome is Decided.REPLACED, "the control: the new version is there, and reads all"
     assert again.decoding is not None and (again.decoding.rows, again.decoding.dead) == (3, 0)
 

@@ -23,7 +23,7 @@ from pipeline_defs.orchestration.runs.progress import check_progress, read_situa
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import LAND_PENDING, PROGRESS
-from tests.integration.test_days import configure, event
+from tests.integration.test_decoding import configure, event
 from tests.support.pulse import ask
 from tests.support.pulse import said as sensor_says
 from tests.support.queued import queue_run

@@ -219,6 +219,20 @@ def decode_due(decoder: ArrowDecoder, lake: Lake) -> None:
         decode_by(decoder, lake, due)
 
 
+class Heard(list[dict[str, Any]]):
+    """Watches for a step: keeps what each of it says, and does something at the first."""
+
+    def __init__(self, step: str, then: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._step, self._then = step, then
+
+    def __call__(self, step: str, **fields: Any) -> None:
+        if step == self._step:
+            self.append(fields)
+            if len(self) == 1:
+                self._then()
+
+
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:
     """Watches for a step: kills the attempt there, or does something else meanwhile, the first time."""
     done: list[str] = []
