@@ -19,6 +19,7 @@ from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from tests.support.killing import stopped_at
+from tests.support.redecoding import stop_at
 from tests.support.world import Row, World
 
 HOUR_MS = 3600 * 1000
@@ -257,12 +258,7 @@ def test_retention_of_a_compacted_topic_is_a_loss_and_never_a_hole(world: World)
     wait_for_compaction(world)
     (whole,) = [v for v in world.land(["0-0-100"]) if v.manifest]
     assert {hole.cause for hole in whole.manifest.holes if whole.manifest} == {Cause.COMPACTED}, "the control"
-
-    def delete(step: str, **_: object) -> None:
-        if step == "stage":
-            world.delete_records(0, 150)
-
-    (verdict,) = world.land(["0-100-200"], on_step=delete)
+    (verdict,) = world.land(["0-100-200"], on_step=stop_at("stage", lambda: world.delete_records(0, 150)))
     assert verdict.outcome is Outcome.FAILED
     assert "no row for [100, 150) and the broker's log does not explain it" in verdict.violations[0]
     accept_loss(world.topic, "0-100-200", world.edges, "ada")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,6 +26,7 @@ from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.orchestration.upkeep.retirement import find_retirable
 from tests.support.commands import commands_of
 from tests.support.queued import queue_run
+from tests.support.redecoding import Heard, stop_at
 from tests.support.world import Row, World
 
 HOUR_MS = 3_600_000
@@ -100,15 +101,8 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
     world.plan()
     world.topic = dataclasses.replace(world.topic, on_loss="record")
     world.delete_records(0, 110)
-    scans: list[str] = []
-
-    def expire_more(step: str, **_: object) -> None:
-        if step == "scan":
-            scans.append(step)
-            if len(scans) == 1:
-                world.delete_records(0, 135)
-
-    verdicts = world.land(on_step=expire_more)
+    scans = Heard("scan", lambda: world.delete_records(0, 135))
+    verdicts = world.land(on_step=scans)
     assert len(scans) == 2, "the fault: the first scan did fail"
     assert [(v.outcome, v.manifest and v.manifest.holes) for v in sorted(verdicts, key=lambda v: v.offsets)] == [
         (Outcome.LANDED, (Interval(0, 100, Cause.LOST),)),
@@ -265,14 +259,8 @@ def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: Wo
 def test_a_range_that_a_run_is_at_is_landed_whatever_is_skipped_meanwhile(behind: World) -> None:
     """[R-92] It was committed, or is about to be: it is landed, and not left out."""
     skipped: list[PlanStep | None] = []
-
-    def at(step: str, **facts: object) -> None:
-        if step == "commit" and not skipped:
-            thread = threading.Thread(target=lambda: skipped.append(skip(behind, LATEST)))
-            thread.start()
-            thread.join()
-
-    behind.land(on_step=at)
+    with ThreadPoolExecutor(1) as pool:
+        behind.land(on_step=stop_at("commit", lambda: skipped.append(pool.submit(skip, behind, LATEST).result())))
     assert skipped and skipped[0] is not None, "the fault: skipped as the run was at it"
     assert [row[:2] for row in behind.rows()] == [(0, offset) for offset in range(150)]
     assert {o.start for o in behind.coverage.skipped()} == {150, 200, 300}

@@ -25,6 +25,7 @@ from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.settings import Settings
 from tests.support.buckets import assert_all_is_there_once
+from tests.support.redecoding import stop_at
 from tests.support.world import World
 
 
@@ -62,13 +63,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     world.fill(250, 60)
     world.move_lake(f"s3://lake/{world.name}")
     world.plan()
-    overtaken = []
-
-    def overtake(step: str, **fields: object) -> None:
-        if step == "verify" and not overtaken:
-            overtaken.append(fields)
-            world.land()  # another attempt lands everything while this one stands before its first commit
-
+    overtake = stop_at("verify", world.land)  # another attempt lands everything while this one is before its first commit
     outcomes = [verdict.outcome for verdict in world.land(on_step=overtake)]
     assert set(outcomes) <= {Outcome.SUPERSEDED, Outcome.LANDED}
     assert Outcome.SUPERSEDED in outcomes
