@@ -16,11 +16,12 @@ import pipeline_defs
 from pipeline_defs.cli.commands import SECTIONS, cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
+from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.operate.documents import explain
 from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
 from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
-from tests.support.markdown import documents, without_blocks
+from tests.support.markdown import documents, is_shown, read_table, without_blocks
 from tests.support.messages import texts
 from tests.support.reference import PAGE, made
 
@@ -79,6 +80,7 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
 # ---- tables: metrics, settings of a defs.yaml, commands, and the sizing of keeping-up
 
 METRICS, KEEPING_UP = ((PROJECT / "docs" / f"{name}.md").read_text() for name in ("metrics", "keeping-up"))
+README = (PROJECT / "README.md").read_text()
 ROW = re.compile(r"^\| ([\d,]+) s \| ([\d,]+)/s \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
 
 
@@ -133,6 +135,53 @@ def test_the_reference_has_each_command_with_what_it_does() -> None:
     assert {usage.split()[0] for usage in rows} == {name for section in SECTIONS.values() for name in section}
     assert min(len(what.partition("(`")[0].split()) for what in rows.values()) > 3
     assert "`--key KEY`" in rows["land TOPIC"] and "broker stop" in rows
+
+
+# ---- what is read first, and what is typed (test_readme.py, test_tutorial.py, test_reading.py)
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    texts = [README, (PROJECT / "CONTRIBUTING.md").read_text()]
+    named = {name for text in texts for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)}
+    assert {"demo", "test"} <= named <= targets
+
+
+@pytest.mark.parametrize(("name", "most"), [("README.md", 120), ("docs/architecture.md", 100)])
+def test_what_is_read_first_is_short(name: str, most: int) -> None:
+    assert len((PROJECT / name).read_text().splitlines()) <= most
+
+
+def test_the_readme_names_the_columns_of_a_landed_row() -> None:
+    columns = ", ".join(f"`{column.name}`" for column in RAW_COLUMNS)
+    assert f"A row is a record as it was: {columns}." in README
+
+
+def test_the_table_of_variables_is_the_one_that_the_settings_know() -> None:
+    """Every variable with its default and its meaning, in the settings' own words and order."""
+    expected = [(name, *(text.replace("`", "") for text in known)) for name, known in VARIABLES.items()]
+    settings = (PROJECT / "docs" / "settings.md").read_text()
+    assert read_table(settings, "| variable | default |") == expected
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ("a\n", "a  \n", True),
+        ("a ... c\n", "a b c\n", True),
+        ("a ... c\n", "a b\nc\n", False),
+        ("...\nb\n", "b\n", True),
+        ("...\nb\n", "x\ny\nb\n", True),
+        ("a\n...\n", "a\n", True),
+        ("a.c\n", "abc\n", False),
+        ("", "a\n", False),
+        ("a\n", "a\nb\n", False),
+    ],
+)
+def test_what_counts_as_shown(shown: str, printed: str, expected: bool) -> None:
+    """The control of the documents that are typed: what is not shown, or shown otherwise, is noticed."""
+    assert is_shown(shown, printed) is expected
 
 
 # ---- the runbook: a paragraph for each kind of error, to which the error leads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.testbed.broker import stop_broker
-from pipeline_defs.core.raw_columns import RAW_COLUMNS
-from pipeline_defs.settings import PROJECT, VARIABLES
+from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
-from tests.support.markdown import is_shown, read_blocks, read_table
-from tests.support.shell import Shell
+from tests.support.markdown import is_shown, read_blocks
+from tests.support.shell import Shell, open_shell
 
 pytestmark = pytest.mark.scenario
 
@@ -33,17 +31,7 @@ def clone(tmp_path: Path) -> Iterator[Shell]:
     (home / "jars").symlink_to(JARS)
     for name in TREE:
         (shutil.copytree if (PROJECT / name).is_dir() else shutil.copy2)(PROJECT / name, folder / name)
-    ours = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    yield Shell(
-        folder,
-        ours
-        | {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONPATH": str(folder),
-            "PYTHONUTF8": "1",
-            "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
-        },
-    )
+    yield open_shell(folder, folder)
     stop_broker(home / "broker")
 
 
@@ -68,47 +56,3 @@ def test_every_block_of_the_readme_does_what_it_shows(clone: Shell) -> None:
         else:
             pytest.fail(f"{where} is a block of {block.language or 'no language'}, which nothing runs")
     assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {"p0000", "p0001"}
-
-
-def test_every_make_target_that_a_document_names_exists() -> None:
-    makefile = (PROJECT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    texts = [README, (PROJECT / "CONTRIBUTING.md").read_text()]
-    named = {name for text in texts for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)}
-    assert {"demo", "test"} <= named <= targets
-
-
-@pytest.mark.parametrize(("name", "most"), [("README.md", 120), ("docs/architecture.md", 100)])
-def test_what_is_read_first_is_short(name: str, most: int) -> None:
-    assert len((PROJECT / name).read_text().splitlines()) <= most
-
-
-def test_the_readme_names_the_columns_of_a_landed_row() -> None:
-    columns = ", ".join(f"`{column.name}`" for column in RAW_COLUMNS)
-    assert f"A row is a record as it was: {columns}." in (PROJECT / "README.md").read_text()
-
-
-def test_the_table_of_variables_is_the_one_that_the_settings_know() -> None:
-    """Every variable with its default and its meaning, in the settings' own words and order."""
-    expected = [(name, *(text.replace("`", "") for text in known)) for name, known in VARIABLES.items()]
-    settings = (PROJECT / "docs" / "settings.md").read_text()
-    assert read_table(settings, "| variable | default |") == expected
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "expected"),
-    [
-        ("a\n", "a  \n", True),
-        ("a ... c\n", "a b c\n", True),
-        ("a ... c\n", "a b\nc\n", False),
-        ("...\nb\n", "b\n", True),
-        ("...\nb\n", "x\ny\nb\n", True),
-        ("a\n...\n", "a\n", True),
-        ("a.c\n", "abc\n", False),
-        ("", "a\n", False),
-        ("a\n", "a\nb\n", False),
-    ],
-)
-def test_what_counts_as_shown(shown: str, printed: str, expected: bool) -> None:
-    """The control of the test above: what is not shown, or shown otherwise, is noticed."""
-    assert is_shown(shown, printed) is expected

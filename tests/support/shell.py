@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.settings import PROJECT
 from tests.support.markdown import Block, is_shown, read_commands
 from tests.support.world import PATIENCE_SECONDS
 
 MAKE = "make "  # what sets up or runs everything is CI's to run
+
+
+def open_shell(folder: Path, code: Path = PROJECT, **more: str) -> Shell:
+    """Give the shell of who has just installed Offsetlake, but with little memory for Spark."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PATH": path, "PYTHONPATH": str(code), "PYTHONUTF8": "1", "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
+    return Shell(folder, plain_environment("SPARK_") | own | more)
 
 
 @dataclass
