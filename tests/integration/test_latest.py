@@ -58,6 +58,7 @@ from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
 from tests.support.plain_latest import find_winners
 from tests.support.reading import LoopingReader
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
 
@@ -105,6 +106,14 @@ class State:
     @property
     def folder(self) -> Path:
         return Path(self.topic.lake.store.url(f"tables/latest/{self.topic.name}"))
+
+    @property
+    def files(self) -> list[Path]:
+        return [Path(uri) for uri in DeltaTable(str(self.folder)).file_uris()]
+
+    @property
+    def last_entry(self) -> Path:
+        return max((self.folder / "_delta_log").glob("*.json"))
 
 
 @pytest.fixture
@@ -226,12 +235,7 @@ def test_two_updates_at_once_lose_nothing(state: State) -> None:
 def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(state: State) -> None:
     """[R-87] A version is read, whatever is committed beside it; the check of a table that is behind says so."""
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
-
-    def redo(step: str, **fields: object) -> None:
-        if step == "read_decoded":
-            state.topic.put(RANGE, {1: ("b", {"n": 2})}, 1)
-
-    state.update(on_step=redo)
+    state.update(on_step=stop_at("read_decoded", lambda: state.topic.put(RANGE, {1: ("b", {"n": 2})}, 1)))
     assert [row[4] for row in state.topic.shown()] == ["a"], "the fault: it is behind"
     found = check_share(state.topic.name, state.config, 0, state.tools())
     assert found.violations == (
@@ -251,49 +255,26 @@ def upsert_twice(state: State) -> None:
     state.update()
 
 
-def _cut(path: Path, size: int) -> None:
-    path.write_bytes(path.read_bytes()[:size])
+def cut(path: Path, at: Callable[[bytes], int]) -> None:
+    path.write_bytes(path.read_bytes()[: at(path.read_bytes())])
 
 
-def _last_entry(state: State) -> Path:
-    return max((state.folder / "_delta_log").glob("*.json"))
+# what tears, and why it is made anew
+TORN: dict[str, tuple[Callable[[State], object], str]] = {
+    "empty": (lambda state: cut(state.last_entry, lambda _: 0), "is torn: it is cut off"),
+    "torn": (lambda state: cut(state.last_entry, lambda _: 700), "its log cannot be read"),
+    "at_a_line": (lambda state: cut(state.last_entry, lambda text: text.index(b'{"remove"')), "is torn: it is cut off"),
+    "last_line": (lambda state: cut(state.last_entry, lambda text: text.rstrip().rindex(b"\n") + 1), "is torn: it is cut off"),
+    "file_gone": (lambda state: state.files[0].unlink(), "is missing"),
+    "file_short": (lambda state: cut(state.files[0], lambda _: 100), "has 100 bytes, expected"),
+    "no_log": (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
+}
 
 
-def _cut_at_a_line(state: State) -> None:
-    entry = _last_entry(state)
-    _cut(entry, entry.read_bytes().index(b'{"remove"'))
-
-
-def _cut_before_the_last_line(state: State) -> None:
-    entry = _last_entry(state)
-    _cut(entry, entry.read_bytes().rstrip().rindex(b"\n") + 1)
-
-
-def _lose_a_file(state: State) -> None:
-    Path(DeltaTable(str(state.folder)).file_uris()[0]).unlink()
-
-
-def _shorten_a_file(state: State) -> None:
-    _cut(Path(DeltaTable(str(state.folder)).file_uris()[0]), 100)
-
-
-@pytest.mark.parametrize(
-    ("break_it", "why"),
-    [
-        (lambda state: _cut(_last_entry(state), 0), "is torn: it is cut off"),
-        (lambda state: _cut(_last_entry(state), 700), "its log cannot be read"),
-        (_cut_at_a_line, "is torn: it is cut off"),
-        (_cut_before_the_last_line, "is torn: it is cut off"),
-        (_lose_a_file, "is missing"),
-        (_shorten_a_file, "has 100 bytes, expected"),
-        (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
-    ],
-    ids=["empty", "torn", "at_a_line", "last_line", "file_gone", "file_short", "no_log"],
-)
-def test_what_a_power_cut_tears_is_made_anew_under_another_id(
-    break_it: Callable[[State], None], why: str, state: State
-) -> None:
+@pytest.mark.parametrize("name", TORN)
+def test_what_a_power_cut_tears_is_made_anew_under_another_id(name: str, state: State) -> None:
     """[R-88]"""
+    break_it, why = TORN[name]
     upsert_twice(state)
     before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
     assert not state.has_work, "the control"
@@ -315,16 +296,10 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
     state.update()
     name = next(path for path in topic.lake.store.list(folder) if path.endswith(".parquet"))
     topic.lake.store.delete_folder(name)
-    others: list[Updated] = []
-
-    def overtake(step: str, **_: object) -> None:
-        if step == "read_decoded" and not others:
-            others.append(state.update())
-
-    deleted = []
+    others, deleted = list[Updated](), []
     with monkeypatch.context() as patch:
         patch.setattr(RemoteStore, "delete_folder", lambda _, path: deleted.append(path))
-        state.update(on_step=overtake)
+        state.update(on_step=stop_at("read_decoded", lambda: others.append(state.update())))
     assert "is missing" in others[0].rebuilt, "the fault: both have seen it"
     assert folder not in deleted
     assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
@@ -333,7 +308,7 @@ def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
 def test_a_last_entry_that_is_gone_is_done_again(state: State) -> None:
     """[R-88]"""
     upsert_twice(state)
-    _last_entry(state).unlink()
+    state.last_entry.unlink()
     assert len(state.topic.shown()) == 9, "the fault: the version is not there any more"
     assert state.update() == Updated(1, "", has_committed=True)
     state.assert_right()
@@ -420,7 +395,7 @@ def test_many_small_files_become_few(state: State, monkeypatch: pytest.MonkeyPat
     for number in range(5):
         state.topic.put(OffsetRange(0, 0, number, number + 1), {number: (f"k{number}", {"n": number})})
         state.update()
-        counts.append(len(DeltaTable(str(state.folder)).file_uris()))
+        counts.append(len(state.files))
         state.assert_right()
     assert max(counts) == 3
     assert counts[-1] < 3
@@ -456,8 +431,8 @@ def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(harm: 
     """
     upsert_twice(state)
     right = state.topic.shown()
-    for file in DeltaTable(str(state.folder)).file_uris():
-        harm(Path(file))
+    for file in state.files:
+        harm(file)
     if harm is spoil:
         with pytest.raises(duckdb.Error):
             state.topic.shown()
@@ -470,14 +445,13 @@ def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(harm: 
     assert {row[4] for row in state.topic.shown()} == {row[4] for row in right}
 
 
-@pytest.mark.parametrize("break_it", [_lose_a_file, _cut_before_the_last_line])
-def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(
-    break_it: Callable[[State], None], state: State, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["file_gone", "last_line"])
+def test_a_broken_table_stays_until_all_that_is_decoded_is_whole(name: str, state: State, tmp_path: Path) -> None:
     """[R-88] It is made anew of that alone: what is left of it may be all that there is."""
     upsert_twice(state)
     lost = tmp_path / "lake" / find_due(state.topic.name, state.config, state.tools().decodings, full=True).placed[RANGE].path
     data = lost.read_bytes()
+    break_it, _ = TORN[name]
     break_it(state)
     before = {path: path.read_bytes() for path in state.folder.rglob("*") if path.is_file()}
     spoil(lost)
@@ -493,11 +467,7 @@ def test_a_file_of_the_table_that_goes_while_it_is_updated_is_told(state: State)
     """[R-88] The update after it makes the table anew."""
     upsert_twice(state)
     state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
-
-    def lose(step: str, **fields: object) -> None:
-        if step == "read_decoded" and fields["ranges"] == 1:  # not again, where all is read to make it anew
-            _lose_a_file(state)
-
+    lose = stop_at("read_decoded", state.files[0].unlink)
     with pytest.raises(LakeUnavailable, match=r"\.parquet is gone; what stands stays as it is.*the next update tries again"):
         state.update(on_step=lose)
     assert "is missing" in state.update().rebuilt
