@@ -45,7 +45,7 @@ from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.killing import PLACES
 from tests.support.own_spark import spark_defaults
-from tests.support.redecoding import OffsetDecoder, decode_by
+from tests.support.redecoding import Heard, OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
@@ -467,13 +467,8 @@ def test_a_table_that_is_moved_away_under_a_run_is_made_anew_by_it(world: SmallW
     """[R-81] As errors tell people to do: a version that follows another table's would leave one that nobody can read."""
     world.grow(3)
     world.die("publish")
-    moved: list[Path] = []
-
-    def move(step: str, **_: object) -> None:
-        if step == "link_to_table" and not moved:
-            moved.append((world.folder / f"tables/raw/{TOPIC}").rename(world.folder / "moved"))
-
-    assert append_landed(TOPIC, world.lake, lambda: EPOCH_MS, on_step=move) == 0
+    moved = Heard("link_to_table", lambda: (world.folder / f"tables/raw/{TOPIC}").rename(world.folder / "moved"))
+    assert append_landed(TOPIC, world.lake, lambda: EPOCH_MS, on_step=moved) == 0
     assert moved, "the fault"
     assert world.in_table() == dict.fromkeys(range(9), 1)
 
@@ -586,9 +581,10 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, 
 def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] It is told as any other reason, by its type."""
     monkeypatch.setattr(appending, "find_due", Mock(side_effect=KeyError("a secret")))
-    said: list[str] = []
-    grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "append_failed" else None)
-    assert len(world.shown()) == 9 and len(said) == 1 and "KeyError" in said[0] and "secret" not in said[0]
+    said = Heard("append_failed")
+    grow(world, said)
+    (reason,) = (each["reason"] for each in said)
+    assert len(world.shown()) == 9 and "KeyError" in reason and "secret" not in reason
 
 
 def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
@@ -753,9 +749,9 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
     """[R-81] With the reason that delta-rs has in a process of its own; what is landed is appended all the same."""
     monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)
-    said: list[str] = []
-    grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "checkpoint_failed" else None)
-    (reason,) = said
+    said = Heard("checkpoint_failed")
+    grow(world, said)
+    (reason,) = (each["reason"] for each in said)
     assert re.match(r"cannot write a checkpoint of table \S+/tables/raw/\S+: .*Is a directory", reason), reason
     assert world.in_table() == world.landed()
 
