@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
@@ -31,10 +31,6 @@ from tests.support.commands import commands_of
 from tests.support.pulse import said
 from tests.support.world import World
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 Identity = tuple[int, int, int, bytes | None]
 """generation, partition, offset, value."""
 
@@ -50,6 +46,14 @@ def take_sent(world: World, generation: int) -> list[Identity]:
     rows = sorted((generation, partition, offset, row[3]) for (partition, offset), row in world.sent.items())
     world.sent.clear()
     return rows
+
+
+@pytest.fixture
+def own_broker(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts a broker of this test alone, or the same again; returns where it is, and stops it at the end."""
+    folder, jars = tmp_path / "broker", resolve_jars("broker", settings.jars)
+    yield lambda **how: start_broker(folder, jars=jars, **how).bootstrap_servers
+    stop_broker(folder)
 
 
 @pytest.mark.parametrize("count", [60, 300], ids=["fewer", "more"])
@@ -109,7 +113,7 @@ def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_l
 
 
 def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
-    settings: Settings, spark: SparkSession, tmp_path: Path
+    settings: Settings, own_broker: Callable[..., str], tmp_path: Path
 ) -> None:
     """[R-9] The same topic comes back shorter, as after an unclean leader election: nothing of it is skipped.
 
@@ -117,84 +121,69 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
 
     A broker of its own loses the end of two logs while it is down.
     """
-    directory = tmp_path / "broker"
-    jars = resolve_jars("broker", settings.jars)
-    broker = start_broker(directory, jars=jars)
-    own = dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers)
-    try:
-        with World(own, tmp_path / "a", "shorter") as shorter, World(own, tmp_path / "b", "longer-again") as longer:
-            landed: dict[str, tuple[str | None, list[Identity]]] = {}
-            for world in (shorter, longer):
-                world.create_topic(1, segment_bytes=str(1 << 20))
-                world.send({"partition": 0, "value": bytes(10_000)} for _ in range(300))
-                world.plan_and_land()
-                landed[world.name] = world.edges.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
-                world.edges.kafka().close()
-            stop_broker(directory)
-            for name in landed:
-                last = max((directory / "data" / f"{name}-0").glob("*.log"))
-                for file in last.parent.glob(f"{last.stem}.*"):
-                    file.unlink()
-            broker = start_broker(directory, jars=jars)
-            for world, since in ((shorter, 20), (longer, 400)):
-                topic_id, old = landed[world.name]
-                marks = world.watermarks(0)
-                assert 0 < marks.end < 300, "the fault: the log is shorter"
-                assert world.edges.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
-                world.send({"partition": 0, "value": b"after %d" % n} for n in range(since))
-                assert (world.watermarks(0).end > 300) == (since > 300), world.name
-                world.plan_and_land()
-                kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
-                assert identities(world) == old + kept + take_sent(world, 1), world.name
-                assert read_ledger(world.topic, world.edges) == []
-                world.assert_proven()
-    finally:
-        stop_broker(directory)
+    own = dataclasses.replace(settings, bootstrap_servers=own_broker())
+    with World(own, tmp_path / "a", "shorter") as shorter, World(own, tmp_path / "b", "longer-again") as longer:
+        landed: dict[str, tuple[str | None, list[Identity]]] = {}
+        for world in (shorter, longer):
+            world.create_topic(1, segment_bytes=str(1 << 20))
+            world.send({"partition": 0, "value": bytes(10_000)} for _ in range(300))
+            world.plan_and_land()
+            landed[world.name] = world.edges.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
+            world.edges.kafka().close()
+        stop_broker(tmp_path / "broker")
+        for name in landed:
+            last = max((tmp_path / "broker/data" / f"{name}-0").glob("*.log"))
+            for file in last.parent.glob(f"{last.stem}.*"):
+                file.unlink()
+        own_broker()
+        for world, since in ((shorter, 20), (longer, 400)):
+            topic_id, old = landed[world.name]
+            marks = world.watermarks(0)
+            assert 0 < marks.end < 300, "the fault: the log is shorter"
+            assert world.edges.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
+            world.send({"partition": 0, "value": b"after %d" % n} for n in range(since))
+            assert (world.watermarks(0).end > 300) == (since > 300), world.name
+            world.plan_and_land()
+            kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
+            assert identities(world) == old + kept + take_sent(world, 1), world.name
+            assert read_ledger(world.topic, world.edges) == []
+            world.assert_proven()
 
 
 def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
-    settings: Settings, spark: SparkSession, tmp_path: Path
+    settings: Settings, own_broker: Callable[..., str], tmp_path: Path
 ) -> None:
     """[R-9] `bootstrap_servers` names the wrong cluster for a while: nothing of its topic lands, and it ends when corrected."""
-    directory = tmp_path / "broker"
-    other = start_broker(directory, jars=resolve_jars("broker", settings.jars))
-    moved = dataclasses.replace(settings, bootstrap_servers=other.bootstrap_servers)
-    try:
-        with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:
-            for each, records in ((world, 150), (there, 40)):
-                each.create_topic(1)
-                each.send_numbered(records)
-            world.plan()
-            world.land(["0-0-100"])
-            with (
-                there.edges.kafka().glancing([there.name]),
-                pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced,
-            ):
-                there.plan()
-            with pytest.raises(OtherCluster, match="`cluster_id: ") as refused:
-                there.plan()
-            assert str(glanced.value) == str(refused.value), "the same ids at a glance"
-            with pytest.raises(OtherCluster):
-                there.land(["0-100-150"])
-            world.plan_and_land()
-            old = take_sent(world, 0)
-            assert identities(world) == old and len(world.coverage.log.steps) == 1
-            ((cluster_id,),) = [re.findall("`cluster_id: ([^`]+)`", str(refused.value))]
-            there.with_policy(cluster_id=cluster_id)
-            there.plan_and_land()
-            landed = old + take_sent(there, 1)
-            assert identities(world) == landed
-            there.assert_proven()
-            world.with_policy(cluster_id=world.edges.kafka().observe(world.name, "read_committed").cluster_id)
-            for _ in range(2):  # as two projects would in turns
-                there.tick()
-                with pytest.raises(OtherCluster, match="was moved from the Kafka cluster"):
-                    world.tick()
-            assert world.coverage.log.generation == 1
-            world.plan_and_land()
-            assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
-    finally:
-        stop_broker(directory)
+    moved = dataclasses.replace(settings, bootstrap_servers=own_broker())
+    with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:
+        for each, records in ((world, 150), (there, 40)):
+            each.fill(records)
+        world.plan()
+        world.land(["0-0-100"])
+        with there.edges.kafka().glancing([there.name]), pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced:
+            there.plan()
+        with pytest.raises(OtherCluster, match="`cluster_id: ") as refused:
+            there.plan()
+        assert str(glanced.value) == str(refused.value), "the same ids at a glance"
+        with pytest.raises(OtherCluster):
+            there.land(["0-100-150"])
+        world.plan_and_land()
+        old = take_sent(world, 0)
+        assert identities(world) == old and len(world.coverage.log.steps) == 1
+        ((cluster_id,),) = [re.findall("`cluster_id: ([^`]+)`", str(refused.value))]
+        there.with_policy(cluster_id=cluster_id)
+        there.plan_and_land()
+        landed = old + take_sent(there, 1)
+        assert identities(world) == landed
+        there.assert_proven()
+        world.with_policy(cluster_id=world.edges.kafka().observe(world.name, "read_committed").cluster_id)
+        for _ in range(2):  # as two projects would in turns
+            there.tick()
+            with pytest.raises(OtherCluster, match="was moved from the Kafka cluster"):
+                world.tick()
+        assert world.coverage.log.generation == 1
+        world.plan_and_land()
+        assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
 
 
 # ---- open transactions: nothing is planned past them, and who holds back what is said
@@ -229,9 +218,8 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
 
     [R-55] After the commit the rest lands.
     """
-    world.create_topic(2)
+    world.fill(5, 0)
     world.with_policy(max_age_seconds=60.0)
-    world.send_numbered(5)
     producer = world.begin_transaction("open")
     begun_ms = world.edges.now_ms()
     world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
@@ -298,19 +286,14 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
 
 
 @pytest.fixture
-def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+def careless(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> Iterator[World]:
     """Is a world on a broker that does not ask the coordinator whether a partition is part of a transaction.
 
     So were brokers before 3.6, which is where transactions come from that hang for ever (KIP-890).
     """
-    del spark
-    properties = {"transaction.partition.verification.enable": "false"}
-    broker = start_broker(
-        tmp_path / "broker", jars=resolve_jars("broker", settings.jars), properties=properties, java_options=["-Xmx384m"]
-    )
-    with World(dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers), tmp_path, "careless") as fresh:
+    servers = own_broker(properties={"transaction.partition.verification.enable": "false"}, java_options=["-Xmx384m"])
+    with World(dataclasses.replace(settings, bootstrap_servers=servers), tmp_path, "careless") as fresh:
         yield fresh
-    stop_broker(tmp_path / "broker")
 
 
 def begin_hanging(world: World) -> None:
@@ -372,9 +355,8 @@ def test_a_topic_that_is_read_committed_from_now_on_is_not_landed_again(world: W
 
     [R-55] As long as it is read uncommitted it holds nothing back, and is not named.
     """
-    world.create_topic(1)
+    world.fill(5)
     world.with_policy(isolation_level="read_uncommitted")
-    world.send_numbered(5)
     producer = begin(world)
     world.plan_and_land()
     assert holding(world) == []

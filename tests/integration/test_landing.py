@@ -31,6 +31,7 @@ from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
 from tests.support.footers import list_encodings_falling
+from tests.support.redecoding import Heard
 from tests.support.world import PATIENCE_SECONDS, World, new_attempt
 
 
@@ -228,13 +229,8 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
     ranges = list(world.coverage.log.ranges)
     assert len(ranges) == PARTITIONS * ROUNDS
     assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
-    scans: list[int] = []
-
-    def count(step: str, **fields: Any) -> None:
-        if step == "scan":
-            scans.append(fields["ranges"])
-
-    assert {verdict.outcome for verdict in world.land(on_step=count)} == {Outcome.LANDED}
+    scans = Heard("scan")
+    assert {verdict.outcome for verdict in world.land(on_step=scans)} == {Outcome.LANDED}
     world.assert_all_landed_once()
     for offsets, manifest in world.coverage.manifests.items():
         if manifest.file is not None:
@@ -242,7 +238,7 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
             assert found == sorted(o for p, o in world.sent if p == offsets.partition and o in offsets)
     empty = [offsets for offsets, manifest in world.coverage.manifests.items() if manifest.file is None]
     assert len(empty) == PARTITIONS, "the control: aborted records are a range without a file"
-    assert len(scans) <= -(-len(ranges) // READS_AT_ONCE) and sum(scans) == len(ranges)
+    assert len(scans) <= -(-len(ranges) // READS_AT_ONCE) and sum(each["ranges"] for each in scans) == len(ranges)
     assert len(groups) > len(scans) == len(set(groups))
     for number, offsets in enumerate(ranges[::7], 1):
         (alone,) = world.land([offsets.key], redo=True)
@@ -255,21 +251,14 @@ def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
 ) -> None:
     """[R-12] One read names all topics; each range is a file of its own, as if it were read alone."""
     with World(settings, tmp_path, f"{world.name}b") as other:
-        worlds, scans = {world.name: world, other.name: other}, []
-
-        def count(step: str, **fields: Any) -> None:
-            if step == "scan":
-                scans.append(fields["topic"])
-
+        worlds, scans = {world.name: world, other.name: other}, Heard("scan")
         for each, counts in ((world, (250, 70)), (other, (130,))):
-            each.create_topic(len(counts))
-            for partition, records in enumerate(counts):
-                each.send_numbered(records, partition)
+            each.fill(*counts)
             each.plan()
         keys = {topic: [offsets.key for offsets in each.pending] for topic, each in worlds.items()}
-        verdicts = [*land_topics(keys, new_attempt(), {topic: each.tools(count) for topic, each in worlds.items()})]
+        verdicts = [*land_topics(keys, new_attempt(), {topic: each.tools(scans) for topic, each in worlds.items()})]
         assert [verdict.outcome for _, verdict in verdicts] == [Outcome.LANDED] * 6
-        assert scans == [f"{world.name},{other.name}"]
+        assert [each["topic"] for each in scans] == [f"{world.name},{other.name}"]
         for each in worlds.values():
             each.assert_all_landed_once()
             again = each.land(keys[each.name], redo=True)

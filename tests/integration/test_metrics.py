@@ -32,6 +32,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
 from tests.support.fake_registry import recording
 from tests.support.killing import QUICK_JVM
+from tests.support.redecoding import Heard
 from tests.support.world import PATIENCE_SECONDS, World
 
 HOUR_MS = 3_600_000
@@ -364,15 +365,9 @@ def fill(world: World) -> None:
 
 def land(world: World, *keys: str) -> list[str]:
     """Land, and every range; return each reason why the group was not moved."""
-    reasons = []
-
-    def watch(step: str, **fields: object) -> None:
-        if step == "mirror_failed":
-            reasons.append(str(fields["reason"]))
-
-    world.edges.watch_step = watch
+    world.edges.watch_step = failed = Heard("mirror_failed")
     assert {verdict.outcome for verdict in world.land(keys or None)} == {Outcome.LANDED}
-    return reasons
+    return [str(each["reason"]) for each in failed]
 
 
 def group(world: World) -> dict[int, int]:

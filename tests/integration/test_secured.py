@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,9 +31,6 @@ from tests.support.killing import run_module
 from tests.support.secured import SECRETS, STRANGER, STRANGERS_PASSWORD, Secured
 from tests.support.world import World
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture(scope="module")
 def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
@@ -44,11 +40,8 @@ def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def landed(
-    secured: Secured, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def landed(secured: Secured, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Is a topic with records, aborted and committed ones too, landed in the clear."""
-    del spark
     own = dataclasses.replace(settings, bootstrap_servers=secured.at("PLAINTEXT"))
     with World(own, tmp_path_factory.mktemp("clear"), f"t{uuid.uuid4().hex[:10]}") as world:
         world.fill(150, 0)

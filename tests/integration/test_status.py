@@ -309,8 +309,7 @@ def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
 @pytest.mark.parametrize("count", [0, 100])
 def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> None:
     """[R-56] Empty, or landed and then quiet for a month: nothing is told, nothing is asked for."""
-    world.create_topic()
-    world.send_numbered(count)
+    world.fill(count)
     world.tick()
     world.launch()
     world.later(61_000)  # the last word on its lag, which is told once a minute at most
