@@ -44,9 +44,7 @@ def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, mon
     assert sizes.partitions_def == world.topic.partitions
     for key, count in (("0-0-100", 100), ("0-100-150", 50)):
         assert dg.materialize([sizes], partition_key=key, instance=world.instance).success
-        event = world.instance.get_latest_materialization_event(SIZES)
-        assert event is not None and event.asset_materialization is not None
-        said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+        said = {name: value.value for name, value in world.events(SIZES)[-1].metadata.items()}
         assert said == {"rows": count, "largest": len(b"v99") if count == 100 else len(b"v149")}
 
 
@@ -68,6 +66,4 @@ def test_an_asset_of_ones_own_reads_each_day(world: World, tmp_path: Path, monke
     after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
     assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-05"}
     assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success
-    made = world.instance.get_latest_materialization_event(totals.key)
-    assert made is not None and made.asset_materialization is not None
-    assert made.asset_materialization.metadata["rows"].value == 2
+    assert [each.metadata["rows"].value for each in world.events(totals.key)] == [2]
