@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,12 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.resources import Edges
+from pipeline_defs.lab.environment import variables_of
 from pipeline_defs.settings import PROJECT
-from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.latest import update
 from tests.conftest import JARS
 from tests.support.markdown import Block, read_blocks
 from tests.support.own_spark import spark_defaults
-from tests.support.shell import Shell
+from tests.support.shell import Shell, open_shell
 from tests.support.world import World
 
 pytestmark = pytest.mark.scenario
@@ -73,26 +69,14 @@ def send(world: World) -> None:
     world.topic = dataclasses.replace(world.topic, decode=decode, latest=Latest())
     world.plan_and_land()
     world.decode()
-    edges = Edges(world.settings)
-    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools())
+    world.update_latest()
 
 
 def reader_of(world: World, folder: Path) -> Shell:
     """Is who stands in a folder, with this machine's warm Spark, and for a Spark of their own little memory."""
-    settings = world.settings
-    reader = Shell(
-        folder / "reader",
-        {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(PROJECT),
-            "OFFSETLAKE_HOME": str(settings.home),
-            "OFFSETLAKE_LAKE": settings.lake,
-            "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
-            "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
-        },
-    )
-    (reader.folder / LAKE).parent.mkdir(parents=True)
-    return reader
+    shell = open_shell(folder / "reader", **variables_of(world.settings))
+    (shell.folder / LAKE).parent.mkdir(parents=True)
+    return shell
 
 
 def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
@@ -132,7 +116,7 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
     reader.environment.update(spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {}))
     assert reader.run(sys.executable, "-c", blocks_of_python["pyspark"]) == ANSWERS["pyspark"]
 
-    list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
+    assert world.compact()
     views = Duck(Lake(world.settings.lake), [world.name])
     names, rows = views.ask(with_views.text)
     documents: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]

@@ -17,9 +17,8 @@ from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal
-from tests.support.environment import plain_environment
 from tests.support.markdown import is_shown, read_blocks, read_commands
-from tests.support.shell import Shell
+from tests.support.shell import open_shell
 
 pytestmark = pytest.mark.scenario
 
@@ -30,19 +29,7 @@ TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
 def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_path: Path) -> None:
-    clean = plain_environment()
-    reader = Shell(
-        tmp_path,
-        clean
-        | {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "KAFKA": str(settings.bootstrap_servers),
-            "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
-            "PYTHONPATH": str(PROJECT),
-            "PYTHONUTF8": "1",
-            "VIRTUAL_ENV": sys.prefix,
-        },
-    )
+    shell = open_shell(tmp_path, KAFKA=str(settings.bootstrap_servers), VIRTUAL_ENV=sys.prefix)
     home = tmp_path / "my_lake" / ".offsetlake"
     with ExitStack() as stack:
         stack.callback(Operations(str(settings.bootstrap_servers)).delete_topic, "orders")  # other tests' name, too
@@ -52,20 +39,20 @@ def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_pat
             (first, *_) = [*read_commands(block)] or [None]
             if first is not None and first.line == "offsetlake up":
                 by_commands = runs_in(home / "dagster")
-                up = stack.enter_context(terminal(["offsetlake", "up"], cwd=reader.folder, env=reader.environment))
+                up = stack.enter_context(terminal(["offsetlake", "up"], cwd=shell.folder, env=shell.environment))
                 up.wait_for("Ctrl-C ends it")
                 assert is_shown(first.output, up.text.removeprefix(STARTING)), f"{where}: {up.text}"
             elif block.language == "text":
                 assert up is not None and LANDED.fullmatch(block.text.strip()), f"{where}: `up` says nothing such"
             else:
                 assert block.language == "console", f"{where}: nothing runs a block of {block.language}"
-                reader.type_in(block, where)
+                shell.type_in(block, where)
             if home.exists() and not (home / "jars").exists():
                 (home / "jars").symlink_to(JARS)  # not fetched again for the test
         assert up is not None
         up.wait_until(lambda: rows_said(up) == 1000)
         assert by_commands and by_commands <= run_ids(up.url), "U1: the runs of the commands are in the UI"
-        status = json.loads(reader.run("offsetlake", "status", "orders", "--json"))
+        status = json.loads(shell.run("offsetlake", "status", "orders", "--json"))
         assert "nothing to do" in json.dumps(status), "status sees the daemon"
         dagster = json.loads((home / "up" / "dagster.json").read_text())
         assert up.end(signal.SIGINT) == 0, up.text
