@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
-    from pyspark.sql import SparkSession
 
     from tests.browser.conftest import Camera as Take
 
@@ -33,7 +32,7 @@ LOST = 300
 
 
 @pytest.fixture(scope="module")
-def orders(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
+def orders(settings: Settings, folder: Path) -> Iterator[World]:
     """Is a topic with five landed ranges and five that are planned."""
     policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
     with World(settings, folder, "orders", policy) as world:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Page
-    from pyspark.sql import SparkSession
 
     from tests.browser.conftest import Camera as Take
 
@@ -60,7 +59,7 @@ def visit(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def visits(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
+def visits(settings: Settings, folder: Path) -> Iterator[World]:
     """A topic of two ranges, landed, and decoded by a schema that is too strict."""
     (folder / "dagster").mkdir()
     (folder / "dagster" / "dagster.yaml").write_text(AT_ONCE)
