@@ -9,7 +9,9 @@ import errno
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +40,9 @@ from pipeline_defs.core.errors import (
 )
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoded_table import TREE, document_path, is_of_dead_letters
+from pipeline_defs.core.tables.decoded_table import TREE, Contents, document_path, is_of_dead_letters
 from pipeline_defs.core.tables.decoding import Decided, choose_outdated, completeness_of
-from pipeline_defs.core.tables.delta import Commit
+from pipeline_defs.core.tables.delta import Commit, File
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate import reader
@@ -55,6 +57,7 @@ from tests.support.lakes import damage, planned_lake
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 
+PATIENCE_SECONDS = 30
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 MENDED = ArrowDecoder("id DOUBLE")
 WHOLE = [b'{"id": %d}' % n for n in range(10)]
@@ -315,6 +318,28 @@ def test_compaction_keeps_every_row_and_what_is_known_of_each_range(compacted: L
     assert len(before) == 4, "for a week they are there for who reads an older version"
     vacuum(compacted.lake, EPOCH_MS + 8 * 24 * 3_600_000)
     assert compacted.unnamed() == []
+
+
+def test_a_document_that_is_read_for_long_holds_no_other_table_up(compacted: LandedTopic) -> None:
+    """As of a store that does not answer: threads look at many topics, and Python 3.11 locks a cached property of all."""
+    slow, other = (Decodings(compacted.lake).read_ranges(TOPIC) for _ in range(2))
+    begun, goes_on, read = threading.Event(), threading.Event(), slow._read
+
+    def stand_still(file: File) -> Contents:
+        begun.set()
+        goes_on.wait()
+        return read(file)
+
+    slow._read = stand_still
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(lambda: slow.known)
+        begun.wait()
+        try:
+            assert {*pool.submit(lambda: other.known).result(PATIENCE_SECONDS)} == {FIRST, SECOND}
+            assert not waiting.done(), "the control"
+        finally:
+            goes_on.set()
+        assert waiting.result() == other.known
 
 
 def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(compacted: LandedTopic) -> None:

@@ -67,9 +67,16 @@ class DecodedRanges:
 
     # ---- one by one
 
-    @cached_property
+    @property
     def known(self) -> Mapping[OffsetRange, Decoding]:
         """What became of each range with rows, sorted; all documents are read."""
+        if not self._is_all_read:  # before: while it is worked out, Python 3.11 locks the property of every topic
+            for path in self.table.files:
+                self.contents_of(path)
+        return self._known
+
+    @cached_property
+    def _known(self) -> Mapping[OffsetRange, Decoding]:
         return _by_range(map(self.contents_of, self.table.files))
 
     def get(self, offsets: OffsetRange, /) -> Decoding | None:
@@ -112,7 +119,7 @@ class DecodedRanges:
 
     @property
     def _is_all_read(self) -> bool:
-        return "known" in vars(self)
+        return "_known" in vars(self)
 
     @cached_property
     def _own(self) -> Mapping[tuple[OffsetRange, bool], str]:
