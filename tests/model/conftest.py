@@ -21,17 +21,14 @@ def folders(tmp_path: Path) -> Iterator[Path]:
 
 
 @cache
-def made(make: Callable[..., SmallWorld], base: Path, *how: Any) -> SmallWorld:
-    return make(base / "-".join(map(str, how)), *how)
+def made(kind: type[SmallWorld], base: Path, *how: Any) -> SmallWorld:
+    return kind(base / "-".join(map(str, (kind.__name__, *how))), *how)
 
 
 @pytest.fixture
-def begin(
-    request: pytest.FixtureRequest, folders: Iterator[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Any]:
-    """Begin with a world that `make` of the module makes: each kind is made once, and each test has a copy of its own."""
-    base = tmp_path_factory.getbasetemp() / request.module.__name__
-    return lambda *how: made(request.module.make, base, *how).copied(next(folders))
+def begin(folders: Iterator[Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Begin with a world of a kind: each is made once, and each test has a copy of its own."""
+    return lambda kind, *how: made(kind, tmp_path_factory.getbasetemp(), *how).copied(next(folders))
 
 
 @pytest.fixture(params=["disk", "bucket"])

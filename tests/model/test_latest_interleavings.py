@@ -39,7 +39,7 @@ from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_log import TOPIC, Record
-from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, drawing, strike, take_turns
+from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, draw, strike, take_turns
 from tests.support.redecoding import ArrowDecoder, Killed, Pair, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
 from tests.support.watched_delta import at_work, begin_work, watch_delta
@@ -57,7 +57,7 @@ SEEDS = range(10_000)
 WORLDS = 3
 BY_POSITION, BY_RANK = Latest(), Latest("value.rank")
 SEQUENCES = {BY_POSITION.order: False, BY_RANK.order: True}
-draw = drawing(14, 74)
+DRAWN = 74
 
 Landed = tuple[int, int, int, int, bytes | None, bytes | None]
 """Generation, Kafka partition, offset, timestamp (ms), key and value of a record."""
@@ -181,9 +181,6 @@ class LatestWorld(SmallWorld):
         self.attempts += 1
         tools = LatestTools(Decodings(lake or self.lake), lambda: EPOCH_MS)
         update(TOPIC, config, Attempt(f"update-{self.attempts}", "run", "code"), tools, full=full)
-
-
-make = LatestWorld
 
 
 def act(
@@ -372,15 +369,15 @@ def assert_ends_well(world: LatestWorld) -> None:
     assert sorted(row for uri in table.file_uris() for row in shown_of(Path(uri.removeprefix("file://")))) == newest.rows
 
 
-def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Callable[[str, int], LatestWorld]) -> None:
+def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Callable[..., LatestWorld]) -> None:
     """[R-87] Updates beside each other, beside one that makes the table anew, beside ranges that are decoded again or late."""
     handed_over = lost = 0
-    drawn = draw(STARTS, UPDATES, [*MOST_CALLS], ["", "", *MOST_CALLS], SEEDS)
+    drawn = draw(DRAWN, "at once", STARTS, UPDATES, [*MOST_CALLS], ["", "", *MOST_CALLS], SEEDS)
     for start, one, other, third, seed in drawn:
         dice = random.Random(seed)
         names = [each for each in (one, other, third) if each]
         dice.shuffle(names)
-        world = begin(start, seed % WORLDS)
+        world = begin(LatestWorld, start, seed % WORLDS)
         acts = list[Act]()
         for name in names:
             how = {"odd": dice.random() < 0.5, "lost": dice.choice(LOST), "may_be_refused": start == "torn"}
@@ -400,27 +397,23 @@ def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Cal
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_an_update_that_others_overtake_while_it_looks_sets_nothing_back(
-    begin: Callable[[str, int], LatestWorld], at: int
-) -> None:
+def test_an_update_that_others_overtake_while_it_looks_sets_nothing_back(begin: Callable[..., LatestWorld], at: int) -> None:
     """[R-87] It reads the latest table first, then the decoded one, so that what has gone in is never of a later version."""
-    world = begin("behind", at % WORLDS)
+    world = begin(LatestWorld, "behind", at % WORLDS)
     acts = [partial(act, world, name) for name in ("update", "mend", "update")]
     writers = take_turns(acts, [(0, at), (1, 999), (2, 999)], partial(assert_ends_well, world), f"{at}")
     assert len(writers[0].calls) > at and "commit" in writers[2].calls, "the fault: others went on meanwhile"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
-    begin: Callable[[str, int], LatestWorld], fault: str
-) -> None:
+def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(begin: Callable[..., LatestWorld], fault: str) -> None:
     """[R-87] [R-88] At each call: it dies, with its files written or not, its commit's answer is lost, the disk is full."""
     struck = 0
     starts, numbers = ["none", "behind", "compacted", "torn"], range(34 if fault == "dies" else 6)
     errors = LOST if "answer" in fault else [OSError]
-    drawn = draw(starts, UPDATES, numbers, errors, [False, True], range(WORLDS))
+    drawn = draw(DRAWN, fault, starts, UPDATES, numbers, errors, [False, True], range(WORLDS))
     for start, name, number, lost, leaves_files, world_number in drawn:
-        world = begin(start, world_number)
+        world = begin(LatestWorld, start, world_number)
         does, check = partial(act, world, name, lost=lost, leaves_files=leaves_files), partial(assert_ends_well, world)
         struck += strike(does, fault, number, check, f"{start}, {world_number}: {name}, {lost.__name__}")
     assert struck > len(drawn) // 5, "the control: some are struck"
@@ -428,10 +421,10 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
 
 @pytest.mark.parametrize("versions_since", [0, 1, 2])
 def test_a_table_of_versions_that_a_backup_has_taken_back_is_made_anew(
-    begin: Callable[[str, int], LatestWorld], versions_since: int, tmp_path: Path
+    begin: Callable[..., LatestWorld], versions_since: int, tmp_path: Path
 ) -> None:
     """[R-87] What is decoded after the folder was restored gets the numbers of the versions that went in."""
-    world = begin("level", 0)
+    world = begin(LatestWorld, "level", 0)
     folder, backup = world.folder / f"tables/decoded/{TOPIC}", tmp_path / "backup"
     shutil.copytree(folder, backup)
     decode_due(OLD, world.lake)
@@ -449,14 +442,12 @@ def test_a_table_of_versions_that_a_backup_has_taken_back_is_made_anew(
     assert versions(world)[-1].rows == from_decoded(world, decoded, by_rank=False)
 
 
-def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(
-    begin: Callable[[str, int], LatestWorld],
-) -> None:
+def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(begin: Callable[..., LatestWorld]) -> None:
     """[R-88] Not even where it has seen the damage before; who has read the mended one would go on from files that are gone."""
     seen = Writer()
-    act(begin("torn", 0), "update", seen)
+    act(begin(LatestWorld, "torn", 0), "update", seen)
     at_delete = seen.calls.index("delete")
-    world = begin("torn", 0)
+    world = begin(LatestWorld, "torn", 0)
     acts = [partial(act, world, name, may_be_refused=True) for name in ("update", "update", "rebuild")]
     turns = [(0, at_delete), (1, 999), (2, 7)]
     writers = take_turns(acts, turns, partial(assert_ends_well, world), "torn")

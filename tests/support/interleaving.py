@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -422,11 +421,10 @@ class Baton:
 Act = Callable[[Writer], object]
 
 
-def drawing(seed: int, each: int) -> Callable[..., list[tuple[Any, ...]]]:
-    """Return who draws some of all combinations: always the same `each`, or as many at random as `HUNT` says."""
-    number = int(os.environ.get("HUNT", each))
+def draw(each: int, seed: str, *choices: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Draw some of all combinations: always the same `each` by a seed, or as many at random as `HUNT` says."""
     dice = random.Random(None if "HUNT" in os.environ else seed)
-    return lambda *choices: dice.choices([*product(*choices)], k=number)
+    return [tuple(map(dice.choice, choices)) for _ in range(int(os.environ.get("HUNT", each)))]
 
 
 def hand_over(
