@@ -1,4 +1,4 @@
-"""Coverage: landed + pending + lost + skipped tile, and whatever is taken away or shifted is named."""
+"""Coverage: landed, pending, lost and skipped tile; what is taken away or shifted is named; each loss and each skip is told."""
 
 from __future__ import annotations
 
@@ -8,18 +8,42 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
+from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause, Interval
+from pipeline_defs.core.log.losses import (
+    BEFORE_LANDED,
+    BEFORE_PLANNED,
+    CLOSED,
+    find_losses,
+    find_skips,
+    read_from,
+    unrecorded_losses,
+)
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
-from pipeline_defs.core.log.plan_step import LinkKind
+from pipeline_defs.core.log.plan_step import LinkKind, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import TOPIC, Landing, Script, covered, landed, log_of, logs, provenance
+from pipeline_defs.core.log.planning import Policy, plan_skip
+from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
+from tests.support.strategies import (
+    EPOCH_MS,
+    TOPIC,
+    Landing,
+    Script,
+    World,
+    covered,
+    landed,
+    log_of,
+    logs,
+    open_log,
+    provenance,
+    scripts,
+    skip_in,
+)
 
 
 def without(found: Mapping[OffsetRange, Any], gone: OffsetRange) -> dict[OffsetRange, Any]:
@@ -206,3 +230,149 @@ def test_holes_and_rows_that_cannot_be_are_named(holes: tuple[Interval, ...], fi
     violations = completeness_violations(Coverage(PlanLog(TOPIC), {FULL.offsets: manifest}, {}))
     assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(said)
     assert bool(violations) == bool(said)
+
+
+RANGES = st.builds(lambda start, size: OffsetRange(0, 0, start, start + size), st.integers(0, 50), st.integers(1, 50))
+
+
+@given(RANGES, st.integers(0, 120))
+def test_what_is_read_and_what_is_lost_are_the_range(offsets: OffsetRange, earliest: int) -> None:
+    reading = read_from(offsets, earliest)
+    lost = [(hole.start, hole.end) for hole in reading.lost]
+    rest = [(reading.rest.start, reading.rest.end)] if reading.rest else []
+    assert merge_intervals([*lost, *rest]) == [(offsets.start, offsets.end)]
+    assert sum(end - start for start, end in [*lost, *rest]) == len(offsets)
+    assert all(end <= earliest for _, end in lost)
+    assert all(start >= earliest for start, _ in rest)
+
+
+@st.composite
+def coverages(draw: st.DrawFn) -> Coverage:
+    """Draw a log of which some ranges are landed, some of them with a lost beginning."""
+    log, manifests = draw(logs()), []
+    for offsets in log.ranges:
+        if draw(st.booleans()):
+            reading = read_from(offsets, draw(st.integers(offsets.start, offsets.end)))
+            rows = range(reading.rest.start, reading.rest.end) if reading.rest else ()
+            manifests.append(replace(landed(offsets, rows), holes=reading.lost))
+    return covered(log, manifests)
+
+
+@given(coverages())
+def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
+    """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
+    losses = find_losses(coverage)
+    for loss in losses:
+        offsets = parse_key(loss.key)
+        cause = CLOSED if offsets in coverage.log.ranges else BEFORE_PLANNED
+        assert loss.cause == (BEFORE_LANDED if coverage.is_landed(offsets) else cause)
+    pieces = [loss.offsets for loss in losses]
+    for offsets, state in coverage.states().items():
+        if state in {State.PENDING, State.SKIPPED}:
+            pieces.append(offsets)
+        elif state is State.LANDED:
+            lost = [h for h in coverage.manifests[offsets].holes if h.cause is Cause.LOST]
+            start = lost[-1].end if lost else offsets.start
+            if start < offsets.end:
+                pieces.append(OffsetRange(offsets.generation, offsets.partition, start, offsets.end))
+    whole = sorted(link.offsets for link in coverage.log.links)
+    assert sum(map(len, pieces)) == sum(map(len, whole))
+    for place in {o.place for o in whole}:
+        mine = [[(o.start, o.end) for o in found if o.place == place] for found in (pieces, whole)]
+        assert merge_intervals(mine[0]) == merge_intervals(mine[1])
+
+
+@given(coverages(), st.data())
+def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(coverage: Coverage, chance: st.DataObject) -> None:
+    log = coverage.log
+    marks = {
+        partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
+        for partition, head in log.state.heads.items()
+    }
+    waiting = unrecorded_losses(coverage, marks)
+    assert {(o.partition, at) for loss in waiting for o in [loss.offsets] for at in range(o.start, o.end)} == {
+        (o.partition, at)
+        for o in coverage.pending()
+        if o.generation == log.generation
+        for at in range(o.start, min(o.end, marks[o.partition].earliest))
+    }
+    words = {o: Acceptance(TOPIC, o, (o.start, o.end), "ada", 1) for o in log.ranges if chance.draw(st.booleans())}
+    said = {loss.offsets: loss.acceptance for loss in unrecorded_losses(replace(coverage, accepted=words), marks)}
+    assert said == {loss.offsets: words.get(parse_key(loss.key)) for loss in waiting}, "a word counts before its run"
+
+
+# up to the middle of a range, beside another partition
+EXPIRED = [("grow", (0, 20)), ("add_partition", (20,)), ("expire", (0, 25))]
+
+
+@given(scripts(), st.integers(0, 100), st.sets(st.integers(0, 40)), st.integers(1, 12))
+@example(Script(Policy(10, max_age_seconds=0), True, EXPIRED), 100, set(), 10)
+def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
+    script: Script, percent: int, numbers: set[int], grid: int
+) -> None:
+    """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
+    ticks = script.play()
+    log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1
+    before = covered(log, (landed(offsets, ()) for number, offsets in enumerate(log.ranges) if number in numbers))
+    policy = Policy(records_per_range=grid)
+    skip = skip_in(state, log.state, percent, before.pending())
+    step = plan_skip(log.state, state, policy, now_ms, skip)
+    marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+    seen = [o for o in before.pending() if o.generation == log.generation and o.partition in marks]
+    waiting = [o for o in seen if o.start >= marks[o.partition].earliest]
+    if step is None:
+        assert not any(offsets.end <= skip.to[offsets.partition] for offsets in waiting)
+        assert all(log.state.heads[p].offset >= at for p, at in skip.to.items())
+        return
+    after = Coverage(PlanLog(TOPIC, (*log.steps, step)), before.manifests, {})
+    for offsets, kept in before.states().items():
+        is_before = kept is State.PENDING and offsets in waiting and offsets.end <= skip.to[offsets.partition]
+        assert after.states()[offsets] is (State.SKIPPED if is_before else kept)
+    assert all(after.states()[o] is State.SKIPPED and o.end <= skip.to[o.partition] for o in step.ranges)
+    assert {p: head.offset for p, head in step.after(log.state).heads.items()} == {
+        p: max(head.offset, skip.to.get(p, 0)) for p, head in log.state.heads.items()
+    }
+    assert {*tiling_violations(after)} <= {*tiling_violations(before)}, "a gap that is left out is none"
+    assert find_losses(after) == find_losses(before)
+    assert unrecorded_losses(after, marks) == unrecorded_losses(before, marks), "what is lost waits for a person's word"
+    listed = [(s.offsets.partition, at) for s in find_skips(after) for at in range(s.offsets.start, s.offsets.end)]
+    skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
+    assert sorted(listed) == sorted(skipped)
+    again = replace(skip, pending=(*after.pending(),))
+    assert plan_skip(step.after(log.state), state, policy, now_ms, again) is None, "nothing is decided twice"
+
+
+@given(logs(), st.data())
+def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.DataObject) -> None:
+    """[R-92] A step whose skip was shortened, moved or said of another generation is no step of the log."""
+    steps = [step for step in log.steps if step.skips]
+    assume(steps)
+    step = data.draw(st.sampled_from(steps))
+    link = step.skips[0]
+    field, by = data.draw(st.sampled_from([("end", 1), ("partition", 9), ("generation", 1)]))
+    wrong = replace(link.offsets, **{field: getattr(link.offsets, field) + by})
+    assume(not any(o.place == wrong.place and o.end == wrong.end for o in log.ranges))  # over whole ranges all the same
+    changed = replace(step, skips=(replace(link, offsets=wrong), *step.skips[1:]))
+    with pytest.raises(BrokenPlanLog) as refused:
+        PlanLog(TOPIC, tuple(changed if each is step else each for each in log.steps))
+    assert wrong.text(TOPIC) in str(refused.value)
+
+
+def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
+    """[R-92] Where it goes was asked of the topic before."""
+    world = World()
+    world.grow(0, 10)
+    policy = Policy(records_per_range=4)
+    log_state = open_log(world, policy)
+    skip = skip_in(world.observe(log_state), log_state, 100)
+    world.recreate(1, 10)
+    with pytest.raises(Refused, match="deleted and created again"):
+        plan_skip(log_state, world.observe(log_state), policy, EPOCH_MS, skip)
+
+
+def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    log = log_of(Script(policy, True, [("grow", (0, 4)), ("skip", (100,)), ("recreate", (1, 4))]).play())
+    before = PlanLog(TOPIC, log.steps[:-1])
+    assert [each.is_landable for each in find_skips(Coverage(before, {}, {}))] == [True], "the control"
+    assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]

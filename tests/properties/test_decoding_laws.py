@@ -1,26 +1,35 @@
-"""Laws of decodings: each landed row in one of two files, once, at each version; what is due; selections; round trips."""
+"""Laws of decodings, and of what is made of them.
+
+Each landed row is in one of two files, once, at each version; what is due; selections; round trips. What an update of latest
+records reads is held against a full recomputation by a plain model of the merge without Spark. Which days are news.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
+from datetime import UTC, date, datetime, timedelta
+from itertools import count, pairwise
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokenManifest
+from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, merge_ranges
+from pipeline_defs.core.tables.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
+from pipeline_defs.core.tables.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_sums import sum_up
 from pipeline_defs.core.tables.decoded_table import (
+    EVENT_TIME,
     Contents,
     DecodedGroup,
     compacted_file,
@@ -31,6 +40,7 @@ from pipeline_defs.core.tables.decoded_table import (
     read_document,
     read_packed,
     replace_ranges,
+    with_events,
 )
 from pipeline_defs.core.tables.decoding import (
     Budget,
@@ -43,6 +53,7 @@ from pipeline_defs.core.tables.decoding import (
     verify_decoding,
 )
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, to_json
+from pipeline_defs.core.tables.latest import Latest, Placed, compare, find_fresh, place_ranges
 from tests.support.strategies import TOPIC, covered, landed, runs_of, step_of
 
 
@@ -328,3 +339,282 @@ def test_a_fingerprint_changes_with_what_decides_rows_and_not_with_the_budget() 
     assert decode.fingerprint != Decode(key=Side(Format.JSON, "a INT")).fingerprint
     assert decode.fingerprint_with({}) == decode.fingerprint
     assert decode.fingerprint_with({"value:7": "x"}) != decode.fingerprint_with({"value:7": "y"})
+
+
+Rows = Mapping[int, tuple[int, int | None, int]]
+"""Of each offset its key, its value (none: a tombstone) and its timestamp."""
+
+Place = tuple[Any, ...]
+Winners = dict[int, tuple[Place, int | None]]
+CUT = 3  # the second range of a Kafka partition is of the second epoch, where partitions were added in between
+RANGES = [OffsetRange(g, p, at, at + 3) for g, p in [(0, 0), (0, 1), (1, 0)] for at in (0, 3, 6)]
+ROWS = st.dictionaries(st.integers(0, 2), st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9), st.integers(0, 6)))
+STEPS = st.lists(st.tuples(st.sampled_from(RANGES), ROWS, st.booleans()), max_size=14)
+
+
+def decoded_to(offsets: OffsetRange, rows: Rows, revision: int) -> Decoding:
+    newest = max((at_ms for _, _, at_ms in rows.values()), default=None)
+    file = replace(file_of(len(rows), f"{revision}"), max_timestamp_ms=newest) if rows else None
+    return replace(decoding_of(offsets, 0, 0), decoded=file, revision=revision)
+
+
+def epoch_of(offsets: OffsetRange) -> int:
+    return int(offsets.start >= CUT)
+
+
+def positioned(offsets: OffsetRange, rows: Rows, placed: Placed) -> Iterable[tuple[int, Place, int | None]]:
+    """Yield key, place and value of each row, as adapters/tables/latest_winners.py finds them."""
+    reached = placed.reached_ms if placed.reached_ms is not None else -1
+    for at, (key, value, at_ms) in sorted(rows.items()):
+        reached = max(reached, at_ms)
+        yield key, (offsets.generation, placed.epoch, reached, offsets.partition, offsets.start + at), value
+
+
+def recomputed(decoded: Mapping[OffsetRange, Rows]) -> Winners:
+    """Return the winners by the rule alone, row by row over each Kafka partition and epoch."""
+    reached: dict[tuple[int, int, int], int] = {}
+    winners: Winners = {}
+    for offsets, rows in sorted(decoded.items()):
+        lane = (offsets.generation, offsets.partition, epoch_of(offsets))
+        for at, (key, value, at_ms) in sorted(rows.items()):
+            reached[lane] = max(reached.get(lane, -1), at_ms)
+            place = (lane[0], lane[2], reached[lane], lane[1], offsets.start + at)
+            if key not in winners or place > winners[key][0]:
+                winners[key] = place, value
+    return winners
+
+
+def update(
+    standing: Winners,
+    before: Mapping[OffsetRange, Placed],
+    after: Mapping[OffsetRange, Placed],
+    decoded: Mapping[OffsetRange, Rows],
+) -> Winners:
+    """Merge as adapters/tables/latest_winners.py and the table's MERGE do, in their order."""
+    change = compare(before, after)
+    changed = merge_ranges(change.changed)
+    lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}
+    winners: Winners = {}
+    for offsets, placed in after.items():
+        for key, place, value in positioned(offsets, decoded[offsets], placed):
+            if (key in lost or offsets in change.fresh) and (key not in winners or place > winners[key][0]):
+                winners[key] = place, value
+    kept = {key: found for key, found in standing.items() if key not in lost}
+    return kept | {key: found for key, found in winners.items() if key not in kept or found[0] > kept[key][0]}
+
+
+def _lies_in(place: Place, stretch: OffsetRange) -> bool:
+    generation, _, _, partition, at = place
+    return (generation, partition) == stretch.place and stretch.start <= at < stretch.end
+
+
+@given(STEPS)
+def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetRange, Rows, bool]]) -> None:
+    """[R-87] Ranges that come late, or again with other rows, times in no order, a second epoch and generation."""
+    decoded: dict[OffsetRange, Rows] = {}
+    known: dict[OffsetRange, Decoding] = {}
+    standing: Winners = {}
+    before: Mapping[OffsetRange, Placed] = {}
+    for number, (offsets, rows, is_updated) in enumerate([*steps, (RANGES[0], {}, True)]):
+        decoded[offsets], known[offsets] = rows, decoded_to(offsets, rows, number)
+        if is_updated:
+            after = place_ranges(known.values(), epoch_of, lambda each: "")
+            standing, before = update(standing, before, after, decoded), after
+            assert standing == recomputed(decoded)
+            assert compare(after, after) == compare({}, {}), "what has gone in is not due again"
+
+
+HISTORY = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9)),  # decoded: rows, and the newest timestamp
+        st.just("next"),  # the next range of all is decoded
+        st.just("compact"),
+    ),
+    max_size=20,
+)
+
+
+@given(HISTORY)
+@example([(RANGES[0], 1, 9), (RANGES[1], 1, 5), "compact", "next"])  # a compacted file of two epochs
+def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None:
+    """[R-100] Between any two versions: what is found is what both as a whole come to, or nothing is said."""
+    documents, versions, following = Documents(), [DecodedRanges(TOPIC, Snapshot(), read_contents)], count(9, 3)
+    for number, event in enumerate(history):
+        table = versions[-1].table
+        if event == "compact":
+            commits = [compacted(group, number, documents) for group in find_groups(table, 10**9, every=True)]
+        else:
+            offsets = OffsetRange(0, 0, at := next(following), at + 3) if event == "next" else event[0]
+            rows, newest = (1, at) if event == "next" else event[1:]
+            file = replace(file_of(rows, f"{number:064}"), path=f"{number}", max_timestamp_ms=newest)
+            decoding = replace(decoding_of(offsets, 0, 0), decoded=file, revision=number)
+            left = versions[-1].find_left([offsets])
+            rests = {
+                path: rest(table.files[path], some, dict(versions[-1].known), number, documents)
+                for path, some in left.items()
+                if some.ranges
+            }
+            commits = [replace_ranges([decoding], left, rests, number)]
+        for commit in commits:
+            table = apply(commit, table)
+            versions.append(DecodedRanges(TOPIC, table, documents.of))
+    for at, before in enumerate(versions):
+        for after in versions[at:]:
+            fresh = find_fresh(before, after, epoch_of)
+            was, now = (place_ranges(each.known.values(), epoch_of, each.path_of) for each in (before, after))
+            change = compare(was, now)
+            if fresh is not None:
+                assert (fresh, change.changed) == ({each: now[each] for each in change.fresh}, ())
+                assert [each.path for each in fresh.values()] == [now[each].path for each in fresh]
+    if set(history) <= {"next", "compact"}:
+        assert all(find_fresh(one, versions[-1], epoch_of) is not None for one in versions), "what is behind all others"
+
+
+def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> None:
+    """[R-87]"""
+    first, second, third = RANGES[:3]
+
+    def placed(newest_ms: Mapping[OffsetRange, int]) -> Mapping[OffsetRange, Placed]:
+        known = [decoded_to(offsets, {0: (1, 1, at_ms)}, 0) for offsets, at_ms in newest_ms.items()]
+        return place_ranges(known, lambda offsets: 0, lambda each: "")
+
+    one = placed({third: 9, first: 5})
+    assert compare(one, placed({third: 9, first: 5, second: 5})).fresh == (second,)
+    other = placed({first: 5, second: 7, third: 9})
+    assert compare(one, other) == compare({third: one[third]}, {second: other[second], third: other[third]})
+    assert compare(one, other).changed == (third,)
+
+
+def test_stretches_join_neighbours() -> None:
+    assert merge_ranges(RANGES) == [OffsetRange(0, 0, 0, 9), OffsetRange(0, 1, 0, 9), OffsetRange(1, 0, 0, 9)]
+
+
+@pytest.mark.parametrize("path", ["", "version", "key.id", "value", "value.", "value.a b", "value.`x`"])
+def test_a_sequence_that_is_no_path_of_a_value_is_refused(path: str) -> None:
+    with pytest.raises(BadSetting, match=r"expected the path of a field such as value\.version"):
+        Latest(path)
+
+
+def test_an_order_has_a_number_of_its_own() -> None:
+    assert len({Latest().order, Latest("value.a").order, Latest("value.b").order}) == 3
+
+
+AT = EventTime("value.at")
+DAYS = st.sampled_from(["2013-01-01", "2013-01-02", "2013-01-03", NO_DAY])
+COUNTS = st.dictionaries(DAYS, st.integers(1, 3), max_size=3)
+
+
+def decoded(offsets: OffsetRange, counts: dict[str, int], digest: str, event_time: EventTime = AT) -> Decoding:
+    file = replace(file_of(sum(counts.values()), digest), max_timestamp_ms=offsets.start) if counts else None
+    return replace(decoding_of(offsets, 0, 0), decoded=file, event_days=counts, event_time=event_time.text)
+
+
+def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, DayFacts]:
+    """Return the days of some ranges, of each half by itself and then together, as a compacted file's are."""
+    found = list(known)
+    halves = (days_of(some).get(event_time.text, {}) for some in (found[::2], found[1::2]))
+    return add_days(*halves)
+
+
+@given(st.lists(st.tuples(st.sampled_from(RANGES), COUNTS), max_size=12))
+def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
+    steps: list[tuple[OffsetRange, dict[str, int]]],
+) -> None:
+    """[R-89] Decoded in any order, or again: a day's rows, ranges and newest record are those of all ranges."""
+    known: dict[OffsetRange, Decoding] = {}
+    for number, (offsets, counts) in enumerate(steps):
+        before, was = find_days(known.values(), AT), known.get(offsets)
+        known[offsets] = decoded(offsets, counts, f"{number}")
+        after = find_days(known.values(), AT)
+        touched = {*counts, *(was.event_days if was else ())}
+        assert {day for day in before.keys() | after.keys() if before.get(day) != after.get(day)} == touched
+        for day, facts in after.items():
+            having = sorted(each for each, decoding in known.items() if day in decoding.event_days)
+            assert facts.rows == sum(known[each].event_days[day] for each in having)
+            assert (facts.ranges, list(facts.last_ranges)) == (len(having), having[-SHOWN:])
+            assert facts.newest_ms == max(each.start for each in having)
+            assert DayFacts.from_list(json.loads(json.dumps(facts.to_list()))) == facts
+        backwards = find_days(reversed(known.values()), AT)
+        assert backwards == after == days_of(known.values()).get(AT.text, {}), "whatever the order"
+
+
+@given(st.integers(-(10**15), 10**15), st.integers(0, 10**15))
+@example(253_402_300_799_999, 1)  # the last millisecond that a calendar has, rounded up
+def test_the_log_says_of_event_times_what_delta_can_read(first_ms: int, more_ms: int) -> None:
+    """[R-89] Of each file with rows, as delta-rs takes no word for null in all rows; no bound lies beyond the calendar."""
+    stats = {"numRecords": 9, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    ends = [(first_ms + more_ms, first_ms + more_ms), (first_ms, first_ms), (first_ms, first_ms + more_ms)]
+    some = [
+        replace(decoded(offsets, {NO_DAY: 2, "2013-01-01": 1}, ""), first_event_ms=first, last_event_ms=last)
+        for offsets, (first, last) in zip(RANGES, ends, strict=False)
+    ]
+    found = with_events(stats, some)
+    low, high = (number * 86_400_000 for number in (FIRST, LAST + 1))
+    clamped = [min(max(ms, low), high - 1) for ms in (first_ms, first_ms + more_ms)]
+    assert [datetime.fromisoformat(found[name][EVENT_TIME]) for name in ("minValues", "maxValues")] == [
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms) for ms in clamped
+    ]
+    assert found["nullCount"] == {EVENT_TIME: 6}
+    without = decoded(RANGES[3], {}, "")
+    assert with_events(stats, [without]) == with_events(stats, []) == {**stats, "nullCount": {EVENT_TIME: 9}}
+    beyond = [replace(each, event_days={NO_DAY: 3}) for each in some]
+    assert with_events(stats, beyond)["nullCount"] == {EVENT_TIME: 8}, "there is a row with a time"
+
+
+def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
+    known = [decoded(RANGES[0], {"2013-01-01": 1}, "a"), decoded(RANGES[1], {"2013-01-01": 2}, "b", EventTime())]
+    assert [(day, facts.rows) for day, facts in find_days(known, AT).items()] == [("2013-01-01", 1)]
+
+
+@pytest.mark.parametrize(
+    ("day", "place"),
+    [("2013-01-01", "before"), ("2013-01-02", "held"), ("2013-01-03", "held"), ("2013-01-04", "future"), (NO_DAY, "none")],
+)
+def test_days_from_the_first_to_today_are_told(day: str, place: str) -> None:
+    now_ms = number_of("2013-01-03") * 86_400_000 + 86_399_999
+    assert Days("2013-01-02", AT).place(day, now_ms) == place
+
+
+@given(st.one_of(st.dates(), st.dates(date(1969, 1, 1), date(1971, 1, 1))))
+def test_days_are_those_of_the_calendar(day: date) -> None:
+    """Python's own calendar says the same, there and back."""
+    number = (day - date(1970, 1, 1)).days
+    assert day_of(number) == day.isoformat()
+    assert number_of(day.isoformat()) == number
+    assert day_at(number * 86_400_000) == day_at(number * 86_400_000 + 86_399_999) == day.isoformat()
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+def test_a_moment_is_written_as_delta_writes_it(moment_ms: int) -> None:
+    said = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=moment_ms)
+    assert clamped_moment(moment_ms) == said.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_the_calendar_has_an_end_on_both_sides() -> None:
+    assert (day_of(FIRST), day_of(LAST)) == (date.min.isoformat(), date.max.isoformat())
+    assert {day_of(FIRST - 1), day_of(LAST + 1)} == {NO_DAY}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0000-01-01", "2013-00-10", "2013-13-01", "2013-01-00", "1900-02-29", "2013-1-1", "20130101", ""),
+        *("none", "2013-01-01T00:00"),
+    ],
+)
+def test_only_a_day_is_a_day(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a day such as"):
+        parse_day(text)
+
+
+definition = st.tuples(st.text(":ab.", min_size=1), st.sampled_from([None, "s", "ms"]))
+
+
+@given(st.lists(definition, min_size=2, max_size=2, unique=True))
+def test_every_event_time_has_a_text_of_its_own(definitions: list[tuple[str, str | None]]) -> None:
+    """A name may have a colon in it; what was counted by one event time is never taken for another one's."""
+    try:
+        one, other = (EventTime(path, unit) for path, unit in definitions)
+    except ValueError:  # such as a path that ends with a dot
+        reject()
+    assert one.text != other.text

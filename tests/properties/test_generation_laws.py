@@ -1,15 +1,18 @@
-"""Where a topic begins, and begins again."""
+"""Where a topic begins, and begins again; and while brokers lag, leaders change and transactions are open, no other."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.errors import OtherCluster, Refused
-from pipeline_defs.core.log.plan_step import LinkKind, LogState, PlanStep, Watermarks
+from pipeline_defs.core.errors import OtherCluster, Refused, StaleAnswer
+from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
@@ -203,3 +206,210 @@ def test_a_topic_moves_to_another_cluster_only_where_defs_yaml_names_it(
         assert (log_state.generation, log_state.cluster_id) == (len(homes) - 1, f"cluster-{number}")
         assert log_state.heads[0].offset == len(clusters[number].partitions[0].records)
     PlanLog(TOPIC, tuple(steps))  # whose laws hold
+
+
+CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
+
+
+def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0", cluster_id: str | None = None) -> TopicState:
+    """Return what a broker shows of a topic of one Kafka partition."""
+    partition = PartitionState(Watermarks(0, end), leader_epoch=epoch)
+    return TopicState(TOPIC, topic_id, {0: partition}, cluster_id=cluster_id)
+
+
+def test_back_in_a_cluster_an_id_that_was_not_its_last_is_refused() -> None:
+    """[R-9] A broker that lags shows the topic that was deleted there before: taken for it, the one of now would be refused."""
+    log_state = LogState()
+    for topic_id, cluster in (("a-0", "A"), ("a-1", "A"), ("b-0", "B")):
+        moved = replace(CUT_NOW, cluster_id=cluster)
+        log_state = decide(log_state, shown(3, topic_id=topic_id, cluster_id=cluster), moved, EPOCH_MS).after(log_state)
+    back = replace(CUT_NOW, cluster_id="A")
+    with pytest.raises(StaleAnswer, match="id a-0, which is that of an earlier generation, expected b-0"):
+        plan(log_state, shown(3, topic_id="a-0", cluster_id="A"), back, EPOCH_MS)
+    for topic_id in ("a-1", "a-2", "b-0"):  # it was its last; it was created again meanwhile; the other cluster is a copy
+        step = decide(log_state, shown(3, topic_id=topic_id, cluster_id="A"), back, EPOCH_MS)
+        assert (step.generation, step.topic_id) == (3, topic_id)
+        with pytest.raises(StaleAnswer):
+            plan(step.after(log_state), shown(3, topic_id="a-0", cluster_id="A"), back, EPOCH_MS)
+
+
+def test_a_partition_that_appeared_later_is_not_read_of_a_leader_that_was_replaced() -> None:
+    """[R-9] Nothing of it is planned yet."""
+    both = replace(shown(20, epoch=3), partitions={p: shown(0, epoch=5).partitions[0] for p in (0, 1)})
+    before = LogState(1, 0, "id-0", {0: Head(0, EPOCH_MS, 5)})
+    step = decide(before, both, CUT_NOW, EPOCH_MS)
+    late = replace(both, partitions={**both.partitions, 1: shown(10, epoch=3).partitions[0]})
+    with pytest.raises(StaleAnswer, match=f"no longer leads {TOPIC}/1 .* leader epoch is 3, expected 5 or later"):
+        plan(step.after(before), late, CUT_NOW, EPOCH_MS)
+
+
+def test_an_idle_partition_of_brokers_that_were_upgraded_is_not_cut_off_by_a_leader_that_was_replaced() -> None:
+    """[R-9] The step that takes the topic's id takes the epochs of its leaders: those of before are of nobody knows whom."""
+    for known in (None, 9):
+        old = LogState(1, 0, None, {0: Head(20, EPOCH_MS, known)})
+        step = decide(old, shown(20, epoch=5), CUT_NOW, EPOCH_MS)
+        assert (step.generation, step.topic_id) == (0, "id-0")
+        with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
+            plan(step.after(old), shown(10, epoch=3), CUT_NOW, EPOCH_MS)
+        assert plan(step.after(old), shown(20, epoch=5), CUT_NOW, EPOCH_MS) is None, "the control: the leader of now is heard"
+
+
+# ---- any history of a cluster of which some brokers lag
+
+
+@dataclass
+class Log:
+    """Log of one Kafka partition: its end, how much of it an open transaction holds back, its leader's epoch."""
+
+    earliest: int = 0
+    end: int = 0
+    held: int = 0
+    epoch: int = 0
+
+    @property
+    def state(self) -> PartitionState:
+        stable = max(self.earliest, self.end - self.held)
+        return PartitionState(
+            Watermarks(self.earliest, stable), high_watermark=self.end, leader_epoch=self.epoch, oldest_ms=EPOCH_MS
+        )
+
+
+@dataclass
+class Cluster:
+    """Topic whose brokers may answer with what was true before; `truncations` counts what really was cut off, by id."""
+
+    start: str | int = "earliest"
+    incarnation: int = 0
+    logs: list[Log] = field(default_factory=lambda: [Log(), Log()])
+    truncations: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def state(self) -> TopicState:
+        found = {p: replace(log.state, start_offset=self._start_offset(log)) for p, log in enumerate(self.logs)}
+        return TopicState(TOPIC, f"id-{self.incarnation}", found)
+
+    def _start_offset(self, log: Log) -> int | None:
+        """Resolve the policy's `start`, for which the timestamp of each record is its offset."""
+        end = log.state.watermarks.end
+        return None if self.start == "earliest" else end if self.start == "latest" else min(int(self.start), end)
+
+    def grow(self, partition: int, count: int) -> None:
+        self.logs[partition].end += count
+
+    def hold(self, partition: int, count: int) -> None:
+        """Has a transaction be open over the last records, or end."""
+        self.logs[partition].held = count
+
+    def expire(self, partition: int, count: int) -> None:
+        log = self.logs[partition]
+        log.earliest = min(log.earliest + count, log.end)
+
+    def elect(self, partition: int, lost: int) -> None:
+        """Has another replica lead, which lacks the last records where the election was unclean."""
+        log = self.logs[partition]
+        lost = min(lost, log.end)
+        log.end, log.epoch = log.end - lost, log.epoch + 1
+        log.earliest = min(log.earliest, log.end)
+        self.truncations[f"id-{self.incarnation}"] += bool(lost)
+
+    def recreate(self, partition: int, count: int) -> None:
+        self.incarnation += 1
+        self.logs = [Log(end=count), Log()]
+
+
+def _event(name: str, counts: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str, int, int]]:
+    return st.tuples(st.just(name), st.integers(0, 1), counts)
+
+
+LOG_EVENTS = st.one_of(
+    _event("grow", st.integers(1, 30)),
+    _event("grow", st.integers(1, 30)),
+    _event("hold", st.integers(0, 20)),
+    _event("expire", st.integers(0, 10)),
+    _event("elect", st.sampled_from([0, 0, 5, 20])),
+)
+EVENTS = LOG_EVENTS | _event("recreate", st.integers(0, 30))
+# which answer a tick gets: that of now, or one of before, of all partitions or of one
+LAGS = st.lists(st.none() | st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=3)
+
+
+def lagging(history: list[TopicState], back: int, *, whole: bool) -> TopicState:
+    """Return an answer by whom led `back` events ago and has heard of nothing since it was replaced.
+
+    A leader's own answers never go back: each is the last that it could give.
+    """
+    now, then = history[-1], history[max(0, len(history) - 1 - back)]
+    of_then = [state for state in history if state.topic_id == then.topic_id]
+    if then.topic_id != now.topic_id:
+        return of_then[-1]
+    told = dict(now.partitions)
+    for partition, state in then.partitions.items():
+        if whole or partition == back % 2:
+            same = [s for s in of_then if s.partitions[partition].leader_epoch == state.leader_epoch]
+            told[partition] = same[-1].partitions[partition]
+    return replace(now, partitions=told)
+
+
+def told(*events: tuple[str, int, int]) -> list[tuple[Any, Any]]:
+    """Return events after each of which a tick hears what is true."""
+    return [(event, [None]) for event in events]
+
+
+@given(
+    st.sampled_from(["earliest", "latest"]) | st.integers(0, 30),
+    st.lists(LOG_EVENTS, max_size=6),
+    lists_of(st.tuples(EVENTS, LAGS), 1, 20),
+)
+@example("latest", [("grow", 1, 2), ("elect", 1, 0)], [(("grow", 1, 1), [None, (2, True)])])
+@example(3, [("grow", 1, 2), ("elect", 1, 0)], [(("grow", 1, 1), [None, (2, True)])])
+@example("earliest", [("grow", 1, 2), ("elect", 1, 0), ("grow", 1, 3), ("expire", 1, 5)], [(("grow", 0, 1), [None, (4, True)])])
+@example("earliest", [], [*told(("grow", 1, 5), ("elect", 1, 0)), (("grow", 1, 3), [None, (2, True)])])
+@example("earliest", [], told(("grow", 1, 20), ("hold", 1, 1), ("elect", 1, 5)))  # a transaction hides no truncation
+@example(  # one partition idle and all of it expired, while another is cut off
+    "earliest",
+    [],
+    [
+        *told(("grow", 0, 5), ("elect", 0, 0), ("grow", 0, 3), ("expire", 0, 10), ("grow", 1, 5)),
+        (("elect", 1, 5), [None, (5, True)]),
+    ],
+)
+def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncation_that_was(
+    start: str | int, before: list[Any], script: list[tuple[Any, Any]]
+) -> None:
+    """[R-9] Generations never flap, each id opens one and then only what was really cut off; planning always goes on.
+
+    `before` happens to the topic before it is planned for the first time; who led it then may answer too, and knows less than
+    where an idle partition begins. But nobody answers with an id that was gone by then, which is not known to be old.
+    """
+    cluster, log_state, policy = Cluster(start), LogState(), replace(CUT_NOW, start=start)
+    history: list[TopicState] = []
+    steps: list[PlanStep] = []
+    for (name, *arguments), lags in [*((event, None) for event in before), *script]:
+        getattr(cluster, name)(*arguments)
+        history.append(cluster.state)
+        if lags is None:
+            continue
+        first = history[len(before)]
+        known = [state for number, state in enumerate(history) if number >= len(before) or state.topic_id == first.topic_id]
+        for lag in (*lags, None):
+            answer = history[-1] if lag is None else lagging(known, lag[0], whole=lag[1])
+            try:
+                step = plan(log_state, answer, policy, EPOCH_MS, through_end=True)
+            except StaleAnswer:
+                assert answer != history[-1], "what is true now is never refused"
+                continue
+            if step is not None:
+                steps.append(step)
+                log_state = step.after(log_state)
+    log = PlanLog(TOPIC, tuple(steps))
+    ids = [log.steps[0].topic_id, *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation)]
+    order = [int(str(each).removeprefix("id-")) for each in ids]
+    assert order == sorted(order), "an id that was left does not come back"
+    for topic_id, count in Counter(ids).items():
+        assert count <= 1 + cluster.truncations[str(topic_id)]
+    assert log_state.topic_id == cluster.state.topic_id
+    assert all(log_state.heads[p].offset <= log.end for p, log in enumerate(cluster.logs)), "what was cut off is not planned"
+    known_lost = sum(len(link.offsets) for link in log.links if link.kind is LinkKind.LOST)
+    assert known_lost == 0 or any(event[0] == "expire" for event in (*before, *(event for event, _ in script))), (
+        "a loss that never happened"
+    )

@@ -23,7 +23,7 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.orchestration.map.page import page
 from pipeline_defs.orchestration.map.words import bar, summary
-from tests.properties.test_losses_laws import coverages
+from tests.properties.test_coverage_laws import coverages
 from tests.properties.test_progress_laws import two_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC
 

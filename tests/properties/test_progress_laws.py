@@ -1,8 +1,10 @@
-"""Progress: silence is told where something waits and nothing lands, and nowhere else; what blocks is always named."""
+"""What is told of a topic: silence and what blocks, lag and pace, how long its records waited, and its time to loss."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import example, given
@@ -10,12 +12,36 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, RunState, Turns
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
+from pipeline_defs.core.landing.lag import (
+    PACE_WINDOW_MS,
+    TOLD_EVERY_MS,
+    TOLD_WAITING_EVERY_MS,
+    PartitionLag,
+    Told,
+    find_lag,
+    is_lag_news,
+    landed_per_second,
+)
 from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
+from pipeline_defs.core.log.latency import (
+    BOUNDS_SECONDS,
+    PACKED,
+    Wait,
+    count_waits,
+    find_quantile,
+    pack,
+    unpack,
+    wait_of,
+    waits_of,
+)
+from pipeline_defs.core.log.manifest import Manifest
+from pipeline_defs.core.log.plan_step import Look, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, first_step, landed, log_of, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, first_step, landed, log_of, logs, staged_file
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
 
@@ -127,3 +153,243 @@ def test_what_blocks_is_named_unless_something_gets_on(
     else:
         assert block.run in own
         assert all(each.state in WITH_SLOT for each in block.others)
+
+
+COUNTS = st.integers(0, 10**9)
+
+
+@given(logs(), st.integers(0, 1000))
+def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanLog, more: int) -> None:
+    """Nothing landed: all from the first planned range on, and what no range has yet."""
+    heads = log.state.heads
+    marks = {p: Watermarks(0, head.offset + more) for p, head in heads.items()}
+    pending = Coverage(log, {}, {}).pending()
+    for each in find_lag(Coverage(log, {}, {}), marks):
+        mine = [offsets for offsets in pending if offsets.partition == each.partition]
+        first = min((offsets.start for offsets in mine), default=heads[each.partition].offset)
+        assert (each.landed, each.end) == (first, heads[each.partition].offset + more)
+        assert each.offsets == each.end - first
+
+
+def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has() -> None:
+    (lag,) = find_lag(Coverage(PlanLog("orders"), {}, {}), {7: Watermarks(40, 100)})
+    assert (lag.partition, lag.landed, lag.offsets) == (7, 40, 60)
+
+
+def test_a_topic_that_ends_before_what_is_landed_lags_by_nothing() -> None:
+    """As after an unclean election, or where it was made anew: less than nothing would hide the lag of another partition."""
+    assert PartitionLag(0, landed=40, end=30).offsets == 0
+
+
+@given(COUNTS, COUNTS, st.integers(0, 10**12))
+def test_an_idle_topic_that_is_landed_is_told_once_and_never_again(end: int, at: int, later: int) -> None:
+    """[R-56] However long it is idle."""
+    assert is_lag_news(None, 0, end, at)
+    assert not is_lag_news(Told(0, end, at), 0, end, at + later)
+
+
+@given(COUNTS, COUNTS, st.integers(0, 2 * TOLD_EVERY_MS))
+def test_a_change_is_told_once_a_minute(lag: int, now_lag: int, waited: int) -> None:
+    """A topic that is landed as it comes changes its lag at each tick; what was told last is true within a minute."""
+    told = Told(lag, 10**9, EPOCH_MS)
+    is_due = waited >= TOLD_EVERY_MS and lag != now_lag
+    assert is_lag_news(told, now_lag, 10**9, EPOCH_MS + waited) == is_due
+    assert is_lag_news(told, now_lag, 10**9, EPOCH_MS - waited) == is_due, "nor is it silent after a clock was set back"
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2 * TOLD_WAITING_EVERY_MS))
+def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) -> None:
+    """Else the plot of a topic that stands still would end where it began to."""
+    assert is_lag_news(Told(lag, lag, EPOCH_MS), lag, lag, EPOCH_MS + waited) == (waited >= TOLD_WAITING_EVERY_MS)
+
+
+def lately(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
+    """Is a range of so many rows that a run took `seconds` to land."""
+    at_ms = EPOCH_MS - int(seconds_ago * 1000)
+    return landed(OffsetRange(0, 0, 0, rows), landed_at_ms=at_ms, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("manifests", "per_second"),
+    [
+        ([], 0.0),
+        ([lately(100, 0, 10)], 10.0),  # since it began to read
+        ([lately(100, 10, 10), lately(100, 0, 10)], 10.0),
+        ([lately(60, 50, 10)], 1.0),  # and since then nothing
+        ([lately(100, PACE_WINDOW_MS / 1000)], 0.0),
+        ([lately(100, -5)], 0.0),
+        ([lately(600, 0, 10_000)], 1.0),  # what was read before the window is not counted longer than the window
+        ([lately(50, 0, 0)], 50.0),  # at once: over a second
+    ],
+)
+def test_the_pace_of_what_was_landed_lately(manifests: list[Manifest], per_second: float) -> None:
+    assert landed_per_second(manifests, EPOCH_MS) == pytest.approx(per_second)
+
+
+@st.composite
+def waits(draw: st.DrawFn) -> Wait:
+    least, spread = draw(st.integers(0, 200)), draw(st.integers(0, 100_000))
+    return Wait(draw(st.integers(1, 1000)), float(least), float(least + spread))
+
+
+def seconds_of(wait: Wait) -> list[float]:
+    """Return how long each record waited, spread evenly."""
+    step = (wait.most_seconds - wait.least_seconds) / wait.rows
+    return [wait.least_seconds + (number + 1) * step for number in range(wait.rows)]
+
+
+@given(st.lists(waits(), min_size=1, max_size=6), st.sampled_from([0.5, 0.95]))
+def test_a_quantile_is_that_of_the_records(drawn: list[Wait], share: float) -> None:
+    """[R-94] Within it so great a share of them could be read, and in less time fewer could."""
+    found = find_quantile(drawn, share)
+    assert found is not None
+    records = [seconds for wait in drawn for seconds in seconds_of(wait)]
+    # the last record of a step counts as soon as the step has begun
+    assert sum(seconds <= found + 1e-6 for seconds in records) >= share * len(records) - len(drawn)
+    assert sum(seconds < found - 1e-3 for seconds in records) <= share * len(records)
+
+
+@given(st.lists(waits(), max_size=6))
+def test_a_histogram_counts_each_record_once(drawn: list[Wait]) -> None:
+    """[R-94] Up to each bound those that waited no longer, at the end all."""
+    found = count_waits(drawn)
+    assert BOUNDS_SECONDS[-1] == inf
+    assert list(found.counts) == sorted(found.counts)
+    assert found.counts[-1] == sum(wait.rows for wait in drawn)
+    for bound, count in zip(BOUNDS_SECONDS, found.counts, strict=True):
+        assert count == pytest.approx(sum(wait.rows_within(bound) for wait in drawn), abs=0.51 * len(drawn))
+    first, second = drawn[::2], drawn[1::2]
+    assert (count_waits(first) + count_waits(second)).counts == found.counts, "or a sum of parts would fall when they change"
+    assert found.seconds == pytest.approx(sum(w.rows * (w.least_seconds + w.most_seconds) / 2 for w in drawn))
+
+
+@given(st.lists(waits(), max_size=200))
+def test_what_a_version_tells_is_bounded_and_hides_no_wait(drawn: list[Wait]) -> None:
+    told = unpack(pack(drawn))
+    assert len(told) <= PACKED and sum(w.rows for w in told) == sum(w.rows for w in drawn)
+    assert max((w.most_seconds for w in told), default=0) == max((w.most_seconds for w in drawn), default=0)
+    if len(drawn) <= PACKED:
+        assert told == sorted(drawn, key=lambda wait: wait.most_seconds)
+
+
+def test_what_has_no_records_or_no_times_waits_for_nothing() -> None:
+    file = staged_file(OffsetRange(0, 0, 0, 10), range(10))
+    assert file is not None
+    timed = replace(file, min_timestamp_ms=EPOCH_MS - 60_000, max_timestamp_ms=EPOCH_MS + 5_000)
+    assert wait_of(timed, EPOCH_MS) == Wait(10, 0.0, 60.0), "a record of the future has not waited"
+    assert wait_of(None, EPOCH_MS) is None and wait_of(replace(timed, max_timestamp_ms=None), EPOCH_MS) is None
+    assert waits_of([(timed, EPOCH_MS), (timed, EPOCH_MS - 1), (None, EPOCH_MS)], EPOCH_MS - 1) == [Wait(10, 0.0, 60.0)]
+    assert wait_of(replace(timed, min_timestamp_ms=-1), EPOCH_MS) is None, "Kafka's none"
+    assert find_quantile([], 0.5) is None
+    old = Wait(1, 9e15, 9e15)
+    assert find_quantile([Wait(10**6, 2.0, 2.0), old], 0.5) == pytest.approx(2.0, abs=0.001), "one old record says nothing"
+    with pytest.raises(ValueError, match="finite"):
+        unpack([[1, 0, inf]])
+
+
+HOUR, HOUR_MS = 3600.0, 3_600_000
+NOW = EPOCH_MS
+bounds = st.none() | st.integers(0, 10**12)
+rates_st = st.builds(Rates, st.floats(0, 1e6), st.floats(0, 1e6))
+exposures = st.builds(
+    lambda earliest, ahead, behind, age, size: Exposure(
+        earliest + ahead, None if age is None else NOW - age, Watermarks(earliest, earliest + ahead + behind), size
+    ),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.none() | st.integers(0, 10**9),
+    st.floats(0, 1e4),
+)
+
+
+@pytest.mark.parametrize(
+    ("retention", "rates", "exposed", "seconds"),
+    [
+        pytest.param(Retention(), Rates(), Exposure(5, NOW, Watermarks(0, 9)), None, id="kept for ever"),
+        pytest.param(Retention(ms=1), Rates(), Exposure(5, None, Watermarks(0, 9)), None, id="age not known"),
+        pytest.param(Retention(bytes=1000), Rates(0, 2), Exposure(10, None, Watermarks(0, 50), 10.0), 30.0, id="by size"),
+        pytest.param(Retention(bytes=1000), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), None, id="no growth"),
+        pytest.param(Retention(bytes=100), Rates(), Exposure(10, None, Watermarks(0, 50), 10.0), 0.0, id="too big now"),
+        pytest.param(Retention(), Rates(start=2), Exposure(30, None, Watermarks(10, 50)), 10.0, id="as seen to move"),
+        pytest.param(Retention(), Rates(2, is_steady=False), Exposure(30, None, Watermarks(10, 50)), 10.0, id="moved once"),
+        pytest.param(
+            Retention(ms=HOUR_MS), Rates(2, is_steady=False), Exposure(30, NOW, Watermarks(10, 50)), HOUR, id="by age, moved"
+        ),
+        pytest.param(Retention(ms=10**9), Rates(), Exposure(3, NOW, Watermarks(7, 50)), 0.0, id="gone already"),
+    ],
+)
+def test_time_to_loss_is_what_the_broker_promises(
+    retention: Retention, rates: Rates, exposed: Exposure, seconds: float | None
+) -> None:
+    """[R-43]"""
+    assert seconds_to_loss(retention, rates, exposed, NOW) == seconds
+
+
+@given(bounds, bounds, rates_st, exposures)
+def test_it_is_the_soonest_of_each_alone(ms: int | None, size: int | None, rates: Rates, exposed: Exposure) -> None:
+    """[R-43] Whatever else may delete a record never makes it safer."""
+    alone = [
+        seconds_to_loss(Retention(ms=ms), Rates(), exposed, NOW),
+        seconds_to_loss(Retention(bytes=size), Rates(end=rates.end), exposed, NOW),
+        seconds_to_loss(Retention(), Rates(start=rates.start), exposed, NOW),
+    ]
+    expected = min((seconds for seconds in alone if seconds is not None), default=None)
+    assert seconds_to_loss(Retention(ms, size), rates, exposed, NOW) == expected
+    assert expected is None or expected >= 0
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_it_runs_out_as_time_goes_by(ms: int, age: int, later: int) -> None:
+    exposed = Exposure(0, NOW - age, Watermarks(0, 10))
+    assert seconds_to_loss(Retention(ms=ms), Rates(), exposed, NOW + later) == max(0.0, (ms - age - later) / 1000)
+
+
+def look(at_ms: int, earliest: int, end: int, generation: int = 0) -> Look:
+    return Look(at_ms, generation, {0: Watermarks(earliest, end)})
+
+
+def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
+    """[R-43]"""
+    looks = [
+        look(NOW - 9_000_000, 0, 10),
+        look(NOW - 500_000, 0, 1000, generation=0),
+        look(NOW - 100_000, 0, 100, generation=1),
+        look(NOW - 50_000, 10, 300, generation=1),
+    ]
+    assert read_rates(looks, 0, Watermarks(50, 400), 50, NOW) == Rates(0.5, 3.0)
+    assert read_rates(looks[:2], 0, Watermarks(50, 2000), 50, NOW) == Rates(0.1, 2.0, is_steady=False), "it has moved once"
+    assert read_rates(looks[:1], 0, Watermarks(50, 400), 50, NOW) == Rates(), "too long ago to say anything"
+    assert read_rates(looks, 1, Watermarks(50, 400), 50, NOW) == Rates(), "a partition not seen before"
+    assert read_rates([], 0, Watermarks(0, 4), 0, NOW) == Rates()
+
+
+@pytest.mark.parametrize("deleted_at", [0, 1, 2, 3])
+def test_a_log_that_was_emptied_once_is_not_expected_to_go_on_so(deleted_at: int) -> None:
+    """[R-43] A quiet topic whose records all expired, once they were landed; the control is a log whose start moves on."""
+    ends = [100 if number > deleted_at else 0 for number in range(4)]
+    looks = [look(NOW - (4 - number) * 600_000, ends[number], 100) for number in range(4)]
+    assert read_rates(looks, 0, Watermarks(100, 120), 100, NOW).start == 0.0
+    assert read_rates(looks, 0, Watermarks(100, 120), 99, NOW).start == (100 - ends[0]) / 2400, "it took one that is not landed"
+    moving = [look(NOW - (4 - number) * 600_000, 20 * number, 110) for number in range(4)]
+    assert read_rates(moving, 0, Watermarks(80, 120), 80, NOW).start == 80 / 2400
+
+
+@pytest.mark.parametrize(
+    ("config", "retention"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "-1"}, Retention(5, None)),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"}, Retention(None, 7)),
+        ({"cleanup.policy": "compact", "retention.ms": "5", "retention.bytes": "7"}, Retention()),
+        ({"retention.ms": "0"}, Retention(0, None)),
+    ],
+)
+def test_retention_is_read_in_kafkas_own_names(config: dict[str, str], retention: Retention) -> None:
+    assert read_retention(config) == retention
+
+
+def test_a_record_is_kept_for_the_shorter_of_both_bounds() -> None:
+    assert kept_seconds(Retention(), Rates(0, 5), 10) is None
+    assert kept_seconds(Retention(ms=60_000), Rates(0, 5), 10) == 60
+    assert kept_seconds(Retention(60_000, 1000), Rates(0, 5), 10) == 20
+    assert kept_seconds(Retention(60_000, 1000), Rates(), 10) == 60
