@@ -436,6 +436,7 @@ HISTORY = st.lists(
 
 @given(HISTORY)
 @example([(RANGES[0], 1, 9), (RANGES[1], 1, 5), "compact", "next"])  # a compacted file of two epochs
+@example([(RANGES[1], 1, 9), (RANGES[2], 1, 5), "next"])  # the newest time is not the last one
 def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None:
     """[R-100] Between any two versions: what is found is what both as a whole come to, or nothing is said."""
     documents, versions, following = Documents(), [DecodedRanges(TOPIC, Snapshot(), read_contents)], count(9, 3)
