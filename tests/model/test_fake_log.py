@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import LogState
 from pipeline_defs.core.log.planning import Policy, plan
-from pipeline_defs.landing.attempt import Attempt
-from pipeline_defs.landing.landing import land
-from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, kafka_with
+from tests.support.interleaving import SmallWorld
+from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
 CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
@@ -46,18 +45,15 @@ def test_a_leader_of_the_fake_keeps_what_it_has_shown() -> None:
     assert plan_once(kafka, log_state, CUT_NOW) == log_state
 
 
-def test_a_task_of_the_fake_writes_though_its_folder_was_swept(tmp_path: Path) -> None:
-    kafka, lake = kafka_with(10), Lake(str(tmp_path))
-    plan_all(lake, kafka, CUT_NOW)
-    swept: list[str] = []
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("world", ["disk"], indirect=True)
+def test_a_task_of_the_fake_writes_though_its_folder_was_swept(world: SmallWorld) -> None:
+    swept = list[Path]()
 
-    def sweep(step: str, **_: object) -> None:
-        if step == "task" and not swept:
-            swept.append(step)
-            shutil.rmtree(tmp_path / "staging")
+    def sweep() -> None:
+        swept.append(world.folder / "staging")
+        shutil.rmtree(swept[0])
 
-    tools = fake_tools(lake, kafka, FakeSpark(kafka, sweep))
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).pending()]
-    verdicts = list(land(TOPIC, keys, Attempt("attempt", "run", "test"), tools))
+    verdicts = world.land(on_step=stop_at("task", sweep))
     assert swept, "the fault"
     assert [verdict.outcome.is_landed for verdict in verdicts] == [True, True]

@@ -271,9 +271,8 @@ class SmallWorld:
         return verdicts
 
     def tools(self, lake: Lake, on_step: StepWatcher = no_step) -> Tools:
-        spark = FakeSpark(self.kafka, no_step)
         own = {"files": ArrowFiles(), "on_step": on_step, "has_raw_table": self.has_raw_table}
-        return fake_tools(lake, self.kafka, spark, **own)
+        return fake_tools(lake, self.kafka, FakeSpark(self.kafka, on_step), **own)
 
     def compact(self, lake: Lake | None = None) -> list[CompactionVerdict]:
         return compact_raw(lake or self.lake)
@@ -425,23 +424,6 @@ def draw(each: int, seed: str, *choices: Sequence[Any]) -> list[tuple[Any, ...]]
     """Draw some of all combinations: always the same `each` by a seed, or as many at random as `HUNT` says."""
     dice = random.Random(None if "HUNT" in os.environ else seed)
     return [tuple(map(dice.choice, choices)) for _ in range(int(os.environ.get("HUNT", each)))]
-
-
-def hand_over(
-    one: Act,
-    other: Act,
-    first: int,
-    second: int,
-    check: Callable[[], None],
-    told: str,
-    after: Callable[[], None] = lambda: None,
-) -> bool:
-    """Run one up to its call `first`, the other up to `second`, then both to their ends, and check what is left.
-
-    Return whether both were handed over. An error has a note of what both had called. `after` is called after each change.
-    """
-    writers = take_turns([one, other], [(0, first), (1, second)], check, told, after)
-    return len(writers[0].calls) > first and len(writers[1].calls) > second
 
 
 def take_turns(
