@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -14,21 +14,16 @@ from pipeline_defs.tables import compaction, decoding
 from tests.support.interleaving import SmallWorld, watch_obstore
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Yield folders for lakes, one after the other."""
-    return (tmp_path / str(number) for number in count())
-
-
 @cache
 def made(kind: type[SmallWorld], base: Path, *how: Any) -> SmallWorld:
     return kind(base / "-".join(map(str, (kind.__name__, *how))), *how)
 
 
 @pytest.fixture
-def begin(folders: Iterator[Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Begin with a world of a kind: each is made once, and each test has a copy of its own."""
-    return lambda kind, *how: made(kind, tmp_path_factory.getbasetemp(), *how).copied(next(folders))
+def begin(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Begin with a world of a kind: each is made once, and each test has copies of its own."""
+    numbers = count()
+    return lambda kind, *how: made(kind, tmp_path_factory.getbasetemp(), *how).copied(tmp_path / str(next(numbers)))
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -162,8 +162,7 @@ def sweep(world: SmallWorld, *, later: bool = True) -> int:
 def test_what_a_killed_attempt_staged_is_swept_and_nothing_else(world: SmallWorld) -> None:
     """[R-58] Not while a run may be at work on it, and never a published file; the range lands as ever."""
     world.land()
-    world.append(3)
-    world.plan()
+    world.grow(3)
     world.die("stage")
     before = world.files(), world.lake.store.list("manifests")
     assert world.lake.store.entries("staging") and sweep(world, later=False) == 0, "the control: it may be alive"
