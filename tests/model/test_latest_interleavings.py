@@ -244,19 +244,13 @@ def read(path: Path) -> pa.Table:
     return pq.ParquetFile(path).read(use_threads=False)
 
 
-class Once:
-    """What a file says, read once: no two files of these worlds have one name, but for copies of the same."""
-
-    def __init__(self, ask: Callable[[Path], Any]) -> None:
-        self._ask, self._known = ask, dict[str, Any]()
-
-    def __call__(self, path: Path) -> Any:
-        if path.name not in self._known:
-            self._known[path.name] = self._ask(path)
-        return self._known[path.name]
+def once(ask: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Ask what a file says once: no two files of these worlds have one name, but for copies of the same."""
+    known = dict[str, Any]()
+    return lambda path: known[path.name] if path.name in known else known.setdefault(path.name, ask(path))
 
 
-decoded_rows = Once(lambda path: records_of(read(path)))
+decoded_rows = once(lambda path: records_of(read(path)))
 
 
 def from_decoded(world: LatestWorld, decoded: DecodedRanges, *, by_rank: bool) -> list[Found]:
@@ -310,7 +304,8 @@ def versions(world: LatestWorld) -> list[Version]:
     return found
 
 
-def read_shown(path: Path) -> list[Found]:
+@once
+def shown_of(path: Path) -> list[Found]:
     table = read(path)
     more = [table[name].to_pylist() for name in ("_deleted", "_epoch", "_reached")]
     more.append(table["_sequence"].to_pylist() if "_sequence" in table.column_names else [None] * table.num_rows)
@@ -318,9 +313,6 @@ def read_shown(path: Path) -> list[Found]:
         (*place, key, tuple(sorted((name, each) for name, each in (value or {}).items() if each is not None)), *said)
         for (*place, key, value), *said in zip(records_of(table), *more, strict=True)
     ]
-
-
-shown_of = Once(read_shown)
 
 
 def has_version(world: LatestWorld, decoded: Snapshot, config: Latest) -> bool:

@@ -73,67 +73,64 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
 
 
 @dataclass
-class Elected:
-    """One Kafka partition whose leaders change: the records of the log of now, each with the epoch of who took it."""
+class Log:
+    """One Kafka partition whose leaders change: its records, each with the epoch of who took it; a transaction holds some."""
 
     records: list[tuple[int, int]] = field(default_factory=list)  # epoch, and which record it is
+    earliest: int = 0
+    held: int = 0
     epoch: int = 0
     sent: int = 0
 
-    def append(self, count: int) -> None:
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def state(self) -> PartitionState:
+        marks = Watermarks(self.earliest, max(self.earliest, self.end - self.held))
+        return PartitionState(marks, high_watermark=self.end, leader_epoch=self.epoch, oldest_ms=EPOCH_MS)
+
+    def grow(self, count: int) -> None:
         self.records += [(self.epoch, self.sent + n) for n in range(count)]
         self.sent += count
 
     def elect(self, lost: int) -> None:
         """Have another lead, who lacks the newest records: none of them where the election was clean."""
         self.epoch += 1
-        del self.records[len(self.records) - lost :]
+        del self.records[max(0, self.end - lost) :]
+        self.earliest = min(self.earliest, self.end)
 
-    def observe(self, log_state: LogState) -> TopicState:
-        """Show what a broker does: KIP-320's end of an epoch is where the first record of a later one is, or the end."""
-        head = log_state.heads.get(0)
-        end = None
-        if head is not None and head.leader_epoch is not None and head.leader_epoch < self.epoch:
-            later = (at for at, (epoch, _) in enumerate(self.records) if epoch > head.leader_epoch)
-            end = next(later, len(self.records))
-        marks = Watermarks(0, len(self.records))
-        return TopicState(TOPIC, "id-0", {0: PartitionState(marks, None, leader_epoch=self.epoch, epoch_end=end)})
+    def epoch_end(self, known: int | None) -> int | None:
+        """Return KIP-320's end of an epoch that is over: where the first record of a later one is, or the end."""
+        if known is None or known >= self.epoch:
+            return None
+        return next((at for at, (epoch, _) in enumerate(self.records) if epoch > known), self.end)
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("append"), st.integers(0, 9)),
-            st.tuples(st.just("elect"), st.integers(0, 9)),
-            st.just(("tick", 0)),
-        ),
-        max_size=30,
-    )
-)
-@example([("append", 9), ("tick", 0), ("elect", 3), ("append", 6), ("tick", 0)])
-@example([("append", 9), ("tick", 0), ("elect", 1), ("append", 6), ("tick", 0)])
+@given(st.lists(st.tuples(st.sampled_from(["grow", "elect", "tick"]), st.integers(0, 9)), max_size=30))
+@example([("grow", 9), ("tick", 0), ("elect", 3), ("grow", 6), ("tick", 0)])
+@example([("grow", 9), ("tick", 0), ("elect", 1), ("grow", 6), ("tick", 0)])
 def test_within_a_generation_a_planned_offset_never_means_another_record(events: list[tuple[str, int]]) -> None:
     """[R-9] Though a log that was cut off has grown beyond the head by the next tick; and nothing else opens a generation."""
-    log, log_state, policy = Elected(), LogState(), Policy(records_per_range=4, max_age_seconds=0)
+    log, log_state, policy = Log(), LogState(), Policy(records_per_range=4, max_age_seconds=0)
     planned: dict[tuple[int, int], tuple[int, int]] = {}
     cut_below_head = 0
     for event, number in [*events, ("tick", 0)]:
-        if event == "append":
-            log.append(number)
-        elif event == "elect":
-            log.elect(min(number, len(log.records)))
-        else:
-            changed = any(
-                log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == log_state.generation
-            )
-            step = plan(log_state, log.observe(log_state), policy, EPOCH_MS, through_end=True)
-            assert step is not None or not changed
-            if step is not None:
-                assert (step.generation > log_state.generation) == changed
-                cut_below_head += changed
-                log_state = step.after(log_state)
-                for offsets in step.ranges:
-                    planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
+        if event != "tick":
+            getattr(log, event)(number)
+            continue
+        changed = any(log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == log_state.generation)
+        known = log_state.heads[0].leader_epoch if log_state.heads else None
+        seen = replace(log.state, epoch_end=log.epoch_end(known))
+        step = plan(log_state, TopicState(TOPIC, "id-0", {0: seen}), policy, EPOCH_MS, through_end=True)
+        assert step is not None or not changed
+        if step is not None:
+            assert (step.generation > log_state.generation) == changed
+            cut_below_head += changed
+            log_state = step.after(log_state)
+            for offsets in step.ranges:
+                planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
     assert log_state.generation == cut_below_head
 
 
@@ -258,23 +255,6 @@ def test_an_idle_partition_of_brokers_that_were_upgraded_is_not_cut_off_by_a_lea
 
 
 @dataclass
-class Log:
-    """Log of one Kafka partition: its end, how much of it an open transaction holds back, its leader's epoch."""
-
-    earliest: int = 0
-    end: int = 0
-    held: int = 0
-    epoch: int = 0
-
-    @property
-    def state(self) -> PartitionState:
-        stable = max(self.earliest, self.end - self.held)
-        return PartitionState(
-            Watermarks(self.earliest, stable), high_watermark=self.end, leader_epoch=self.epoch, oldest_ms=EPOCH_MS
-        )
-
-
-@dataclass
 class Cluster:
     """Topic whose brokers may answer with what was true before; `truncations` counts what really was cut off, by id."""
 
@@ -294,7 +274,7 @@ class Cluster:
         return None if self.start == "earliest" else end if self.start == "latest" else min(int(self.start), end)
 
     def grow(self, partition: int, count: int) -> None:
-        self.logs[partition].end += count
+        self.logs[partition].grow(count)
 
     def hold(self, partition: int, count: int) -> None:
         """Has a transaction be open over the last records, or end."""
@@ -306,15 +286,13 @@ class Cluster:
 
     def elect(self, partition: int, lost: int) -> None:
         """Has another replica lead, which lacks the last records where the election was unclean."""
-        log = self.logs[partition]
-        lost = min(lost, log.end)
-        log.end, log.epoch = log.end - lost, log.epoch + 1
-        log.earliest = min(log.earliest, log.end)
-        self.truncations[f"id-{self.incarnation}"] += bool(lost)
+        self.truncations[f"id-{self.incarnation}"] += bool(min(lost, self.logs[partition].end))
+        self.logs[partition].elect(lost)
 
     def recreate(self, partition: int, count: int) -> None:
         self.incarnation += 1
-        self.logs = [Log(end=count), Log()]
+        self.logs = [Log(), Log()]
+        self.grow(0, count)
 
 
 def _event(name: str, counts: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str, int, int]]:
