@@ -299,7 +299,7 @@ def test_two_who_hand_over_anywhere_leave_each_row_once(begin: Callable[..., Con
     mind or of two, each of them also beside a landing, a replace or a vacuum. At the end the audit is green.
     """
     handed_over = 0
-    starts = [start for start in changed.starts if Delivery.AT_LEAST_ONCE not in start]
+    starts = [start for start in changed.starts if Delivery.AT_LEAST_ONCE not in start]  # of two it promises nothing
     drawn = draw(changed.each, f"two of {changed.__name__}", starts, changed.acts, changed.acts, CALLS, changed.seconds)
     for start, one, other, first, second in drawn:
         world = begin(changed, *start)
