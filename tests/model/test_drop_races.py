@@ -10,11 +10,11 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import given_up_paths, published_path
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from tests.support.fake_log import TOPIC
+from tests.support.intercepting import beside
 from tests.support.interleaving import Dead, Glob, SmallWorld, Writer
 from tests.support.redecoding import OffsetDecoder, decode_by, stop_at
 from tests.support.strategies import EPOCH_MS
@@ -160,18 +160,15 @@ def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, m
     """[R-73] Listed in `data/`, and dropped and replaced before the manifests are."""
     compacted(world)
     world.lose_a_row(0)
-    other = world.open(Writer())
-    read, listed = other.store.list, list[str]()
+    other, listed = world.open(Writer()), list[str]()
 
-    def list_late(prefix: str, after: str | None = None) -> dict[str, int]:
-        found = read(prefix, after)
+    def drop_and_replace(prefix: str, *_: object) -> None:
         if prefix == f"data/{TOPIC}" and not listed:
-            listed.extend(found)
+            listed.extend(world.files())
             world.drop(world.open(Writer()))
             world.land("replace", world.open(Writer()))
-        return found
 
-    monkeypatch.setattr(other.store, "list", list_late)
+    beside(monkeypatch, other.store, "list", after=drop_and_replace)
     coverage = other.coverage(TOPIC)
     assert given_up_paths(world.first)[0] in listed, "the control"
     assert coverage.doubles == {} and coverage.pending() == []
@@ -199,23 +196,16 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
         assert check(TOPIC, world.lake).violations == ()
 
 
-def overtaken(world: SmallWorld, act: Callable[[], None]) -> Lake:
+def overtaken(world: SmallWorld, act: Callable[[], None], patch: pytest.MonkeyPatch) -> Lake:
     """Return the lake of somebody who stands still after the first look at the coverage, while another one acts."""
-    lake, acted = world.open(Writer()), list[str]()
-    real = lake.coverage
-
-    def coverage(topic: str) -> Coverage:
-        found = real(topic)
-        if not acted:
-            acted.append(topic)
-            act()
-        return found
-
-    lake.coverage = coverage  # type: ignore[method-assign]
+    lake, acts = world.open(Writer()), [act]
+    beside(patch, lake, "coverage", after=lambda topic: acts and acts.pop()())
     return lake
 
 
-def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(world: SmallWorld) -> None:
+def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
     compacted(world)
     world.drop()
@@ -224,18 +214,20 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(w
     def replace() -> None:
         world.land("replace", world.open(Writer()))
 
-    lake = overtaken(world, replace)
+    lake = overtaken(world, replace, monkeypatch)
     assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
     compacted_again = world.compact()
     assert compacted_again and world.drop()
     world.lose_a_row(2)
     ranges = list(world.coverage.log.ranges)
-    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace), ranges)
+    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace, monkeypatch), ranges)
     assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")
     assert decoded.outcome is Decided.DECODED
 
 
-def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(world: SmallWorld) -> None:
+def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""
     world.land()
     done = list[str]()
@@ -245,5 +237,5 @@ def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(worl
         world.drop(world.open(Writer()))
         done.append("dropped")
 
-    assert append_landed(TOPIC, overtaken(world, compact_and_drop), lambda: EPOCH_MS) >= 1
+    assert append_landed(TOPIC, overtaken(world, compact_and_drop, monkeypatch), lambda: EPOCH_MS) >= 1
     assert done and world.in_table() == dict.fromkeys(range(6), 1)

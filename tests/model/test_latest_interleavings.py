@@ -39,6 +39,7 @@ from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_log import TOPIC, Record
+from tests.support.intercepting import beside
 from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, draw, strike, take_turns
 from tests.support.redecoding import ArrowDecoder, Killed, Pair, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
@@ -480,36 +481,26 @@ def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
     updated: Callable[[str], Updated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-88] An entry that a power cut has emptied counts as whole where another one follows."""
-    topic, durable, real = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string()), set[str](), Disk.make_durable
-    left = list[set[str]]()
+    topic, durable, left = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string()), set[str](), list[set[str]]()
 
     def unsafe() -> set[str]:
         return {*Lake(str(tmp_path)).store.list(f"tables/latest/{TOPIC}")} - durable
-
-    def make_durable(disk: Disk, path: str) -> None:
-        real(disk, path)
-        durable.add(path)
 
     def killed(_: Disk, path: str) -> None:
         if path in unsafe():
             raise Killed
 
-    def commit(table: DeltaTable, *told: Any, **named: Any) -> Any:
-        left.append(unsafe())
-        return real_commit(table, *told, **named)
-
-    real_commit = DeltaTable.merge
-    monkeypatch.setattr(Disk, "make_durable", make_durable)
+    beside(monkeypatch, Disk, "make_durable", after=lambda disk, path: durable.add(path))
     topic.put(OffsetRange(0, 0, 0, 2), {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
     updated("first")
     assert not unsafe()
     topic.put(OffsetRange(0, 0, 2, 4), {2: ("a", {"n": 3}), 3: ("c", {"n": 4})})
-    monkeypatch.setattr(Disk, "make_durable", killed)
-    with pytest.raises(Killed):
-        updated("second")
+    with monkeypatch.context() as dying:
+        dying.setattr(Disk, "make_durable", killed)
+        with pytest.raises(Killed):
+            updated("second")
     assert len(unsafe()) >= 2, "the fault: an entry and a file that nobody has waited for"
-    monkeypatch.setattr(Disk, "make_durable", make_durable)
-    monkeypatch.setattr(DeltaTable, "merge", commit)
+    beside(monkeypatch, DeltaTable, "merge", lambda *_, **__: left.append(unsafe()))
     topic.put(OffsetRange(0, 0, 4, 6), {4: ("b", None), 5: ("d", {"n": 5})})
     assert updated("third") == Updated(1, "", has_committed=True)
     assert left == [set()], "before the next version, not after it"

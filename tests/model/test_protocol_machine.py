@@ -48,9 +48,8 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
-from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.vacuum import vacuum
-from tests.support.compacting import ArrowFiles
+from tests.support.compacting import compact_raw
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
 from tests.support.redecoding import Killed
 from tests.support.strategies import EPOCH_MS, skip_of
@@ -251,10 +250,8 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def compact_table(self) -> None:
         """Compacts all of the raw table, as `offsetlake compact --all` does."""
-        tools = fake_tools(Lake(str(self.folder)), None, None, files=ArrowFiles(), now_ms=lambda: self.now_ms)
-        attempt = Attempt(f"compact-{next(self.attempts)}", "run", "test")
         with suppress(LakeUnavailable):  # what it was to append has just gone
-            list(compact(TOPIC, attempt, tools, 2**30, every=True))
+            compact_raw(Lake(str(self.folder)), at_ms=self.now_ms)
 
     def vacuum_table(self) -> None:
         """Deletes what no version of a week names, when that is over."""

@@ -30,6 +30,7 @@ from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
+from tests.support.intercepting import beside
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
@@ -280,14 +281,12 @@ def test_what_a_run_has_shown_is_not_taken_away_by_one_that_read_less(
     assert has_read.wait(DEADLINE_SECONDS)
     world.kafka.compact(100)
     lake = world.open(Writer())
-    commit = lake.commit_manifest
 
-    def commit_later(manifest: Manifest) -> Manifest:
+    def wait_for_the_other(_: Manifest) -> None:
         has_compared.set()
         other.join(DEADLINE_SECONDS)
-        return commit(manifest)
 
-    monkeypatch.setattr(lake, "commit_manifest", commit_later)
+    beside(monkeypatch, lake, "commit_manifest", wait_for_the_other)
     world.land(lake=lake)
     assert shown[0].keys() > world.in_kafka(), "the fault: the other has read what is gone now"
     assert world.shown() == shown[0]
