@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -60,10 +59,10 @@ LONGEST = [
     "faults/test_engine.py",
     "integration/test_latest.py",
     "faults/test_power_cut.py",
-    "faults/test_pulse_kills.py",
+    "faults/test_run_kills.py",
     "integration/test_bench.py",
     "browser/test_clicks.py",
-    "faults/test_two_homes.py",
+    "faults/test_two_hosts.py",
     "integration/test_commands.py",
     "browser/test_derived.py",
     "model/test_latest_interleavings.py",
@@ -190,7 +189,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def remote(s3_cluster: SparkCluster, bucket: str, settings: Settings, tmp_path: Path) -> Iterator[World]:
     """A world whose Spark is a cluster, on a machine that has no jars, with its lake in the bucket."""
     own = dataclasses.replace(settings, home=tmp_path / "home", spark_remote=s3_cluster.url)
-    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
+    with World(own, tmp_path) as world:
         world.move_lake(f"{bucket}/{world.name}")
         yield world
 
@@ -198,8 +197,14 @@ def remote(s3_cluster: SparkCluster, bucket: str, settings: Settings, tmp_path: 
 @pytest.fixture
 def world(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """Is a fresh topic name, lake and Dagster instance on the shared broker and session."""
-    with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
+    with World(settings, tmp_path) as fresh:
         yield fresh
+
+
+@pytest.fixture
+def other(world: World) -> World:
+    """A second topic of that lake and Dagster instance."""
+    return world.beside()
 
 
 @pytest.fixture

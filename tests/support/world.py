@@ -96,11 +96,11 @@ def own_spark(settings: Settings, folder: Path) -> Iterator[Settings]:
 class World:
     """Is one topic with its lake and Dagster instance; `sent` is what the producer had acknowledged."""
 
-    def __init__(self, settings: Settings, folder: Path, topic: str, policy: Policy | None = None) -> None:
+    def __init__(self, settings: Settings, folder: Path, topic: str = "", policy: Policy | None = None) -> None:
         self.folder = folder
         self.settings = dataclasses.replace(settings, lake=str(folder / "lake"), dagster_home=folder / "dagster")
         self.edges = Edges(self.settings)
-        self.topic = Topic(topic, policy or Policy(records_per_range=100, max_age_seconds=0))
+        self.topic = Topic(topic or f"t{uuid.uuid4().hex[:10]}", policy or Policy(records_per_range=100, max_age_seconds=0))
         self.sent: dict[tuple[int, int], Row] = {}
         self._instance: dg.DagsterInstance | None = None
         self._moment_ms = 0
@@ -231,9 +231,9 @@ class World:
         return document
 
     @staticmethod
-    def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS, every_seconds: float = 0.3) -> None:
         """Waits until what the broker does by itself has happened; fails where it does not."""
-        for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=0.3):
+        for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=every_seconds):
             with attempt:
                 assert condition()
 
@@ -367,6 +367,12 @@ class World:
 
     def materialized(self) -> set[str]:
         return self.instance.get_materialized_partitions(self.topic.asset_key)
+
+    def run(self, run_id: str) -> dg.DagsterRun:
+        """Return a run as Dagster knows it now."""
+        found = self.instance.get_run_by_id(run_id)
+        assert found is not None
+        return found
 
     def events(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
         """Return what Dagster was told of an asset, oldest first."""

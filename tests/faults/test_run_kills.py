@@ -1,7 +1,8 @@
-"""SIGKILL at every step of a run of `land_pending`: what goes on by itself, and that nothing is missing or doubled.
+"""SIGKILL of runs as the daemon makes them: what goes on by itself, and that nothing is missing or doubled.
 
-The run lands two topics, decodes one of them and updates its latest table. It is a real child; what comes after it is what the
-daemon does: ticks, and the runs that they ask for. The control is the same child, which nobody kills before it has ended.
+One of `land_pending`, at every step: it lands two topics, decodes one of them and updates its latest table. And one of a
+backfill that lands its siblings' ranges too. It is a real child; what comes after it is what the daemon does: ticks, and the
+runs that they ask for. The control is the same run, or the one after it, which nobody kills before it has ended.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from dagster import DagsterRunStatus, RunsFilter
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.runs.projection import ACTIVE
-from tests.support.killing import stopped_at
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, LANDED_BY_TAG
+from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
+from tests.support.killing import stopped_at, work_off
 from tests.support.pulse import ask, run_pulse
+from tests.support.queued import queue_asset_run
 from tests.support.world import World
 
 KEYS, RECORDS = 7, 250
@@ -92,8 +98,7 @@ def test_a_run_that_is_killed_at_any_step_is_made_good_by_ticks_alone(world: Wor
     assert died.status is DagsterRunStatus.STARTED, "the fault: nobody has said how it ended"
     go_on(world, other)
     assert_all_is_there_once(world, other)
-    ended = world.instance.get_run_by_id(died.run_id)
-    assert ended is not None and ended.status is DagsterRunStatus.FAILURE
+    assert world.run(died.run_id).status is DagsterRunStatus.FAILURE
 
 
 def test_the_run_that_nobody_kills_leaves_nothing_to_do(world: World, other: World) -> None:
@@ -105,3 +110,65 @@ def test_the_run_that_nobody_kills_leaves_nothing_to_do(world: World, other: Wor
     assert go_on(world, other) == (0, 0)
     assert_all_is_there_once(world, other)
     assert {step: max(passes) for step, passes in STEPS.items()} == {step: passed[step] for step in STEPS}
+
+
+# ---- a run of a backfill, of one per scattered key
+
+
+CHOSEN = (0, 2, 4, 6)  # of eight ranges, so that Dagster makes a run of each
+
+
+def scattered(world: World) -> tuple[list[OffsetRange], list[DagsterRun]]:
+    """Plans eight ranges and queues a run of every other one, all of one backfill."""
+    world.with_policy(records_per_range=10)
+    world.fill(80)
+    world.tick()
+    ranges = [list(world.coverage.log.ranges)[place] for place in CHOSEN]
+    own = {BACKFILL_TAG: "one", TOPIC_TAG: world.name, REDO_TAG: "no"}
+    return ranges, [queue_asset_run(world, offsets, offsets, tags=own) for offsets in ranges]
+
+
+def status_of(world: World, run: DagsterRun) -> tuple[DagsterRunStatus, str | None]:
+    now = world.run(run.run_id)
+    return now.status, now.tags.get(LANDED_BY_TAG)
+
+
+def landed(world: World) -> set[OffsetRange]:
+    return {offsets for offsets, state in world.coverage.states().items() if state is State.LANDED}
+
+
+def work_off_the_queue(world: World) -> list[str]:
+    """Gives each run that waits its turn, the oldest first, as the daemon would; returns which had one."""
+    turns: list[str] = []
+    while waiting := world.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
+        turns.append(waiting[-1].run_id)
+        assert work_off(turns[-1], world.topic, world.edges, world.instance)
+    return turns
+
+
+@pytest.mark.parametrize(("step", "nth"), [("landed", 2), pytest.param("reported", 4, marks=pytest.mark.long)])
+def test_a_run_killed_with_its_siblings_ranges_leaves_them_to_their_own_runs(world: World, step: str, nth: int) -> None:
+    """[R-18] In the middle, and after all is landed and before its siblings have been told."""
+    ranges, (first, *others) = scattered(world)
+    with stopped_at(world, f"run {first.run_id}", step, nth):
+        assert len(landed(world)) >= nth and landed(world) <= set(ranges)
+        held = [entry.user_message for entry in world.instance.all_logs(first.run_id)]
+        assert any("step=find" in text and "ranges=4" in text for text in held), "the fault: it holds those of all four"
+        assert status_of(world, first)[0] is DagsterRunStatus.STARTED
+        assert [status_of(world, run) for run in others] == [(DagsterRunStatus.QUEUED, None)] * 3
+    digests = world.digests
+
+    world.tick()
+    assert status_of(world, first)[0] is DagsterRunStatus.FAILURE, "its slot is free, and its own range nobody's"
+    assert work_off_the_queue(world) == [others[0].run_id], "one more session, which takes the rest with it"
+    assert [status_of(world, run) for run in others] == [
+        (DagsterRunStatus.SUCCESS, None),
+        *[(DagsterRunStatus.CANCELED, others[0].run_id)] * 2,
+    ]
+    assert landed(world) >= set(ranges[1:])
+    world.launch()
+    world.assert_all_landed_once()
+    assert not world.instance.get_runs(RunsFilter(statuses=ACTIVE))
+    assert world.materialized_after_tick() == {offsets.key for offsets in world.coverage.log.ranges}
+    assert digests.items() <= world.digests.items()
+    world.assert_proven()
