@@ -1,7 +1,7 @@
 """Dead runs: after SIGKILL of whoever was at work, the run ends and its slot is free; a run that may live is left alone.
 
-The processes are real and killed by SIGKILL; Dagster's instance and its monitoring are real. What a whole power cut does is
-in `tests/faults/test_power_cut.py`.
+And what such runs have tried is not forgotten for what else was tried since. The processes are real and killed by SIGKILL;
+Dagster's instance and its monitoring are real. What a whole power cut does is in `tests/faults/test_power_cut.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -33,6 +34,7 @@ from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_run
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from pipeline_defs.adapters.system.locks import share
+from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
@@ -49,7 +51,8 @@ from pipeline_defs.orchestration.home.run_locks import (
     lock_path,
     release_run,
 )
-from pipeline_defs.orchestration.runs.tries import read_tries, trying
+from pipeline_defs.orchestration.runs.projection import is_redo_of_person
+from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
 from tests.support.queued import queue_run
@@ -313,12 +316,9 @@ def test_a_lock_that_another_user_has_made_hurts_nobody(instance: dg.DagsterInst
             raise PermissionError(errno.EACCES, "not yours", str(name))
         return opened(name, flags, *rest, **more)
 
-    def refuse(self: Path, missing_ok: bool = False) -> None:
-        raise PermissionError(errno.EACCES, "not yours", str(self))
-
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_as_another)
-        patched.setattr(Path, "unlink", refuse)
+        patched.setattr(Path, "unlink", Mock(side_effect=PermissionError(errno.EACCES, "not yours")))
         assert run.run_id in end_dead_runs(instance, LATER_MS)
     assert path.exists(), "the fault"
     end_dead_runs(instance, LATER_MS)
@@ -344,3 +344,98 @@ def test_the_launcher_is_thin_and_loads_no_spark() -> None:
     assert len(lines) < 80
     probe = f"import sys, {module}; assert not [m for m in sys.modules if m.startswith('pyspark')]"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+# ---- what runs have tried
+
+
+TOPIC = Topic("orders", Policy())
+RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]
+NOW_MS = 10**12
+
+
+@pytest.fixture
+def fresh() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as opened:
+        yield opened
+
+
+def attempt(instance: dg.DagsterInstance, ranges: list[OffsetRange], done: set[OffsetRange], now_ms: int) -> str:
+    """Have a run try ranges and do some of them; return its id."""
+    run = create_run(instance, DagsterRunStatus.STARTED)
+    keys = [offsets.key for offsets in ranges]
+    with trying(instance, TOPIC.landing, keys, run.run_id, lambda: now_ms) as well:
+        well.update(offsets.key for offsets in done)
+    return run.run_id
+
+
+def test_ranges_that_fail_one_by_one_each_count_their_own_failures(fresh: dg.DagsterInstance) -> None:
+    """[R-33] P12: however many others have failed in between; then all are stalled, and back off for long."""
+    for number in range(1, 8):
+        for offsets in RANGES:
+            attempt(fresh, [offsets], set(), NOW_MS + number)
+        seen = read_tries(fresh, TOPIC.landing).tried
+        assert {each.attempts for each in seen.values()} == {number}
+        assert set(seen) == set(RANGES)
+    assert all(each.is_stalled and each.first_failed_ms == NOW_MS + 1 for each in seen.values())
+    soonest = NOW_MS + (BACKOFF_LAST_SECONDS - 10) * 1000
+    assert choose_due(RANGES, (), seen, soonest) == [], "the back-off has grown to its end"
+
+
+def test_a_success_ends_what_is_counted_of_that_range_alone(fresh: dg.DagsterInstance) -> None:
+    """[R-33] The control: failures before it are over."""
+    first, second, *_ = RANGES
+    attempt(fresh, [first, second], set(), NOW_MS)
+    attempt(fresh, [first, second], {first}, NOW_MS)
+    assert {offsets: each.attempts for offsets, each in read_tries(fresh, TOPIC.landing).tried.items()} == {second: 2}
+    last = attempt(fresh, [first, second], set(), NOW_MS)
+    found = read_tries(fresh, TOPIC.landing).tried
+    assert (found[first].attempts, found[second].attempts, found[first].failed_run) == (1, 3, last)
+
+
+@pytest.mark.parametrize("ends", [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED, None])
+def test_a_run_that_is_killed_has_failed_at_what_it_was_at(fresh: dg.DagsterInstance, ends: DagsterRunStatus | None) -> None:
+    """[R-33] It holds its ranges while it lives, counts as failed once it has ended, or where nobody knows it any more."""
+    run = create_run(fresh, DagsterRunStatus.STARTED)
+    killed = trying(fresh, TOPIC.landing, [RANGES[0].key], run.run_id, lambda: NOW_MS)
+    killed.__enter__()
+    assert read_tries(fresh, TOPIC.landing).held == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
+    assert read_tries(fresh, TOPIC.landing).tried == {}
+    if ends is None:
+        fresh.delete_run(run.run_id)
+    elif ends is DagsterRunStatus.FAILURE:
+        fresh.report_run_failed(run)
+    else:
+        fresh.report_run_canceled(run)
+    assert read_tries(fresh, TOPIC.landing).held == {}
+    assert read_tries(fresh, TOPIC.landing).tried[RANGES[0]].attempts == 1
+    attempt(fresh, RANGES[:1], set(), NOW_MS)
+    assert read_tries(fresh, TOPIC.landing).tried[RANGES[0]].attempts == 2, "the next run adds to it"
+
+
+def test_what_another_run_has_taken_over_is_its_to_tell(fresh: dg.DagsterInstance) -> None:
+    """The first of two that are at the same range takes nothing away that the second notes."""
+    first, second = (create_run(fresh, DagsterRunStatus.STARTED) for _ in range(2))
+    with trying(fresh, TOPIC.landing, [RANGES[0].key], first.run_id, lambda: NOW_MS):
+        taken = trying(fresh, TOPIC.landing, [RANGES[0].key], second.run_id, lambda: NOW_MS)
+        taken.__enter__()
+    assert read_tries(fresh, TOPIC.landing).held == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_update_is_known_to_have_ended(fresh: dg.DagsterInstance, is_done: bool) -> None:
+    """When the last one ended counts for the next, well or not."""
+    run = create_run(fresh, DagsterRunStatus.STARTED)
+    with trying(fresh, TOPIC.upserting, [UPDATE], run.run_id, lambda: NOW_MS) as well:
+        assert read_tries(fresh, TOPIC.upserting).is_held(UPDATE), "the control: a run is at it"
+        well.update({UPDATE} if is_done else ())
+    found = read_tries(fresh, TOPIC.upserting)
+    tried = found.of(UPDATE)
+    assert (tried.attempts, tried.last_ended_ms, found.is_held(UPDATE)) == (0 if is_done else 1, NOW_MS, False)
+
+
+def test_only_a_person_asks_for_a_redo() -> None:
+    """U3: a schedule, a sensor and declarative automation read nothing twice; the UI and a backfill do."""
+    tags = ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition", "parent_run_id")
+    assert not [tag for tag in tags if is_redo_of_person({f"dagster/{tag}": "x"})]
+    assert all(is_redo_of_person({f"dagster/{tag}": "x"}) for tag in ("backfill", "partition"))
