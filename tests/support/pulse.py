@@ -85,7 +85,7 @@ def said(world: World, *others: Topic) -> str:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, name: str, error: Exception) -> None:
-    """Have a method fail for a topic of that name, which it is given first."""
+    """Have a method fail for a topic of that name, or whatever else it is given first."""
 
     def refused(self: object, topic: Topic | str, *rest: Any) -> Any:
         if name == getattr(topic, "name", topic):
