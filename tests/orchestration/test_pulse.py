@@ -1,30 +1,34 @@
-"""The pulse: one sensor plans all topics, one run lands what is pending of them, decodes it and updates latest tables."""
+"""The pulse: one sensor plans all topics, one run lands what is pending of them, decodes it and updates latest tables.
+
+Or a run of each lane does.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from itertools import count
+from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokerUnavailable, TopicsFailed
+from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
+from pipeline_defs.core.landing.dispatch import APART, lane_of
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
+from pipeline_defs.orchestration.pulse import pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.resources import Edges
-from pipeline_defs.topics import LAND_PENDING, TOOK_TAG
-from tests.support.pulse import ask, check_of, is_asked, reasons, refuse, refuse_tools, run_pulse, said
+from pipeline_defs.topics import LAND_PENDING, LANE_TAG, TOOK_TAG
+from tests.support.pulse import ask, check_of, is_asked, reasons, refuse, refuse_tools, run_job, run_pulse, said
 from tests.support.queued import queue_run
 from tests.support.world import World
-
-
-@pytest.fixture
-def other(world: World) -> World:
-    return world.beside()
 
 
 def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World) -> None:
@@ -134,18 +138,13 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")))
     world.create_topic()
     world.send([{"partition": 0, "value": b'{"id": 1}'}])
-    calls: list[str] = []
-
-    def fail(self: Edges, *_: object) -> object:
-        calls.append("decode_tools")
-        raise ImportError("the fault")
-
+    fail = Mock(side_effect=ImportError("the fault"))
     monkeypatch.setattr(Edges, "decode_tools", fail)
     assert is_asked(world)
     assert not run_pulse(world).success
-    assert world.materialized() == {"0-0-1"} and len(calls) == 1
+    assert world.materialized() == {"0-0-1"} and fail.call_count == 1
     assert not is_asked(world), "decoding backs off"
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.read_undecoded", fail)
+    monkeypatch.setattr(pulse_run, "read_undecoded", fail)
     result = run_pulse(world)
     assert not result.success and "ImportError" in reasons(result)
 
@@ -213,10 +212,10 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
 
 def test_a_topic_with_a_backlog_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-32] Batches take turns: the quiet topic is landed by the first one."""
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_PER_RUN", 6)
-    for each, count in ((world, 3000), (other, 100)):
-        each.fill(count)
+    monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 4)
+    monkeypatch.setattr(pulse_run, "RANGES_PER_RUN", 6)
+    for each, records in ((world, 3000), (other, 100)):
+        each.fill(records)
         each.tick()
     assert run_pulse(world, other.topic).success
     assert not other.pending
@@ -228,9 +227,9 @@ def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch, at_step: str
 ) -> None:
     """[R-95] A quiet topic waits for the end of a job, or of a batch that is decoded, and not of the backlog."""
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.FIRST_OFFSETS", 200)
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.JOB_SECONDS", 0.0)
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 4)
+    monkeypatch.setattr(pulse_run, "FIRST_OFFSETS", 200)
+    monkeypatch.setattr(pulse_run, "JOB_SECONDS", 0.0)
+    monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 4)
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
     other.create_topic()
     world.fill(1200)
@@ -254,7 +253,7 @@ def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
 def test_a_topic_is_landed_in_the_order_of_its_policy(world: World, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     """[R-93] Each batch has the oldest ranges that wait, or the newest ones."""
-    monkeypatch.setattr("pipeline_defs.orchestration.pulse.pulse_run.RANGES_AT_ONCE", 2)
+    monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 2)
     world.with_policy(order=order)
     world.fill(600)
     world.plan()
@@ -278,3 +277,154 @@ def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
 
 def test_without_topics_there_is_no_pulse() -> None:
     assert not build_pulse([]).sensors and not build_pulse([]).jobs
+
+
+# ---- lanes: runs side by side, each with its own topics; what fails again and again has a lane of its own
+
+
+@pytest.fixture
+def second(world: World) -> World:
+    """A topic of another of two lanes, of the same lake and Dagster instance; both have something to land."""
+    names = (f"{world.name}-{number}" for number in count())
+    name = next(each for each in names if lane_of(each, 2, 0) != lane_of(world.name, 2, 0))
+    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=2)
+    second = world.beside(name)
+    for each in (world, second):
+        each.fill(100)
+        each.plan()
+    return second
+
+
+def lane(world: World) -> str:
+    return lane_of(world.name, 2, 0)
+
+
+def asked_lanes(world: World, other: World) -> list[str | None]:
+    return sorted(str(each.tags.get(LANE_TAG)) for each in ask(world, other.topic).run_requests or ())
+
+
+def run_lane(world: World, other: World, lane: str) -> dg.ExecuteInProcessResult:
+    return run_job(world, LAND_PENDING, other.topic, tags={LANE_TAG: lane})
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, world: World, *names: str) -> None:
+    """Have each job that reads one of these topics take as long as a slow broker takes."""
+    real = Spark.stage
+
+    def stage(self: Spark, scan: Any, *rest: Any) -> Any:
+        world.later(90_000 if {*names} & {*scan.topics} else 0)
+        return real(self, scan, *rest)
+
+    monkeypatch.setattr(Spark, "stage", stage)
+
+
+def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World, second: World) -> None:
+    """[R-97] One that is at work keeps its own lane from asking, and one that a person launched all of them."""
+    assert asked_lanes(world, second) == ["0", "1"]
+    run = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: "", LANE_TAG: lane(world)})
+    assert asked_lanes(world, second) == [lane(second)]
+    world.instance.delete_run(run.run_id)
+    run = queue_run(world.instance, LAND_PENDING)
+    assert asked_lanes(world, second) == []
+    world.instance.delete_run(run.run_id)
+    assert run_lane(world, second, lane(second)).success
+    second.assert_all_landed_once()
+    assert len(world.pending) == 1, "the other lane's"
+    assert asked_lanes(world, second) == [lane(world)]
+    world.edges.settings = dataclasses.replace(world.settings, lanes=1)
+    assert asked_lanes(world, second) == ["None"], "the control: one lane needs no name"
+
+
+def test_a_topic_that_fails_is_moved_out_of_the_way(world: World, second: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-97] By itself, to a run of its own, while all that is tried of it fails; once something lands it is back."""
+    refuse_tools(monkeypatch, world.name)
+    world.later(0)
+    for _ in range(2):
+        assert lane(world) in asked_lanes(world, second)
+        assert not run_lane(world, second, lane(world)).success, "the fault"
+        world.later(120_000)
+    assert asked_lanes(world, second) == sorted([APART, lane(second)])
+    assert run_lane(world, second, lane(world)).success, "its lane has nothing to do with it any more"
+    assert not run_lane(world, second, APART).success
+    monkeypatch.undo()
+    world.later(700_000)
+    assert run_lane(world, second, APART).success
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert lane(world) in asked_lanes(world, second)
+
+
+def test_a_topic_that_is_slow_is_moved_out_of_the_way(world: World, second: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-97] By the time that its job takes: for ten minutes, and it says so; what shared that job goes with it at first."""
+    world.later(0)
+    slow_down(monkeypatch, world, world.name)
+    assert run_lane(world, second, lane(world)).success, "slow is no failure"
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert asked_lanes(world, second) == sorted([APART, lane(second)])
+    assert run_lane(world, second, lane(second)).success
+    assert run_lane(world, second, lane(world)).success
+    assert len(world.pending) == 1, "its lane has nothing to do with it any more"
+    assert run_lane(world, second, APART).success
+    world.assert_all_landed_once()
+    expected = f"slow, so apart for ten minutes, or until a job of its own is quick: raw/{world.name};"
+    assert expected in said(world, second.topic)
+
+    monkeypatch.undo()
+    world.send_numbered(100)
+    world.later(700_000)
+    assert asked_lanes(world, second) == [lane(world)]
+
+
+def test_the_topics_apart_are_read_one_by_one(world: World, second: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-97] Else nobody could say which of them is the slow one; one that is not goes back at once."""
+    world.later(0)
+    with monkeypatch.context() as slow:
+        slow_down(slow, world, world.name, second.name)
+        for each in (world, second):
+            assert run_lane(world, second, lane(each)).success
+            each.send_numbered(100)
+    assert asked_lanes(world, second) == [APART], "the fault"
+    scans = []
+    world.edges.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
+    assert run_lane(world, second, APART).success
+    assert sorted(scans) == sorted([world.name, second.name])
+    for each in (world, second):
+        each.assert_all_landed_once()
+        each.send_numbered(100)
+    assert asked_lanes(world, second) == ["0", "1"]
+
+
+def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, second: World) -> None:
+    """[R-97] As a decoder may be slow that reads quickly."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    world.later(0)
+
+    def watch(step: str, **_: Any) -> None:
+        world.later(90_000 if step == "read_landed" else 0)
+
+    world.edges.watch_step = watch
+    assert run_lane(world, second, lane(world)).success
+    world.send_numbered(100)
+    assert asked_lanes(world, second) == sorted([APART, lane(second)])
+
+
+@pytest.mark.parametrize("lanes", [2, 1])
+def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
+    world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    """[R-97] By the run of whichever lane it is in; one lane is the control."""
+    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    world.later(0)
+    monkeypatch.setattr(Edges, "decode_tools", Mock(side_effect=LakeUnavailable("the fault")))
+    lanes_of_runs = set()
+    for _ in range(4):
+        world.send_numbered(100)
+        for request in ask(world, second.topic).run_requests or ():
+            if request.job_name == LAND_PENDING:
+                lanes_of_runs.add(request.tags.get(LANE_TAG))
+                run_job(world, LAND_PENDING, second.topic, tags=dict(request.tags))
+        assert not world.pending
+        world.later(700_000)
+    assert (APART in lanes_of_runs) is (lanes > 1), "the fault moves it"
