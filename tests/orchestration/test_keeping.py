@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,12 +34,12 @@ from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
-from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
+from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from tests.support.fake_registry import Answering, recording, serving
 from tests.support.killing import stopped_at
 from tests.support.pulse import evaluate, refuse, requests_of, run_job
-from tests.support.queued import queue_run
+from tests.support.queued import queue_asset_run
 from tests.support.world import World
 
 
@@ -212,13 +211,8 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     ranges = list(world.coverage.log.ranges)
 
     def run(first: int, last: int, config: dict[str, Any] | None = None, backfill: str = "one", **tags: str) -> DagsterRun:
-        return queue_run(
-            world.instance,
-            "__ASSET_JOB",
-            run_config=config or {},
-            asset_selection=frozenset({world.topic.asset_key}),
-            tags={BACKFILL_TAG: backfill, RANGE_START: ranges[first].key, RANGE_END: ranges[last].key, **tags},
-        )
+        own = {BACKFILL_TAG: backfill, **tags}
+        return queue_asset_run(world, ranges[first], ranges[last], tags=own, run_config=config or {})
 
     own, one, two = run(0, 0), run(2, 2), run(4, 5)
     run(6, 6, config={"ops": {}}), run(6, 6, backfill="other")
@@ -238,8 +232,7 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     assert read_landed_by(world.instance, two) is None
     end_siblings(world.instance, own, siblings, {ranges[2]})
     assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)
-    ended = world.instance.get_run_by_id(two.run_id)
-    assert ended is not None and ended.status is dg.DagsterRunStatus.CANCELED
+    assert world.run(two.run_id).status is dg.DagsterRunStatus.CANCELED
     assert found(200) == []
 
 
@@ -247,52 +240,53 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
 
 
 @pytest.fixture
-def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Is a webhook of our own on loopback, and what it was told."""
+def told(world: World) -> Iterator[list[dict[str, Any]]]:
+    """What a webhook of our own on loopback was told, to which this world's alerts go."""
     with recording("/hook") as (address, told):
-        yield f"json://{address}/hook", told
+        world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(f"json://{address}/hook",))
+        yield told
 
 
-def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutionData:
-    return evaluate(world, build_watch([world.topic, *others]), cursor)
+class Watch:
+    """The sensor that alerts, which goes on from its cursor."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.cursor = world, ""
+
+    def look(self, *others: Topic) -> str:
+        """Have it look once at the world's topic and others; return what it says."""
+        ticked = evaluate(self.world, build_watch([self.world.topic, *others]), self.cursor or None)
+        self.cursor = ticked.cursor or ""
+        return ticked.skip_message or ""
 
 
-def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
-    world: World, hook: tuple[str, list[dict[str, Any]]]
-) -> None:
+def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: World, told: list[dict[str, Any]]) -> None:
     """In words with the offsets, to the hook; not again, but that it is over.
 
     Two checks see it: what is lost, and what could not be kept for long enough.
     """
-    url, told = hook
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
+    watch = Watch(world)
     world.fill(100)
     world.tick()
-    quiet = watch(world, None)
-    assert quiet.skip_message == "0 troubles, 0 of them new"
+    assert watch.look() == "0 troubles, 0 of them new"
     world.delete_records(0, 40)
-    first = watch(world, quiet.cursor)
-    assert first.skip_message == "2 troubles, 2 of them new"
+    assert watch.look() == "2 troubles, 2 of them new"
     (message,) = told
     assert world.name in message["message"] and "[0, 40)" in message["message"]
-    again = watch(world, first.cursor)
-    assert (again.skip_message, len(told)) == ("2 troubles, 0 of them new", 1)
+    assert (watch.look(), len(told)) == ("2 troubles, 0 of them new", 1)
     world.send_numbered(100)
     world.plan()
     world.delete_records(0, 150)
-    more = watch(world, again.cursor)
-    assert (more.skip_message, len(told)) == ("2 troubles, 1 of them new", 2), "the same check, of another range"
+    assert (watch.look(), len(told)) == ("2 troubles, 1 of them new", 2), "the same check, of another range"
     assert "[100, 150)" in told[1]["message"]
     for key in ("0-0-100", "0-100-200"):
         accept_loss(world.topic, key, world.edges, "test")
-    accepted = watch(world, more.cursor)
     said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"
-    assert accepted.skip_message == said, "accepted, and not landed yet"
+    assert watch.look() == said, "accepted, and not landed yet"
     (loss, *_) = read_ledger(world.topic, world.edges)
     assert loss_text(world.topic, loss).endswith("accepted by test")
     world.land()
-    over = watch(world, accepted.cursor)
-    assert over.skip_message == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
+    assert watch.look() == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
     assert [each["message"] for each in told[2:]] == [
         f"over: {each} of {world.name}" for each in ("nothing_lost", "time_to_loss")
     ]
@@ -322,9 +316,9 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
         world.tick()
         world.delete_records(0, 40)
         run_id = fail_and_tell(world)
-        cursor = None
+        watch = Watch(world)
         for _ in range(3):
-            cursor = watch(world, cursor).cursor
+            watch.look()
         assert [len(each) for each in told.values()] == [2, 0], (
             "the fault: the second takes nothing, and the first heard it once"
         )
@@ -335,45 +329,43 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
         assert "[0, 40)" in told["/first"][1]
         accept_loss(world.topic, "0-0-100", world.edges, "test")
         world.land()
-        cursor = watch(world, cursor).cursor
+        watch.look()
         assert told["/first"][2].startswith("over: ") and not told["/second"]
         is_down = False
         for _ in range(2):
-            cursor = watch(world, cursor).cursor
+            watch.look()
         assert len(told["/first"]) == 3 and len(told["/second"]) == 1, told
         assert {*told["/second"][0].splitlines()} == {line for each in told["/first"] for line in each.splitlines()}
-        assert not any(str(port) in text for text in (cursor or "", str(world.instance.get_runs())))
+        assert not any(str(port) in text for text in (watch.cursor, str(world.instance.get_runs())))
 
 
 def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_topic(
-    world: World, hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    world: World, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-90] One sensor watches all topics; what was told of each is remembered by its name.
 
     What was told before a broker was down is not told again when it is back: meanwhile nothing was known of it.
     """
-    url, told = hook
     there = world.edges.settings
     world.fill(100)
     world.tick()
     world.delete_records(0, 40)
-    cursor = watch(world, None).cursor
-    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1", alert_urls=(url,))
+    watch = Watch(world)
+    watch.look()
+    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
     world.edges.kafka_timeout_seconds = 1
     other = dataclasses.replace(world.topic, name=f"{world.name}-other")
-    down = watch(world, cursor, other)
-    assert down.skip_message == "2 troubles, 2 of them new"
-    assert told[0]["message"].count("Kafka broker at 127.0.0.1:1 does not answer") == 1, "one text for all its topics"
-    cursor = down.cursor
+    assert watch.look(other) == "2 troubles, 2 of them new"
+    _, message = told
+    assert message["message"].count("Kafka broker at 127.0.0.1:1 does not answer") == 1, "one text for all its topics"
     world.edges.settings = there
     said = f"2 troubles, 0 of them new; over: unreachable of {world.name}, {other.name}"
-    assert watch(world, cursor).skip_message == said, "of what is watched no more too"
+    assert watch.look() == said, "of what is watched no more too"
 
-    first = watch(world, None, other)
-    assert first.skip_message == "3 troubles, 3 of them new"
+    watch = Watch(world)
+    assert watch.look(other) == "3 troubles, 3 of them new"
     refuse(monkeypatch, Lake, "coverage", other.name, RuntimeError("the fault"))
-    again = watch(world, first.cursor, other)
-    assert again.skip_message == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
+    assert watch.look(other) == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
 
 
 @pytest.mark.parametrize("table", ["raw", "decoded", "latest", "days"])
@@ -387,34 +379,28 @@ def test_any_table_may_stand_still(table: str) -> None:
     assert still.concerns == (table,) and " orders" in still.violations[0].partition("or `offsetlake")[2]
 
 
-def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
-    world: World, hook: tuple[str, list[dict[str, Any]]]
-) -> None:
+def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(world: World, told: list[dict[str, Any]]) -> None:
     """[R-90] What waits for 15 minutes without a new version, however long it had waited; dead letters when they rise."""
-    url, told = hook
-    time_of_event = EventTime()
+    time_of_event, watch, heard = EventTime(), Watch(world), 0
     world.topic = dataclasses.replace(
         world.topic,
         decode=Decode(Side(Format.STRING), Side(Format.JSON, "n BIGINT"), Budget(10, 1.0), time_of_event),
         latest=Latest(),
         days=Days("2020-01-01", time_of_event),
     )
-    moment, cursor = world.edges.now_ms(), None
 
     def look(minutes: int) -> tuple[str, list[str]]:
         """Return what the sensor says so many minutes later, and what people are told."""
-        nonlocal moment, cursor
-        moment += minutes * 60_000
-        ticked = watch(world, cursor)
-        cursor = ticked.cursor
-        return str(ticked.skip_message), [each["message"] for each in told[heard:]]
+        nonlocal heard
+        world.later(minutes * 60_000)
+        said = watch.look()
+        before, heard = heard, len(told)
+        return said, [each["message"] for each in told[before:]]
 
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
-    world.edges.now_ms = lambda: moment
+    world.later(0)
     world.create_topic()
     world.send({"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(150))
     world.plan_and_land()
-    heard = 0
     assert look(100) == ("0 troubles, 0 of them new", []), "the control: what was landed long ago has only been seen to wait"
     world.decode([next(iter(world.coverage.log.ranges)).key])
     assert look(16) == ("0 troubles, 0 of them new", []), "the control: there is a new version"
@@ -429,7 +415,6 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     assert "latest: not there yet, 1 range waits for 32 min" in latest
     assert latest.endswith(f"have its sensor run, or `offsetlake latest {world.name}`")
     assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(f"`offsetlake rebuild {world.name}`")
-    heard = len(told)
     assert look(1) == ("1 troubles, 0 of them new", [])
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
@@ -440,35 +425,32 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     assert message == (
         f"{world.name}: 1 records could not be decoded, some of them lately: `offsetlake dead-letters {world.name}`"
     )
-    heard = len(told)
     over = f"over: dead_letters of {world.name}"
     assert look(16) == (f"1 troubles, 0 of them new; {over}", [over])
     log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
     torn = log / f"{len(list(log.glob('*.json'))):020d}.json"
     torn.write_text("{torn")
-    words, (_, message) = look(1)
+    words, (message,) = look(1)
     assert words == "1 troubles, 1 of them new" and message.startswith(f"{world.name}: decoded: {log / torn.name}")
     torn.unlink()
-    heard = len(told)
     over = f"over: tables of {world.name}"
     assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
 
 
 def test_troubles_beyond_one_message_follow_and_those_of_a_topic_that_is_gone_are_over(
-    world: World, hook: tuple[str, list[dict[str, Any]]]
+    world: World, told: list[dict[str, Any]]
 ) -> None:
     """[R-90] None is left unnamed, however many there are at once; nor is one that nobody looks at any more."""
-    url, told = hook
-    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
     world.fill(100)
     world.tick()
     others = [dataclasses.replace(world.topic, name=f"{world.name}-none-{n:02d}") for n in range(30)]
-    cursor = watch(world, None, *others).cursor
+    watch = Watch(world)
+    watch.look(*others)
     assert told[0]["message"].endswith("10 more follow") and len(told) == 1
-    cursor = watch(world, cursor, *others).cursor
+    watch.look(*others)
     lines = [line for each in told for line in each["message"].splitlines() if line != "10 more follow"]
     assert len(told) == 2 and len(lines) == 30 and all(any(each.name in line for line in lines) for each in others)
-    watch(world, cursor, *others[1:])
+    watch.look(*others[1:])
     assert told[2]["message"] == f"over: unreachable of {others[0].name}"
 
 
@@ -484,18 +466,3 @@ def fail_and_tell(world: World) -> str:
     ).for_run_failure()
     build_failure_sensor()(context)
     return launched.run_id
-
-
-def test_the_sweep_is_a_job_that_runs_where_there_is_something(world: World) -> None:
-    """[R-58] Its schedule launches nothing for what was written just now."""
-    orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
-    orphan.parent.mkdir(parents=True)
-    orphan.write_bytes(bytes(10))
-    assert requests_of(world, SWEEP) == [], "the control: it was written just now"
-    assert run_job(world, SWEEP).success and orphan.exists()
-    world.later(4 * 3600 * 1000)
-    assert len(requests_of(world, SWEEP)) == 1
-    assert run_job(world, SWEEP).success and orphan.exists(), "by the clock of the lake it was written just now"
-    for path in (orphan, orphan.parent):
-        os.utime(path, (0, 0))
-    assert run_job(world, SWEEP).success and not orphan.exists()
