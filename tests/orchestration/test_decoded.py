@@ -18,7 +18,6 @@ from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, la
 from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, run_derive_tick
-from pipeline_defs.resources import Edges
 from tests.support.commands import commands_of
 from tests.support.pulse import check_of
 from tests.support.world import World
@@ -144,9 +143,8 @@ def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_wha
     assert len(told(decoded)) == 3
     waiting = tick(decoded)
     assert waiting.due == () and "1 range waits to be decoded" in waiting.waiting, "its back-off is not over"
-    late = dataclasses.replace(decoded.edges)
-    late.now_ms = lambda: decoded.edges.now_ms() + 60_000
-    assert len(run_derive_tick(decoded.topic, decoded.instance, late).due) == 1
+    decoded.later(60_000)
+    assert len(tick(decoded).due) == 1
     assert chosen(failed=True) == chosen(missing=True) == poisoned
     decoded.topic = mended
     launch(decoded, list(poisoned))
@@ -187,7 +185,7 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     """Days and latest records are not written anew for each batch of a backlog, and never wait for more than two minutes."""
     edges = decoded.edges
 
-    def waits(last_ended_ms: int, edges: Edges = edges) -> bool:
+    def waits(last_ended_ms: int) -> bool:
         return is_backlog(edges.decodings.read_ranges(decoded.name), edges, last_ended_ms)
 
     assert not waits(0), "nothing is decoded yet: there is nothing to wait for"
@@ -196,9 +194,8 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert waits(0)
     assert waits(edges.now_ms())
     assert not waits(edges.now_ms() - 121_000), "the last update is old"
-    late = dataclasses.replace(edges)
-    late.now_ms = lambda: edges.now_ms() + 121_000
-    assert not waits(0, late), "it has waited for long enough"
+    decoded.later(121_000)
+    assert not waits(0), "it has waited for long enough"
     decoded.decode(others)
     assert not waits(edges.now_ms()), "the backlog is gone"
 

@@ -20,7 +20,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
-from pipeline_defs.orchestration.pulse.topic_discovery import Discovery
+from pipeline_defs.orchestration.pulse.topic_discovery import Discovery, find_why_not
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.topic_files import read_topic_files
@@ -119,7 +119,7 @@ def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World)
         tick()
 
 
-def test_two_code_servers_plan_a_topic_once(world: World) -> None:
+def test_two_code_servers_plan_a_topic_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-98] Whoever comes second finds the step."""
     create(world, world.name)
     world.send_numbered(100)
@@ -132,9 +132,8 @@ def test_two_code_servers_plan_a_topic_once(world: World) -> None:
             ticks.pop()()
         return state
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kafka, "read_topic_state", interrupt)
-        sensor_of(world, files_of(world))()
+    monkeypatch.setattr(Kafka, "read_topic_state", interrupt)
+    sensor_of(world, files_of(world))()
     assert not ticks, "the fault"
     assert len(world.edges.lake.read_plan_log(world.name).steps) == 1
 
@@ -214,9 +213,7 @@ def test_what_does_not_load_is_not_loaded_until_it_is_mended(
     world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-98] A code location that failed to load would have no sensor to see it; another process tries it before."""
-    monkeypatch.undo()
-    monkeypatch.setattr(topic_discovery, "DISCOVER_SECONDS", 0.0)
-    monkeypatch.setattr(topic_discovery, "_reload", lambda *given: asked.append(given))
+    monkeypatch.setattr(topic_discovery, "find_why_not", find_why_not)
     project, defs = project_of(world, tmp_path, monkeypatch)
     discovery = Discovery(read_topic_files(project))
     (defs / "mine.py").write_text("def half(")

@@ -92,6 +92,14 @@ def start(world: World, run: DagsterRun) -> None:
         world.instance.report_dagster_event(dg.DagsterEvent(kind.value, run.job_name), run.run_id)
 
 
+def fill_slots(world: World) -> tuple[list[DagsterRun], DagsterRun]:
+    """Have runs of others take each slot; return them, and one of the pulse that waits for one."""
+    holders = [queue_run(world.instance, "others") for _ in range(4)]
+    for run in holders:
+        start(world, run)
+    return holders, queue_run(world.instance, LAND_PENDING, tags=ASKED)
+
+
 def since(world: World, run: DagsterRun) -> str:
     record = world.instance.get_run_record_by_id(run.run_id)
     assert record is not None
@@ -124,10 +132,7 @@ def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
 def test_full_run_slots_are_named_with_who_holds_them_and_since_when(filled: World) -> None:
     """L1: never that there is nothing to do."""
     filled.tick()
-    holders = [queue_run(filled.instance, "others") for _ in range(4)]
-    for run in holders:
-        start(filled, run)
-    own = queue_run(filled.instance, LAND_PENDING, tags=ASKED)
+    holders, own = fill_slots(filled)
     for text in said(filled):
         assert NOTHING not in text
         assert f"run {own.run_id[:8]} of {own.job_name} is queued since {since(filled, own)}" in text
@@ -156,10 +161,7 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
     world.hear_daemon("SENSOR", QUEUE)
     world.send(event("2013-01-01", n) for n in range(50))
     world.plan_and_land()
-    holders = [queue_run(world.instance, "others") for _ in range(4)]
-    for run in holders:
-        start(world, run)
-    own = queue_run(world.instance, LAND_PENDING, tags=ASKED)
+    holders, own = fill_slots(world)
     blocked = (
         f"run {own.run_id[:8]} of {LAND_PENDING} is queued since {since(world, own)}: 4 of 4 run slots are taken by run "
         f"{holders[0].run_id[:8]} of others"
@@ -183,8 +185,7 @@ def test_a_tail_that_waits_for_its_age_says_so(world: World) -> None:
     world.create_topic()
     world.hear_daemon("SENSOR", QUEUE)
     world.with_policy(max_age_seconds=3600)
-    now_ms = world.edges.now_ms()
-    world.edges.now_ms = lambda: now_ms
-    world.send([{"partition": 0, "value": b"v", "timestamp_ms": now_ms - 100_000}] * 40)
+    world.later(0)
+    world.send([{"partition": 0, "value": b"v", "timestamp_ms": world.edges.now_ms() - 100_000}] * 40)
     for text in said(world):
         assert "40 records wait for a full range, the oldest for 100 s, cut at 60 min" in text
