@@ -8,9 +8,11 @@ import importlib.metadata
 import json
 import math
 import os
+import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -36,6 +38,7 @@ from pipeline_defs.adapters.spark.spark_server import (
     start_server,
     stop_server,
 )
+from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import archive_options
 from pipeline_defs.adapters.system.processes import stop_process
 from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
@@ -67,6 +70,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """The folder of a server of the test's own."""
     yield tmp_path / "engine"
     stop_server(tmp_path / "engine")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home with nothing but jars, whose Spark is stopped at the end."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "jars").symlink_to(JARS)
+    yield home
+    stop_server(home / "engine")
 
 
 def has_ended(server: Server) -> bool:
@@ -163,13 +176,10 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
     (folder / STATE).write_text(json.dumps(state))
     assert read_state(folder) is not None, "the control"
-    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf))
-    wrong += ("since", 10**400), ("port", "x"), ("port", 0), ("port", -1), ("port", 65_536)
-    pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
-    for change in (*({name: value} for name, value in wrong), *pids):
-        (folder / STATE).write_text(json.dumps({**state, **change}))
-        assert read_state(folder) is None and read_server(folder) is None
-    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+    wrong: dict[str, list[object]] = {"since": [None, "x", math.inf, 10**400], "port": ["x", 0, -1, 65_536]}
+    wrong |= {name: [{**process, "pid": "1\0"}] for name in ("process", "jvm")}
+    changed = [json.dumps({**state, name: value}) for name, values in wrong.items() for value in values]
+    for text in (*changed, "[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
         assert read_state(folder) is None and read_server(folder) is None
 
@@ -188,7 +198,7 @@ def killable(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> It
 def lonely(killable: Settings, tmp_path: Path) -> Iterator[World]:
     """A world whose Spark is its own, to be killed."""
     policy = Policy(records_per_range=10, max_age_seconds=0)
-    with World(killable, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world:
+    with World(killable, tmp_path, policy=policy) as world:
         world.create_topic(2)
         yield world
 
@@ -240,8 +250,7 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
     """[R-77] It is claimed, so nobody reads it again; what was not begun is landed by another Spark, in the same run."""
     lonely.topic = dataclasses.replace(lonely.topic, delivery=Delivery.AT_MOST_ONCE)
     for records_per_range, ranges in ((10, 120), (5, 150)):  # sizes apart are read by scans apart
-        policy = dataclasses.replace(lonely.topic.policy, records_per_range=records_per_range)
-        lonely.topic = dataclasses.replace(lonely.topic, policy=policy)
+        lonely.with_policy(records_per_range=records_per_range)
         lonely.send_numbered(records_per_range * ranges, 0)
         lonely.plan()
     striker = striker_of(lonely, KILLED)
@@ -258,32 +267,64 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
     assert len(values) == len(set(values)) == 5 * 150
 
 
-def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
+def test_the_command_starts_shows_and_stops_it(home: Path) -> None:
     """[R-77] It tells no token; who looks starts nothing, and exit code 1 says that nothing runs."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "jars").symlink_to(JARS)
-    plain = plain_environment()
-    environment = plain | {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "512m"}
+    environment = plain_environment() | {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "512m"}
 
     def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
         return run_module("pipeline_defs.cli", "engine", *arguments, env=environment)
 
+    nothing = run_engine("status", "--json")
+    assert (nothing.returncode, json.loads(nothing.stdout)) == (1, {"running": False})
+    assert not (home / "engine").exists()
+    started = run_engine("restart")
+    told = f"Spark {importlib.metadata.version('pyspark')} runs"
+    assert started.returncode == 0 and told in started.stdout, started.stderr
+    server = read_server(home / "engine")
+    assert server is not None
+    shown = run_engine("status", "--json")
+    assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, "answers": True, **server.facts})
+    assert f"(pid {server.process.pid})" in run_engine("status").stdout
+    assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
+    assert leftovers(home / "engine") == [WORK], "it leaves its log"
+    assert "no Spark was running" in run_engine("stop").stdout
+    assert server.token not in started.stdout + started.stderr + shown.stdout
+
+
+# ---- a system that is read-only but for Offsetlake's folders, as the units of deploy/ have it, in a mount namespace
+
+
+UNSHARE = [shutil.which("unshare") or "", "--mount", "--propagation", "private"]
+# as systemd does: ProtectSystem=strict leaves /dev, /proc and /sys; what is below ReadWritePaths is mounted over itself first
+STRICT = """
+mount --bind "$OFFSETLAKE_HOME" "$OFFSETLAKE_HOME"
+findmnt --raw --noheadings --output TARGET |
+grep -Ev '^/(dev|proc|sys)(/|$)' | grep -Fvx "$OFFSETLAKE_HOME" |
+while read -r each
+do mount -o remount,bind,ro "$each"
+done
+"""
+PRIVATE_TMP = "mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /var/tmp\n"
+CONTROL = "if touch {} 2>/dev/null; then exit 99; fi\n"
+RUN = f'exec "{sys.executable}" -m pipeline_defs.cli engine restart\n'
+
+
+def can_unshare() -> bool:
     try:
-        nothing = run_engine("status", "--json")
-        assert (nothing.returncode, json.loads(nothing.stdout)) == (1, {"running": False})
-        assert not (home / "engine").exists()
-        started = run_engine("restart")
-        told = f"Spark {importlib.metadata.version('pyspark')} runs"
-        assert started.returncode == 0 and told in started.stdout, started.stderr
-        server = read_server(home / "engine")
-        assert server is not None
-        shown = run_engine("status", "--json")
-        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, "answers": True, **server.facts})
-        assert f"(pid {server.process.pid})" in run_engine("status").stdout
-        assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
-        assert leftovers(home / "engine") == [WORK], "it leaves its log"
-        assert "no Spark was running" in run_engine("stop").stdout
-        assert server.token not in started.stdout + started.stderr + shown.stdout
-    finally:
-        stop_server(home / "engine")
+        return subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not can_unshare(), reason="needs a mount namespace of its own, which Linux gives to root")
+@pytest.mark.parametrize("private", [True, False], ids=["private /tmp", "no /tmp"])
+def test_spark_starts_where_only_its_home_is_writable(home: Path, private: bool) -> None:
+    """With a /tmp of its own, as the units have it, and without any; the control: nothing else can be written."""
+    resolve_jars("spark", JARS)
+    script = STRICT + CONTROL.format("/etc/x") + (PRIVATE_TMP if private else CONTROL.format("/tmp/x")) + RUN
+    environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    environment |= {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
+    done = subprocess.run([*UNSHARE, "sh", "-euc", script], env=environment, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "runs" in done.stdout, said
