@@ -1,21 +1,22 @@
-"""Compaction and dropping with a real Spark: right at every version, whoever is killed, replaces or compacts meanwhile.
+"""Compaction, dropping and vacuum with a real Spark: right at every version, whoever is killed, replaces or compacts meanwhile.
 
 What a view and a snapshot show is held against what the producer sent; what the plain glob shows changes by dropping alone.
 """
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
 import random
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
@@ -23,17 +24,21 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import CompactionFailed, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.core.tables.raw_table import is_compacted, is_compacted_name
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
+from pipeline_defs.tables.dropping import drop_range_files, plan_dropping
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.buckets import sent_rows, shown_rows
 from tests.support.commands import Run, commands_of
+from tests.support.decoded import DecodedTopic, numbered
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
+from tests.support.pulse import location_of, requests_of, run_job
 from tests.support.world import World
 
 PER_RANGE = 50
@@ -205,15 +210,14 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     assert trace_row(world.topic, 0, 60, world.edges)["row"]["offset"] == 60
-    world.topic = replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.NONE)))
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.NONE)))
     assert sum(verdict.decoding.rows for verdict in world.decode() if verdict.decoding) == 4 * PER_RANGE
     assert_all_is_well(world)
 
 
 def drop(world: World) -> list[str | None]:
-    dropping = importlib.import_module("pipeline_defs.tables.dropping")
-    plans = dropping.plan_dropping(world.name, world.edges.lake, world.edges.now_ms() + 1, 0)
-    return [verdict.reason for verdict in dropping.drop_range_files(world.name, world.edges.lake, plans, 0)]
+    plans = plan_dropping(world.name, world.edges.lake, world.edges.now_ms() + 1, 0)
+    return [verdict.reason for verdict in drop_range_files(world.name, world.edges.lake, plans, 0)]
 
 
 def test_the_command_and_the_job_compact(world: World, commands: Run) -> None:
@@ -226,14 +230,11 @@ def test_the_command_and_the_job_compact(world: World, commands: Run) -> None:
     assert "compacted 0 files" in commands("--apply").stdout
 
     world.land()
-    definitions = build_defs(world.edges, topics=world.definitions)
-    schedule = definitions.resolve_schedule_def(f"{COMPACT}_schedule")
+    schedule = location_of(world).resolve_schedule_def(f"{COMPACT}_schedule")
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        assert len(schedule.evaluate_tick(context).run_requests or []) == 1
-        result = definitions.resolve_job_def(COMPACT).execute_in_process(instance=world.instance)
-        assert result.success and len(compacted_files(world)) == 2
-        assert schedule.evaluate_tick(context).run_requests == []
+    assert len(requests_of(world, COMPACT)) == 1
+    assert run_job(world, COMPACT).success and len(compacted_files(world)) == 2
+    assert requests_of(world, COMPACT) == []
     assert "is no age" in commands("--drop-range-files-after", "soon").output
     assert "would drop 0 range files" in commands("--drop-range-files-after", "30d").stdout
     assert "would drop 8 range files" in commands("--drop-range-files-after", "0d").stdout
@@ -252,3 +253,61 @@ def test_what_cannot_be_compacted_is_said(world: World, commands: Run) -> None:
     object.__setattr__(world.edges.settings, "has_raw_table", False)
     done = commands()
     assert isinstance(done.exception, Refused) and "OFFSETLAKE_RAW_TABLE is off" in str(done.exception)
+
+
+# ---- the vacuum: what is there before and what the tables name is the ground truth; in the last case one file is left
+
+
+DELETES = 6  # four range files that were compacted, one of a range that was decoded again, one of the latest table
+
+
+def parquet_files(world: World) -> set[str]:
+    """Return the Parquet files of all tables, below the lake's root."""
+    return {path for path in Lake(world.settings.lake).store.list("tables") if path.endswith(".parquet")}
+
+
+def tables(world: World) -> Sequence[DeltaTable]:
+    return world.table("raw"), world.table("decoded"), world.table("latest")
+
+
+def named_files(world: World) -> set[str]:
+    """Return those that their tables name now."""
+    root = world.edges.lake.store.url("")
+    return {uri.removeprefix(root) for table in tables(world) for uri in table.file_uris()}
+
+
+def read_all(world: World) -> Sequence[list[int]]:
+    """Return offsets of each table as delta-rs reads it, in order."""
+    return [sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist()) for table in tables(world)]
+
+
+@pytest.fixture
+def littered(placed: World) -> World:
+    """A topic with three tables, in each of which files are left that no version has any more."""
+    world = placed
+    world.with_policy(records_per_range=25)
+    world.fill(100)
+    world.plan_and_land()
+    assert world.compact()
+    world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
+    topic = DecodedTopic(world.edges.lake, world.name, pa.string())
+    for revision in range(2):
+        topic.put(OffsetRange(0, 0, 0, 25), numbered(OffsetRange(0, 0, 0, 25), "abc", revision), revision)
+        world.update_latest()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("placed", "nth"), everywhere([1, 3, 5, DELETES], [("disk", 3), ("bucket", DELETES)]), indirect=["placed"]
+)
+def test_a_vacuum_killed_between_two_deletes_has_deleted_nothing_that_a_table_names(littered: World, nth: int) -> None:
+    """[R-84] Each table reads as before, while it is killed and after it."""
+    world = littered
+    before, named, rows = parquet_files(world), named_files(world), read_all(world)
+    assert len(before - named) == DELETES and rows == [[*range(100)], [0, 1, 2], [0, 1, 2]]
+    with stopped_at(world, "vacuum", "vacuum", nth):
+        assert len(before - parquet_files(world)) == nth - 1, "the fault: it is in the middle"
+        assert named <= parquet_files(world) and read_all(world) == rows
+    deleted, errors = vacuum(Lake(world.settings.lake), world.edges.now_ms(), ALL_SECONDS)
+    assert (len(deleted), errors) == (DELETES - nth + 1, [])
+    assert parquet_files(world) == named and read_all(world) == rows
