@@ -17,24 +17,38 @@ from pathlib import Path
 
 import dagster as dg
 import psutil
-import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.lab.bench.location import write_location
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.topics import Topic
+from tests.support.world import World
 
 MARK = "OFFSETLAKE_TESTS_POWER"
 UNDER_WAY = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
+def find_processes(name: str, value: str) -> set[int]:
+    """Find the processes that were started with a variable of this value; what has ended is not among them."""
+    found = psutil.process_iter(["environ"])
+    return {each.pid for each in found if (each.info["environ"] or {}).get(name) == value}
+
+
 class Power:
     """Run Dagster's daemon, which starts all the rest, over some topics of one lake while the context is open."""
 
-    def __init__(self, folder: Path, settings: Settings, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
-        self._folder, self._instance, self._mark = folder, instance, uuid.uuid4().hex
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        topics: Sequence[Topic],
+        instance: dg.DagsterInstance,
+        *,
+        daemon: Sequence[str] = ("-m", "dagster._daemon"),
+    ) -> None:
+        self._folder, self._instance, self._mark, self._program = folder, instance, uuid.uuid4().hex, daemon
         self._workspace = write_location(folder, settings, *topics)
         self._environment = {
             **os.environ,
@@ -52,7 +66,7 @@ class Power:
 
     def start(self) -> None:
         """Start Dagster as somebody does who comes back after the power: nothing but the one command."""
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(self._workspace)]
+        command = [sys.executable, *self._program, "run", "-w", str(self._workspace)]
         with (self._folder / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 command, cwd=PROJECT, env=self._environment, stdout=log, stderr=log, start_new_session=True
@@ -72,8 +86,7 @@ class Power:
 
     def processes(self) -> set[int]:
         """Find all that was started, by its mark; what has ended is not among it."""
-        found = psutil.process_iter(["environ"])
-        return {each.pid for each in found if (each.info["environ"] or {}).get(MARK) == self._mark}
+        return find_processes(MARK, self._mark)
 
     def family(self, pid: int) -> set[int]:
         """Find a process and all below it: a run has its JVM there."""
@@ -91,9 +104,7 @@ class Power:
             return None
         self._signal(signal.SIGKILL)
         self._daemon.wait()
-        for attempt in stamina.retry_context(on=AssertionError, timeout=60, attempts=None, wait_max=0.1):
-            with attempt:
-                assert not self.processes()
+        World.wait_until(lambda: not self.processes(), 60, every_seconds=0.1)
         return found
 
     def _signal(self, number: signal.Signals) -> set[int]:
