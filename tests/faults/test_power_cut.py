@@ -7,21 +7,19 @@ moment a cut takes is drawn from a seed; `HUNT=20` tries twenty more. The contro
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
-import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.adapters.spark.spark_server import read_server
@@ -30,12 +28,11 @@ from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.power import UNDER_WAY, Power
-from tests.support.world import World, own_spark
+from tests.support.world import PATIENCE_SECONDS, World, own_spark
 
 pytestmark = pytest.mark.scenario
 
-COMPLETE_SECONDS = 180.0  # after the last record, on a machine whose cores are free
-PATIENCE_SECONDS = 300.0  # on one that has not
+COMPLETE_SECONDS = 180.0  # after the last record, on a machine whose cores are free; else as much longer as it is busy
 POLICY = Policy(records_per_range=400, max_age_seconds=3)
 SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4 + int(os.environ.get("HUNT", "0")))]
 
@@ -55,17 +52,13 @@ ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
 @contextmanager
 def two_topics(settings: Settings, folder: Path) -> Iterator[tuple[list[World], Power]]:
     """Give two topics of one lake, and a Dagster that runs, with a warm Spark of their own: it loses its power as well."""
-    with (
-        own_spark(settings, folder) as own,
-        World(own, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as one,
-        World(own, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as two,
-    ):
-        for world in (one, two):
+    with own_spark(settings, folder) as own, World(own, folder, policy=POLICY) as one:
+        worlds = [one, one.beside(f"{one.name}b")]
+        for world in worlds:
+            world.topic = dataclasses.replace(world.topic, policy=POLICY)
             world.create_topic(2)
-        two._instance = one.instance
-        with Power(folder / "power", one.settings, [one.topic, two.topic], one.instance) as power:
-            yield [one, two], power
-        two._instance = None
+        with Power(folder / "power", one.settings, [world.topic for world in worlds], one.instance) as power:
+            yield worlds, power
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +89,6 @@ def load(worlds: list[World], chance: random.Random) -> Iterator[None]:
             world.send_numbered(1, partition)
 
 
-def wait(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS, every_seconds: float = 0.1) -> float:
-    """Wait until a condition holds, looking often; return for how many seconds."""
-    started = time.monotonic()
-    for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=every_seconds):
-        with attempt:
-            assert condition()
-    return time.monotonic() - started
-
-
 def cut_power(power: Power, moment: Moment) -> list[DagsterRun]:
     """Cut the power at a moment and return the runs that it caught; the processes of those that had one were killed."""
     caught: list[DagsterRun] = []
@@ -119,7 +103,7 @@ def cut_power(power: Power, moment: Moment) -> list[DagsterRun]:
         killed.update(found or ())
         return found is not None
 
-    wait(is_cut)
+    World.wait_until(is_cut, every_seconds=0.1)
     pids = {power.pid_of(run) for run in caught if run.status is STARTED}
     assert pids <= killed, "the process of each started run was alive when it was killed"
     return caught
@@ -130,14 +114,8 @@ def allowed_seconds() -> float:
     return COMPLETE_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def status(world: World, run: DagsterRun) -> DagsterRunStatus:
-    found = world.instance.get_run_by_id(run.run_id)
-    assert found is not None
-    return found.status
-
-
 def has_ended(world: World, runs: list[DagsterRun]) -> bool:
-    return all(status(world, run) in {*ENDED, DagsterRunStatus.SUCCESS} for run in runs)
+    return all(world.run(run.run_id).status in {*ENDED, DagsterRunStatus.SUCCESS} for run in runs)
 
 
 def is_complete(worlds: list[World]) -> bool:
@@ -158,13 +136,10 @@ def run_through(worlds: list[World], power: Power, seed: int, moments: list[str]
             runs = cut_power(power, MOMENTS[name])
             assert not has_ended(one, runs), "they hold what they held when the power went"
             power.start()
-            seconds = wait(lambda runs=runs: has_ended(one, runs))  # type: ignore[misc]
-            print(f"\nseed {seed}: cut while {len(runs)} runs were {name}; ended {seconds:.1f} s after the restart")
+            one.wait_until(lambda runs=runs: has_ended(one, runs))  # type: ignore[misc]
         if not moments:
-            wait(lambda: all(world.rows() for world in worlds))
-    seconds = wait(lambda: is_complete(worlds), allowed_seconds(), 0.5)
-    records = sum(len(world.sent) for world in worlds)
-    print(f"seed {seed}: {records} records, complete {seconds:.1f} s after the last")
+            one.wait_until(lambda: all(world.rows() for world in worlds))
+    one.wait_until(lambda: is_complete(worlds), allowed_seconds(), 0.5)
     for world in worlds:
         assert world.rows() == sorted(world.sent.values(), key=lambda row: row[:2]), "0 missing, 0 doubled, 0 changed"
 
@@ -228,13 +203,13 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running:
     """
     worlds, power = running
     one = worlds[0]
-    wait(lambda: is_idle(one))
+    one.wait_until(lambda: is_idle(one))
     for world, is_terminate in zip(worlds, (True, False), strict=True):
         before = world.rows()
         one.edges.engine(one.edges.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
         with frozen(one.settings):
             world.send_numbered(RECORDS)
-            wait(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
+            one.wait_until(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
             run = run_in_its_step(world)
             assert run is not None
             pid = power.pid_of(run)
@@ -244,13 +219,13 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running:
                 assert one.instance.run_launcher.terminate(run.run_id)
             else:
                 os.kill(pid, signal.SIGTERM)
-            wait(lambda family=family: not family & power.processes())  # type: ignore[misc]
-            wait(lambda run=run: status(one, run) in ENDED)  # type: ignore[misc]
+            one.wait_until(lambda family=family: not family & power.processes())  # type: ignore[misc]
+            one.wait_until(lambda run=run: one.run(run.run_id).status in ENDED)  # type: ignore[misc]
             if is_terminate:
-                assert status(one, run) is DagsterRunStatus.CANCELED
+                assert one.run(run.run_id).status is DagsterRunStatus.CANCELED
             assert world.rows() == before, "the fault: it was in the middle"
-    wait(lambda: is_complete(worlds), every_seconds=0.5)
-    wait(lambda: is_idle(one))
+    one.wait_until(lambda: is_complete(worlds), every_seconds=0.5)
+    one.wait_until(lambda: is_idle(one))
     power.cut()
     sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
     for world in worlds:
@@ -272,7 +247,7 @@ def test_who_is_terminated_while_spark_starts_leaves_no_jvm(tmp_path: Path) -> N
     """[R-26] U9: an in-process one that nobody waits for any more ends too; pyspark's own launch would leave it for ever."""
     starting = subprocess.Popen([sys.executable, "-c", STARTS_SPARK, str(tmp_path)], cwd=PROJECT, stderr=subprocess.DEVNULL)
     own = psutil.Process(starting.pid)
-    wait(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
+    World.wait_until(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
     begun = own.children(recursive=True)
     starting.terminate()
     assert starting.wait(PATIENCE_SECONDS)
