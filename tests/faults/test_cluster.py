@@ -6,13 +6,11 @@ import dataclasses
 import os
 import signal
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,7 +18,7 @@ from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.processes import paused
-from pipeline_defs.adapters.testbed.broker import read_broker, start_broker, stop_broker
+from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
 from pipeline_defs.adapters.testbed.cluster import Cluster, run_cluster
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
@@ -31,6 +29,7 @@ from pipeline_defs.lab.drills.acks import lose_leader
 from pipeline_defs.orchestration.runs.ledger import read_ledger
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.support.killing import Striker, staged
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -56,41 +55,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def on_cluster(cluster: Cluster, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     """Is a fresh topic name and lake on the cluster."""
     own = dataclasses.replace(settings, bootstrap_servers=cluster.bootstrap_servers)
-    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
+    with World(own, tmp_path) as fresh:
         yield fresh
 
 
-@dataclasses.dataclass(frozen=True)
-class Lone:
-    """Is a broker of this file alone, which may be stopped and killed."""
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a broker of this file alone, which may be stopped and killed."""
+    folder = tmp_path_factory.mktemp("lone")
+    yield folder
+    stop_broker(folder)
 
-    directory: Path
 
-    @property
-    def pid(self) -> int:
-        broker = read_broker(self.directory)
-        assert broker is not None
-        return broker.pid
-
-    def start(self) -> str:
-        return start_broker(self.directory, jars=resolve_jars("broker", JARS)).bootstrap_servers
-
-    def kill(self) -> None:
-        stop_broker(self.directory, 0)
+def start(lone: Path) -> Broker:
+    """Return the broker, which is started unless it runs."""
+    return start_broker(lone, jars=resolve_jars("broker", JARS))
 
 
 @pytest.fixture(scope="module")
-def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lone]:
-    broker = Lone(tmp_path_factory.mktemp("lone"))
-    broker.start()
-    yield broker
-    stop_broker(broker.directory)
-
-
-@pytest.fixture(scope="module")
-def large(lone: Lone, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def large(lone: Path, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Is a topic of 40 MB on the lone broker, which takes a while to read."""
-    own = dataclasses.replace(settings, bootstrap_servers=lone.start())
+    own = dataclasses.replace(settings, bootstrap_servers=start(lone).bootstrap_servers)
     with World(own, tmp_path_factory.mktemp("large"), "large") as world:
         world.create_topic()
         send_large(world)
@@ -98,9 +83,9 @@ def large(lone: Lone, settings: Settings, spark: SparkSession, tmp_path_factory:
 
 
 @pytest.fixture
-def unlanded(lone: Lone, large: World, visible_growth: None) -> World:
+def unlanded(lone: Path, large: World, visible_growth: None) -> World:
     """Is the large topic with an empty lake."""
-    lone.start()
+    start(lone)
     large.lake_afresh()
     return large
 
@@ -127,47 +112,15 @@ def send_large(world: World, records: int = RECORDS) -> None:
 # ---- faults in the middle of a read
 
 
-def staged_bytes(world: World) -> int:
-    """Is how much the attempts of this lake have staged so far."""
-    found = 0
-    for path in (world.lake_folder / "staging").rglob("*.parquet"):
-        if path.exists():  # Spark moves it when its task is done
-            found += path.stat().st_size
-    return found
+def striker_of(world: World, strike: Callable[[], None]) -> Striker:
+    """Return what strikes when a record is staged: a file of nothing but its first four bytes holds none yet."""
+    return Striker(world, strike, RECORD_BYTES)
 
 
-@dataclasses.dataclass
-class Struck:
-    """Is a fault that happens once, in another thread, when a read is under way; `at_bytes` is how far it was."""
-
-    world: World
-    fault: Callable[[], None]
-    pool: ThreadPoolExecutor
-    at_bytes: int = 0
-    done: Future[None] | None = None
-
-    def on_step(self, step: str, **_: Any) -> None:
-        if step == "scan" and self.done is None:
-            self.done = self.pool.submit(self._strike)
-
-    def _strike(self) -> None:
-        deadline = time.monotonic() + 60
-        while self.at_bytes < RECORD_BYTES:  # a file of nothing but its first four bytes holds no record yet
-            self.at_bytes = staged_bytes(self.world)
-            assert time.monotonic() < deadline, "the read did not begin"
-        self.fault()
-
-    def assert_struck_in_the_middle(self, records: int = RECORDS) -> None:
-        """Proves the fault: it has happened, and after the read had begun and long before it could have ended."""
-        assert self.done is not None
-        self.done.result(120)
-        assert 0 < self.at_bytes < records * RECORD_BYTES / 2
-
-
-@contextmanager
-def struck(world: World, fault: Callable[[], None]) -> Iterator[Struck]:
-    with ThreadPoolExecutor(1) as pool:
-        yield Struck(world, fault, pool)
+def assert_struck_in_the_middle(striker: Striker, records: int = RECORDS) -> None:
+    """Proves the fault: it has happened, and after the read had begun and long before it could have ended."""
+    striker.join()
+    assert striker.struck_at and 0 < striker.at_bytes < records * RECORD_BYTES / 2
 
 
 def outcomes(verdicts: list[Verdict]) -> set[Outcome]:
@@ -231,9 +184,9 @@ def test_a_leader_that_dies_in_the_middle_of_a_read_costs_no_row(
     world.plan()
     leader = cluster.read_replicas(world.name, 0).leader
     assert leader is not None
-    with struck(world, lambda: cluster.kill(leader)) as fault:
-        land_until_landed(world, fault.on_step)
-        fault.assert_struck_in_the_middle(records)
+    fault = striker_of(world, lambda: cluster.kill(leader))
+    land_until_landed(world, fault.on_step)
+    assert_struck_in_the_middle(fault, records)
     after = cluster.read_replicas(world.name, 0)
     assert after.leader not in {None, leader} and leader not in after.in_sync, "the fault: another leads"
     keys = [offsets.key for offsets in world.coverage.manifests]
@@ -250,53 +203,53 @@ def come_back(cluster: Cluster, world: World, node: int) -> None:
 
 
 @pytest.mark.long
-def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Lone, unlanded: World) -> None:
+def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Path, unlanded: World) -> None:
     """[R-51] SIGKILL in the middle of the read and a new start, which recovers its log; every record is landed once."""
     world = unlanded
     world.with_policy(records_per_range=RECORDS // 4)
     world.plan()
-    killed = lone.pid
+    killed = start(lone).pid
 
     def restart() -> None:
-        lone.kill()
-        assert lone.start() == world.settings.bootstrap_servers, "it comes back where its clients look for it"
+        stop_broker(lone, 0)
+        assert start(lone).bootstrap_servers == world.settings.bootstrap_servers, "it comes back where its clients look for it"
 
-    with struck(world, restart) as fault:
-        land_until_landed(world, fault.on_step)
-        fault.assert_struck_in_the_middle()
-    assert lone.pid != killed, "the fault: it is another process"
+    fault = striker_of(world, restart)
+    land_until_landed(world, fault.on_step)
+    assert_struck_in_the_middle(fault)
+    assert start(lone).pid != killed, "the fault: it is another process"
 
 
 # ---- a broker stalls
 
 
-def land_through_a_stall(lone: Lone, world: World) -> tuple[Verdict, int]:
+def land_through_a_stall(lone: Path, world: World) -> tuple[Verdict, int]:
     """Have the broker stand still in the middle of the one range, of which nothing is half visible, and then go on.
 
     What is staged is looked at in the second half of the stall, and returned: what was fetched before is written by then.
     """
-    seen: list[int] = []
+    seen, pid = list[int](), start(lone).pid
     world.with_policy(records_per_range=RECORDS)
     world.plan()
 
     def stall() -> None:
-        with paused([lone.pid]):
+        with paused([pid]):
             end = time.monotonic() + 3 * POLL_SECONDS
             world.wait_until(lambda: time.monotonic() > end - 1.5 * POLL_SECONDS)
             while time.monotonic() < end:
-                seen.append(staged_bytes(world))
+                seen.append(sum(staged(world)))
             assert world.rows() == []
 
-    with struck(world, stall) as fault:
-        (verdict,) = world.land(on_step=fault.on_step)
-        fault.assert_struck_in_the_middle()
+    fault = striker_of(world, stall)
+    (verdict,) = world.land(on_step=fault.on_step)
+    assert_struck_in_the_middle(fault)
     assert max(seen) < RECORDS * RECORD_BYTES / 2, "the fault: the read was under way and went no further"
     return verdict, max(seen)
 
 
 @pytest.mark.long
 def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands_nothing_short(
-    lone: Lone, unlanded: World, impatient: None
+    lone: Path, unlanded: World, impatient: None
 ) -> None:
     """The broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
 
@@ -312,7 +265,7 @@ def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands
 
 
 @pytest.mark.long
-def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Lone, unlanded: World) -> None:
+def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Path, unlanded: World) -> None:
     """With the time-outs as they are, the same stall ends, the read goes on, and the range is whole.
 
     [R-52]
@@ -323,19 +276,20 @@ def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Lone, unland
 
 
 @pytest.mark.long
-def test_a_stall_without_end_ends_the_run_by_name(lone: Lone, unlanded: World, impatient: None) -> None:
+def test_a_stall_without_end_ends_the_run_by_name(lone: Path, unlanded: World, impatient: None) -> None:
     """[R-52] The scan is bounded: it ends while the broker still stands still, and says so; then it lands whole."""
     world = unlanded
     world.with_policy(records_per_range=RECORDS)
     world.edges.kafka_timeout_seconds = POLL_SECONDS
     world.plan()
-    with struck(world, lambda: os.kill(lone.pid, signal.SIGSTOP)) as fault:
-        try:
-            with pytest.raises(BrokerUnavailable, match="does not answer"):
-                world.land(on_step=fault.on_step)
-        finally:
-            os.kill(lone.pid, signal.SIGCONT)
-        fault.assert_struck_in_the_middle()
+    pid = start(lone).pid
+    fault = striker_of(world, lambda: os.kill(pid, signal.SIGSTOP))
+    try:
+        with pytest.raises(BrokerUnavailable, match="does not answer"):
+            world.land(on_step=fault.on_step)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert_struck_in_the_middle(fault)
     assert world.rows() == [] and not world.coverage.manifests
     assert outcomes(world.land()) == {Outcome.LANDED}
     assert_landed_whole(world)
@@ -376,7 +330,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
 
 @pytest.mark.long
 def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
-    lone: Lone, large: World, spark: SparkSession, visible_growth: None, impatient: None, tmp_path: Path
+    lone: Path, large: World, spark: SparkSession, visible_growth: None, impatient: None, tmp_path: Path
 ) -> None:
     """[R-53] What was read of it stays unseen, the run ends by name; the next generation lands."""
     with World(large.settings, tmp_path, "deleted") as world:
@@ -384,10 +338,10 @@ def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
         send_large(world)
         world.with_policy(records_per_range=RECORDS)
         world.plan()
-        with struck(world, world.delete_topic) as fault:
-            with pytest.raises(UnknownTopic, match="topic deleted does not exist"):
-                world.land(on_step=fault.on_step)
-            fault.assert_struck_in_the_middle()
+        fault = striker_of(world, world.delete_topic)
+        with pytest.raises(UnknownTopic, match="topic deleted does not exist"):
+            world.land(on_step=fault.on_step)
+        assert_struck_in_the_middle(fault)
         assert world.rows() == [] and not world.coverage.manifests
         world.sent.clear()
         world.fill(30)

@@ -26,7 +26,7 @@ from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
 from tests.support.buckets import assert_all_is_there_once
-from tests.support.killing import Striker, has_staged, stopped_at
+from tests.support.killing import Striker, staged, stopped_at
 from tests.support.secured import SECRETS, Secured
 from tests.support.world import World
 
@@ -109,7 +109,7 @@ def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: W
     fill(remote)
     with stopped_at(remote, "land", "scan") as child:
         child.connection.send("go on")
-        World.wait_until(lambda: has_staged(remote), 60)
+        World.wait_until(lambda: bool(staged(remote)), 60)
     assert remote.pending and remote.edges.lake.store.list("staging"), "the fault: it died in mid-scan"
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     assert_all_is_there_once(remote)

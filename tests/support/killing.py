@@ -140,28 +140,41 @@ def stopped_at(
         yield child
 
 
-def has_staged(world: World) -> bool:
-    return any(path.endswith(".parquet") for path in world.edges.lake.store.list("staging"))
+def staged(world: World) -> list[int]:
+    """Return the sizes of the Parquet files that the attempts of this lake have staged so far."""
+    return [size for path, size in world.edges.lake.store.list("staging").items() if path.endswith(".parquet")]
 
 
 class Striker:
-    """Strikes once, in the middle of the first scan: when the first file of it is there; `struck_at` is when, once it has."""
+    """Strikes once, in the middle of the first scan: when it has staged a first file, and this much.
 
-    def __init__(self, world: World, strike: Callable[[], None]) -> None:
-        self.struck_at = 0.0
-        self._world, self._strike = world, strike
+    `struck_at` is when, once it has, and `at_bytes` how far the scan was.
+    """
+
+    def __init__(self, world: World, strike: Callable[[], None], least_bytes: int = 0) -> None:
+        self.struck_at, self.at_bytes = 0.0, 0
+        self._world, self._strike, self._least_bytes = world, strike, least_bytes
         self._thread = threading.Thread(target=self._watch)
 
     def on_step(self, step: str, **_: Any) -> None:
         if step == "scan" and not self._thread.ident:
             self._thread.start()
         if step in {"engine_lost", "report"}:
-            self._thread.join()
+            self.join()
+
+    def join(self) -> None:
+        """Wait until it has struck."""
+        self._thread.join()
 
     def _watch(self) -> None:
-        World.wait_until(lambda: has_staged(self._world))
+        World.wait_until(self._is_under_way, every_seconds=0.02)
         self._strike()
         self.struck_at = time.monotonic()
+
+    def _is_under_way(self) -> bool:
+        sizes = staged(self._world)
+        self.at_bytes = sum(sizes)
+        return bool(sizes) and self.at_bytes >= self._least_bytes
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
