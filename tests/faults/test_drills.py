@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 import pytest
-import stamina
 
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.lab.drills import supervisor
@@ -30,6 +28,8 @@ from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, System
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table
+from tests.support.power import find_processes
+from tests.support.world import World
 
 DELIVERY = (PROJECT / "docs" / "delivery.md").read_text()
 
@@ -43,21 +43,27 @@ SAYS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-def run_drills(home: Path, *arguments: str, code: Path = PROJECT) -> tuple[int, dict[str, Any]]:
-    """Runs the command as a person would, on the code of a folder; returns its exit code and its JSON."""
+def start_drills(home: Path, *arguments: str, code: Path = PROJECT, **environment: str) -> subprocess.Popen[str]:
+    """Start the command as a person would, on the code of a folder."""
     home.mkdir(exist_ok=True)
     if not (home / "jars").exists():
         (home / "jars").symlink_to(JARS)
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline_defs.cli", "drill", "--json", *arguments],
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline_defs.cli", "drill", *arguments],
         cwd=code,
-        env={**os.environ, "PYTHONPATH": str(code), "OFFSETLAKE_HOME": str(home)},
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(code), "OFFSETLAKE_HOME": str(home), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.stdout, done.stderr[-2000:]
-    return done.returncode, json.loads(done.stdout)
+
+
+def run_drills(home: Path, *arguments: str, code: Path = PROJECT) -> tuple[int, dict[str, Any]]:
+    """Run the command to its end; return its exit code and its JSON."""
+    with start_drills(home, "--json", *arguments, code=code) as process:
+        out, err = process.communicate()
+    assert out, err[-2000:]
+    return process.returncode, json.loads(out)
 
 
 def broken_build(folder: Path, file: str, line: str, instead: str) -> Path:
@@ -71,18 +77,6 @@ def broken_build(folder: Path, file: str, line: str, instead: str) -> Path:
     assert text.count(line) == 1
     path.write_text(text.replace(line, instead))
     return folder
-
-
-def processes_of(home: Path) -> set[str]:
-    """Are the processes that were started with this home, by what they run."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("OFFSETLAKE_HOME") == str(home):
-                found.add(" ".join(process.cmdline()))
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # it ended while it was looked at, or is another user's
-    return found
 
 
 def assert_right(rows: list[dict[str, Any]]) -> None:
@@ -143,25 +137,15 @@ def test_the_documents_table_of_recovery_is_what_the_drills_find(tmp_path: Path)
 @pytest.mark.long
 def test_a_drill_that_is_terminated_while_dagster_runs_leaves_no_process(tmp_path: Path) -> None:
     """SIGTERM in the middle of a run, which Dagster would take for that run alone: broker, Spark and drill end."""
-    (tmp_path / "jars").symlink_to(JARS)
-    drilling = subprocess.Popen(
-        [sys.executable, "-m", "pipeline_defs.cli", "drill", "no_fault"],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), "OFFSETLAKE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    for attempt in stamina.retry_context(on=AssertionError, timeout=120, attempts=None, wait_max=0.1):
-        with attempt:
-            assert list(tmp_path.glob("offsetlake-drill-*/d1/lake/staging/*")), "the fault: a run is at work"
-    assert len(processes_of(tmp_path)) > 2, "broker and Spark are there"
+    drilling = start_drills(tmp_path, "no_fault", TMPDIR=str(tmp_path))
+    at_work = "offsetlake-drill-*/d1/lake/staging/*"  # the fault
+    World.wait_until(lambda: any(tmp_path.glob(at_work)), 120, every_seconds=0.1)
+    assert len(find_processes("OFFSETLAKE_HOME", str(tmp_path))) > 2, "broker and Spark are there"
     drilling.terminate()
-    said, _ = drilling.communicate(timeout=60)
+    said = drilling.communicate(timeout=60)
     assert drilling.returncode, said
-    for attempt in stamina.retry_context(on=AssertionError, timeout=30, attempts=None, wait_max=0.1):
-        with attempt:  # Spark's JVM ends by itself once nobody holds the other end of its input
-            assert not processes_of(tmp_path)
+    # Spark's JVM ends by itself once nobody holds the other end of its input
+    World.wait_until(lambda: not find_processes("OFFSETLAKE_HOME", str(tmp_path)), 30)
     assert not list(tmp_path.glob("offsetlake-drill-*"))
 
 
@@ -223,32 +207,29 @@ def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
     assert_right(report["drills"])
 
 
-BROKEN = [
-    pytest.param(
+BROKEN = {
+    "published before it is committed": (
         "kill_at_publish",
         "pipeline_defs/resources.py",
         "delivery=topic.delivery,",
         'delivery="at_least_once",',
-        id="published before it is committed",
     ),
-    pytest.param(
+    "what is committed is not rolled forward": (
         "kill_at_commit",
         "pipeline_defs/landing/committing.py",
         "        elif not run.coverage.is_landed(offsets):\n",
         "        elif False:\n",
-        id="what is committed is not rolled forward",
     ),
-    pytest.param(
+    "what is rolled forward is not verified": (
         "tear_staged_file",
         "pipeline_defs/landing/redo.py",
         "if parquet.digest(staged) != manifest.digest:",
         "if False:",
-        id="what is rolled forward is not verified",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("_drill", "file", "line", "_instead"), BROKEN)
+@pytest.mark.parametrize(("_drill", "file", "line", "_instead"), BROKEN.values(), ids=BROKEN)
 def test_what_a_broken_build_breaks_is_there(_drill: str, file: str, line: str, _instead: str) -> None:
     """The test of broken builds is a long one: what it breaks may move meanwhile."""
     assert (PROJECT / file).read_text().count(line) == 1
@@ -256,7 +237,7 @@ def test_what_a_broken_build_breaks_is_there(_drill: str, file: str, line: str, 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("drill", "file", "line", "instead"), BROKEN)
+@pytest.mark.parametrize(("drill", "file", "line", "instead"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_build_turns_a_drill_red(tmp_path: Path, drill: str, file: str, line: str, instead: str) -> None:
     """Proves that the drills can fail: one line of a copy of the code is broken, and the row says what it does."""
     code, report = run_drills(tmp_path / "home", drill, code=broken_build(tmp_path / "code", file, line, instead))
