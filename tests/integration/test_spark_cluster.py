@@ -28,13 +28,13 @@ from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
 from pipeline_defs.lab.bench.engine_costs.driver_bytes import LOAD, count_control, count_driver_bytes
 from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.bench.measurement import Bench
+from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.buckets import sent_rows, shown_rows
-from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import World
 

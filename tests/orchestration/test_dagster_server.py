@@ -23,13 +23,13 @@ import yaml
 
 from pipeline_defs.adapters.system.processes import Process, read_process, spawn_process
 from pipeline_defs.core.errors import Refused
+from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
 from pipeline_defs.orchestration.home.daemons import DaemonProcess, Listener, find_daemons, is_silent, read_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
-from tests.support.environment import plain_environment
 from tests.support.fake_registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 

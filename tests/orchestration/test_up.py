@@ -23,13 +23,13 @@ import pytest
 
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.lab.bench.measurement import count_rows
+from pipeline_defs.lab.environment import plain_environment, variables_of
 from pipeline_defs.orchestration.home.daemons import find_daemons
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER_COMMAND, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import asset_keys, is_answering, run_ids, terminal
-from tests.support.environment import plain_environment, variables_of
 from tests.support.postgres import running_postgres
 from tests.support.world import World
 

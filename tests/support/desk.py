@@ -18,9 +18,9 @@ import stamina
 import yaml
 
 from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.lab.environment import plain_environment, variables_of
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.settings import PROJECT, Settings
-from tests.support.environment import plain_environment, variables_of
 
 START_SECONDS = 120
 STOP_SECONDS = 20

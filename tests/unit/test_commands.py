@@ -27,9 +27,9 @@ from pipeline_defs.cli import commands, main
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.command_lines import command
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
+from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
-from tests.support.environment import plain_environment
 from tests.support.messages import texts
 
 FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1", "path": "records.jsonl", "to": "latest"}

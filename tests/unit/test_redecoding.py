@@ -21,6 +21,8 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pipeline_defs.adapters.decoding.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
@@ -28,6 +30,7 @@ from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import (
     BrokenManifest,
@@ -493,6 +496,18 @@ def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
     beside(monkeypatch, DeltaLog, "commit", let_a_week_pass)
     assert [each.outcome for each in compact_decoded(topic.lake, TOPIC)] == [outcome]
     assert {*deleted} == ({*ages} if old == 2 else set()) and {*topic.known} == {FIRST, SECOND}
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [("No space left on device (os error 28)", "make room on that disk"), ("Connection reset", "the next update tries again")],
+)
+def test_an_update_on_a_full_disk_says_to_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, step: str
+) -> None:
+    monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=DeltaError(f"Failed to parse parquet: External: {said}")))
+    with pytest.raises(LakeUnavailable, match=f"{re.escape(said)}; .* nothing is lost; {step}"):
+        LatestTable(Lake(str(tmp_path)), TOPIC).start(pa.schema([("key", pa.binary())]), anew=False)
 
 
 def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(tmp_path: Path) -> None:
