@@ -11,7 +11,7 @@ from pipeline_defs.adapters.lake.layout import given_up_paths, published_path
 from pipeline_defs.adapters.tables.topic_rows import find_rows
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.decoding import Decided
-from pipeline_defs.landing.appending import append_landed
+from pipeline_defs.landing.appending import Doubts, append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from tests.support.fake_log import TOPIC
 from tests.support.intercepting import beside
@@ -239,3 +239,23 @@ def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(
 
     assert append_landed(TOPIC, overtaken(world, compact_and_drop, monkeypatch), lambda: EPOCH_MS) >= 1
     assert done and world.in_table() == dict.fromkeys(range(6), 1)
+
+
+def test_a_table_that_others_have_gone_on_with_before_the_lake_is_read_is_no_lost_one(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] What they have appended, compacted and dropped in between is not in the version that was read."""
+    world.has_raw_table = False
+    world.land()
+    lake, other, gone_on = world.open(Writer()), world.open(Writer()), list[int]()
+    is_behind_the_table = iter([False, True])  # what is recent is read first
+
+    def go_on(_: str) -> None:
+        if next(is_behind_the_table, False):
+            gone_on.append(append_landed(TOPIC, other, lambda: EPOCH_MS))
+            world.compact(other)
+            world.drop(other)
+
+    beside(monkeypatch, lake, "coverage", before=go_on)
+    assert append_landed(TOPIC, lake, lambda: EPOCH_MS, Doubts(world.coverage.log.ranges)) >= 1
+    assert gone_on == [0] and world.in_table() == dict.fromkeys(range(6), 1)
