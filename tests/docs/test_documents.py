@@ -32,7 +32,7 @@ _ROOMS = ("", "pipeline_defs/")  # the map of the code names files as they lie i
 
 
 def anchors(document: Path) -> set[str]:
-    """Are the anchors that the headings of a document have, as code hosts derive them."""
+    """Return the anchors that the headings of a document have, as code hosts derive them."""
     headings = re.findall(r"^#+ (.+)$", without_blocks(document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -165,7 +165,7 @@ POISONED = [(0, 7), (0, 120), (1, 30)]
 
 @pytest.fixture
 def poisoned(placed: World) -> World:
-    """Is a topic with three landed ranges, a poison record in each."""
+    """A topic with three landed ranges, a poison record in each."""
     world = placed
     world.derive("id INT")
     world.create_topic(2)

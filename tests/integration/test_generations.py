@@ -199,7 +199,7 @@ def begin(world: World, **config: Any) -> KafkaProducer:
 
 
 def told(world: World) -> tuple[bool, str] | None:
-    """Is what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
+    """Return what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
     found = world.checked(world.topic.check_key(PROGRESS))
     return found and (found.passed, getattr(found.metadata.get("concerns"), "value", ""))
 
@@ -287,7 +287,7 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
 
 @pytest.fixture
 def careless(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> Iterator[World]:
-    """Is a world on a broker that does not ask the coordinator whether a partition is part of a transaction.
+    """A world on a broker that does not ask the coordinator whether a partition is part of a transaction.
 
     So were brokers before 3.6, which is where transactions come from that hang for ever (KIP-890).
     """

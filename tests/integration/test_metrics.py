@@ -351,7 +351,7 @@ def kafka_consumer_groups(world: World, *arguments: str) -> str:
 
 
 def lag_by_tool(world: World) -> dict[int, tuple[str, str, str]]:
-    """Is what the tool shows per Kafka partition: CURRENT-OFFSET, LOG-END-OFFSET, LAG."""
+    """Return what the tool shows per Kafka partition: CURRENT-OFFSET, LOG-END-OFFSET, LAG."""
     header, *lines = [line.split() for line in kafka_consumer_groups(world, "--describe").splitlines() if line.strip()]
     rows = [dict(zip(header, line, strict=False)) for line in lines]
     assert all(row["TOPIC"] == world.name for row in rows)

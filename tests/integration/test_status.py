@@ -192,7 +192,7 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
-    """Is what Dagster was told of the check, oldest first."""
+    """Return what Dagster was told of the check, oldest first."""
     records = world.instance.event_log_storage.get_asset_check_execution_history(world.topic.check_key(PROGRESS), limit=100)
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))

@@ -99,7 +99,7 @@ class OneRange(Contested):
         self.kept = set[int]() if self.start in {"lost", "damaged"} else {*self.shown()}
 
     def act(self, name: str, writer: Writer) -> None:
-        """Does what a writer does, and holds it to what it says."""
+        """Do what a writer does, and hold it to what it says."""
         lake = self.open(writer)
         if name == "sweep":
             self.sweep(lake)
@@ -218,7 +218,7 @@ class RawTable(ThreeRanges):
                 raise
 
     def assert_ends_well(self, acts: Collection[str]) -> None:
-        """Does all of it once more, undisturbed."""
+        """Do all of it once more, undisturbed."""
         assert self.glob.wrong == []
         self.lake = self.open(Writer())
         self.assert_nothing_is_twice_or_missing()

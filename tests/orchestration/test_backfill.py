@@ -33,7 +33,7 @@ EDGES_MS = [(-1000, -1), (-1, 0), (1, HOUR_MS - 1), (HOUR_MS - 1, HOUR_MS), (HOU
 
 @pytest.fixture
 def hour(world: World) -> World:
-    """Is a topic with five ranges at the edges of the hour before now, none of them landed; a daemon is there."""
+    """A topic with five ranges at the edges of the hour before now, none of them landed; a daemon is there."""
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=2)
     moments = [NOW_MS - HOUR_MS + ms for pair in EDGES_MS for ms in pair]

@@ -207,7 +207,7 @@ def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: Pl
 
 
 def seconds_to_check(steps: int) -> float:
-    """Is what checking a log of so many steps of 200 ranges costs: CPU time of this thread, whoever else is at work."""
+    """Return what checking a log of so many steps of 200 ranges costs: CPU time of this thread, whoever else is at work."""
     ends = range(200, 200 * steps + 1, 200)
     log = [step_of(seq, *((at, at + 1) for at in range(end - 200, end)), head=end) for seq, end in enumerate(ends)]
     began = time.thread_time()

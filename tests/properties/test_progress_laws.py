@@ -204,7 +204,7 @@ def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) ->
 
 
 def lately(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
-    """Is a range of so many rows that a run took `seconds` to land."""
+    """Make a range of so many rows that a run took `seconds` to land."""
     at_ms = EPOCH_MS - int(seconds_ago * 1000)
     return landed(OffsetRange(0, 0, 0, rows), landed_at_ms=at_ms, seconds=seconds)
 

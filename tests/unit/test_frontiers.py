@@ -280,7 +280,7 @@ FIRST = OffsetRange(0, 0, 0, 10)
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Lake:
-    """Is a lake with two planned ranges."""
+    """A lake with two planned ranges."""
     return planned_lake(tmp_path, 20)
 
 

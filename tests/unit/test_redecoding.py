@@ -633,7 +633,7 @@ def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(topic: LandedTopi
 
 @pytest.fixture
 def decoded(tmp_path: Path) -> DecodedTopic:
-    """Is a topic of which a range is decoded, and nothing is landed."""
+    """A topic of which a range is decoded, and nothing is landed."""
     topic = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string())
     topic.put(FIRST, numbered(FIRST, "abc"))
     return topic

@@ -292,7 +292,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def cache(tmp_path: Path, pins: dict[str, str]) -> Path:
-    """Is a cache that has the pinned files."""
+    """A cache that has the pinned files."""
     cache = tmp_path / "cache"
     (cache / "spark").mkdir(parents=True)
     for name in pins:

@@ -23,7 +23,7 @@ from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
 from ...core.log.planning import PartitionState, Policy, TopicState
-from .kafka_connection import Connection, read_refusals
+from .kafka_connection import Connection, T, read_refusals
 from .kafka_glance import (
     ISOLATION,
     Description,
@@ -39,7 +39,6 @@ from .kafka_log import (
     Fetched,
     LogRecord,
     RecordBatch,
-    T,
     fetch_request,
     has_untellable,
     read_batches,
