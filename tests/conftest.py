@@ -67,7 +67,6 @@ LONGEST = [
     "browser/test_derived.py",
     "model/test_latest_interleavings.py",
     "faults/test_compaction.py",
-    "docs/test_readme.py",
     "docs/test_reading.py",
 ]
 

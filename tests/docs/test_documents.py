@@ -137,7 +137,7 @@ def test_the_reference_has_each_command_with_what_it_does() -> None:
     assert "`--key KEY`" in rows["land TOPIC"] and "broker stop" in rows
 
 
-# ---- what is read first, and what is typed (test_readme.py, test_tutorial.py, test_reading.py)
+# ---- what is read first, and what is typed (test_tutorial.py, test_reading.py)
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:

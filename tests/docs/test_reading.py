@@ -19,9 +19,8 @@ from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
 from pipeline_defs.lab.environment import variables_of
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
-from tests.support.markdown import Block, read_blocks
+from tests.support.markdown import Block, Shell, open_shell, read_blocks
 from tests.support.own_spark import spark_defaults
-from tests.support.shell import Shell, open_shell
 from tests.support.world import World
 
 pytestmark = pytest.mark.scenario

@@ -21,8 +21,7 @@ from pipeline_defs.orchestration.runs.projection import ACTIVE
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, LANDED_BY_TAG
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
 from tests.support.killing import stopped_at, work_off
-from tests.support.pulse import ask, run_pulse
-from tests.support.queued import queue_asset_run
+from tests.support.pulse import ask, queue_asset_run, run_pulse
 from tests.support.world import World
 
 KEYS, RECORDS = 7, 250

@@ -41,7 +41,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support.footers import list_encodings_falling
 from tests.support.outcomes import decoding_session
-from tests.support.queued import queue_run
+from tests.support.pulse import queue_run
 from tests.support.raw_rows import raw_row
 from tests.support.redecoding import Heard
 from tests.support.world import World

@@ -55,7 +55,7 @@ from pipeline_defs.orchestration.runs.projection import is_redo_of_person
 from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
-from tests.support.queued import queue_run
+from tests.support.pulse import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
 STATUSES = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]

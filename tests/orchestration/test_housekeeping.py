@@ -25,8 +25,7 @@ from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
 from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOPIC_TAG, Topic
-from tests.support.pulse import location_of, reasons, refuse, requests_of, run_job, run_pulse
-from tests.support.queued import queue_run
+from tests.support.pulse import location_of, queue_run, reasons, refuse, requests_of, run_job, run_pulse
 from tests.support.redecoding import Killed
 from tests.support.world import World
 

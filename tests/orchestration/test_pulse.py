@@ -39,9 +39,8 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG, PROGRESS, TOOK_TAG
 from tests.integration.test_decoding import configure, event
-from tests.support.pulse import ask, check_of, is_asked, reasons, refuse, refuse_tools, run_job, run_pulse, said
+from tests.support.pulse import ask, check_of, is_asked, queue_run, reasons, refuse, refuse_tools, run_job, run_pulse, said
 from tests.support.pulse import said as sensor_says
-from tests.support.queued import queue_run
 from tests.support.world import World
 
 

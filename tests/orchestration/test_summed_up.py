@@ -29,8 +29,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.compacting import compact_decoded
 from tests.support.killing import stopped_at
-from tests.support.pulse import ask, run_job, run_pulse
-from tests.support.queued import queue_run
+from tests.support.pulse import ask, queue_run, run_job, run_pulse
 from tests.support.world import World
 
 
