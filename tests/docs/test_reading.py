@@ -20,7 +20,7 @@ from pipeline_defs.lab.environment import variables_of
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, Shell, open_shell, read_blocks
-from tests.support.own_spark import spark_defaults
+from tests.support.readers import spark_defaults
 from tests.support.world import World
 
 pytestmark = pytest.mark.scenario

@@ -28,9 +28,7 @@ from pipeline_defs.tables.decoded_compaction import DecodedTable
 from pipeline_defs.tables.vacuum import VACUUM_AFTER_SECONDS, vacuum
 from tests.conftest import JARS
 from tests.support.killing import stopped_at
-from tests.support.own_spark import spark_defaults
-from tests.support.readers import Read, count_files, reading, time_read
-from tests.support.reading import LoopingReader
+from tests.support.readers import LoopingReader, Read, count_files, reading, spark_defaults, time_read
 from tests.support.world import World, new_attempt
 
 TABLES = ("raw", "decoded", "latest")

@@ -31,12 +31,11 @@ from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSu
 from pipeline_defs.core.login.client_properties import RegistryLogin
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from tests.conftest import JARS
-from tests.support.avro import avro
-from tests.support.fake_registry import fake_registry
+from tests.support.fuzz_avro import avro
 from tests.support.outcomes import RAW, decode, decode_rows, decoding_session
-from tests.support.raw_rows import raw_row
-from tests.support.registry import RunningRegistry, guarded, running_registry
+from tests.support.registry import RunningRegistry, fake_registry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
+from tests.support.strategies import raw_row
 from tests.support.world import World
 
 if TYPE_CHECKING:

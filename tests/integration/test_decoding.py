@@ -39,11 +39,11 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
-from tests.support.footers import list_encodings_falling
+from tests.support.lakes import list_encodings_falling
 from tests.support.outcomes import decoding_session
 from tests.support.pulse import queue_run
-from tests.support.raw_rows import raw_row
 from tests.support.redecoding import Heard
+from tests.support.strategies import raw_row
 from tests.support.world import World
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"

@@ -30,7 +30,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
-from tests.support.footers import list_encodings_falling
+from tests.support.lakes import list_encodings_falling
 from tests.support.redecoding import Heard
 from tests.support.world import PATIENCE_SECONDS, World, new_attempt
 

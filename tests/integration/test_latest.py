@@ -57,7 +57,7 @@ from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
 from tests.support.plain_latest import find_winners
-from tests.support.reading import LoopingReader
+from tests.support.readers import LoopingReader
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 from tests.support.world import World

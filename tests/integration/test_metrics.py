@@ -30,9 +30,9 @@ from pipeline_defs.operate.tables import latency_text, read_tables, table_text
 from pipeline_defs.orchestration.assets.days import day_event, report_days
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
-from tests.support.fake_registry import recording
 from tests.support.killing import QUICK_JVM
 from tests.support.redecoding import Heard
+from tests.support.registry import recording
 from tests.support.world import PATIENCE_SECONDS, World
 
 HOUR_MS = 3_600_000

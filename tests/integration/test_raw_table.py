@@ -44,7 +44,7 @@ from tests.conftest import JARS
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.killing import PLACES
-from tests.support.own_spark import spark_defaults
+from tests.support.readers import spark_defaults
 from tests.support.redecoding import Heard, OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 

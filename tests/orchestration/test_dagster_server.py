@@ -30,7 +30,7 @@ from pipeline_defs.orchestration.home.daemons import DaemonProcess, Listener, fi
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
 from pipeline_defs.settings import PROJECT
-from tests.support.fake_registry import Answering, serving
+from tests.support.registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
 pytestmark = pytest.mark.scenario

@@ -36,9 +36,9 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import retirement
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
-from tests.support.fake_registry import Answering, recording, serving
 from tests.support.killing import stopped_at
 from tests.support.pulse import evaluate, queue_asset_run, refuse, requests_of, run_job
+from tests.support.registry import Answering, recording, serving
 from tests.support.world import World
 
 

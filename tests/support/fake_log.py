@@ -30,8 +30,7 @@ from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.landing.attempt import Tools
 from pipeline_defs.landing.planner import Planner
-from tests.support.raw_rows import raw_row
-from tests.support.strategies import EPOCH_MS
+from tests.support.strategies import EPOCH_MS, raw_row
 
 TOPIC = "orders"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

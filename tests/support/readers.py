@@ -1,4 +1,4 @@
-"""Readers of a topic's tables as processes of their own, which read again and again until they are told to stop.
+"""Readers of a lake that read again and again until they are told to stop: in a thread, or as processes; and a user's Spark.
 
 `python -m tests.support.readers KIND TABLES LAKE TOPIC FOLDER` reads each of TABLES at its newest snapshot, in turn, and writes
 a line of JSON for each read to FOLDER/KIND.jsonl, until FOLDER/stop is there. A kind may be two, which take turns: `a+b`.
@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,11 +19,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from deltalake import DeltaTable
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.system.java import archive_options
 from pipeline_defs.adapters.tables.duck import Duck, connect
 from pipeline_defs.settings import PROJECT
+from tests.conftest import JARS
+from tests.support.killing import QUICK_JVM
 
 PLACE = 'generation, "partition", "offset"'
 FIRST = 2  # offsets below are of a record that was aborted: a replace takes it away
@@ -199,3 +204,74 @@ def main(kind: str, tables: str, root: str, topic: str, folder: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+Rows = list[tuple[Any, ...]]
+
+
+class LoopingReader:
+    """Reads as long as its context lasts; `errors` are what it could not read, or not have seen."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+
+    def read(self) -> None:
+        """Reads once, and keeps what it saw."""
+        raise NotImplementedError
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads in a thread as long as the context lasts."""
+        thread = threading.Thread(target=self._read_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def ask(self, folder: Path, question: Callable[[], Rows]) -> Rows | None:
+        """Asks of files that are exchanged; none where there is no answer.
+
+        DuckDB opens a file twice in a query: where it is exchanged in between, the query ends with an error. It counts as one
+        only where no file was exchanged meanwhile.
+        """
+        before = _versions(folder)
+        try:
+            return question()
+        except duckdb.Error as error:
+            if _versions(folder) == before:
+                self.errors.append(str(error))
+            return None
+
+    def _read_on(self) -> None:
+        while not self._stop.is_set():
+            self.read()
+
+
+def _versions(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in folder.glob("*.parquet")}
+
+
+def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Write the defaults of a small Spark below a folder; return the variables by which it finds them and starts quickly.
+
+    Neither the folder nor the jars are in its JVM's own class path, which is that of the class archive.
+    """
+    folder.mkdir()
+    settings = {
+        **conf,
+        "spark.master": "local[1]",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": " ".join(archive_options(JARS, "spark")),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # by which Delta lists: 10,000 tasks
+        "spark.sql.shuffle.partitions": "2",
+        "spark.jars": ",".join(map(str, jars)),
+    }
+    defaults = folder / "spark-defaults.conf"
+    defaults.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    return {"PYSPARK_SUBMIT_ARGS": f"--properties-file {defaults} pyspark-shell", "JDK_JAVA_OPTIONS": QUICK_JVM}

@@ -38,8 +38,7 @@ from pipeline_defs.tables.decoded_staging import DecodeTools
 from pipeline_defs.tables.decoding import decode
 from pipeline_defs.topics import Topic
 from tests.support.decoded import shown_places, table_files
-from tests.support.raw_rows import TAKEN_OVER, raw_row
-from tests.support.strategies import EPOCH_MS, TOPIC, provenance
+from tests.support.strategies import EPOCH_MS, TAKEN_OVER, TOPIC, provenance, raw_row
 
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
 Watch = Callable[..., None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, LogState, Pla
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.raw_columns import RAW_COLUMNS
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 _EXAMPLES, _IS_HUNT = int(os.environ.get("HUNT", "20")), "HUNT" in os.environ
@@ -340,3 +342,16 @@ def first_step(records: int, grid: int = 10) -> PlanStep:
 
 def open_log(world: World, policy: Policy) -> LogState:
     return decide(LogState(), world.observe(LogState()), policy, world.now_ms).after(LogState())
+
+
+# what a decoded row takes over as it is, beside what it makes of key and value
+TAKEN_OVER = ["topic", "generation", "partition", "offset", "timestamp", "headers"]
+
+
+def raw_row(
+    place: tuple[str, int, int, int], at: datetime | int, value: bytes | None, key: bytes | None = None
+) -> tuple[object, ...]:
+    """Return the row of a record at a topic, generation, Kafka partition and offset; what is not said of it is null."""
+    told: dict[str, object] = dict(zip(("topic", "generation", "partition", "offset"), place, strict=True))
+    told |= {"timestamp": at, "timestamp_type": 0, "key": key, "value": value}
+    return tuple(told.get(column.name) for column in RAW_COLUMNS)

@@ -14,7 +14,7 @@ from pipeline_defs.adapters.telemetry import alerting
 from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import read_settings
-from tests.support.fake_registry import Answering, serving
+from tests.support.registry import Answering, serving
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.landing import appending
 from pipeline_defs.operate.reader import _read
-from tests.support import fake_log, raw_rows
+from tests.support import fake_log, strategies
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, assert_all_is_in_order
 from tests.support.redecoding import OffsetDecoder, decode_by
@@ -245,7 +245,7 @@ def older_version() -> Iterator[None]:
             patch.setattr(module, "RAW_SCHEMA", RAW_SCHEMA.remove(RAW_SCHEMA.get_field_index(NEW)))
         patch.setattr(delta_log, "SCHEMA", text)
         patch.setattr(appending, "SCHEMA", text)
-        for module in (raw_rows, raw_table):
+        for module in (strategies, raw_table):
             patch.setattr(module, "RAW_COLUMNS", OLDER)
         yield
 

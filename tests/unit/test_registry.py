@@ -16,7 +16,7 @@ from pipeline_defs.adapters.system import outage
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.orchestration.assets.derived_config import SideConfig
-from tests.support.fake_registry import NOT_THERE, Answer, FakeRegistry, fake_registry
+from tests.support.registry import NOT_THERE, Answer, FakeRegistry, fake_registry
 
 HTML = b"<html><body>It works! " + b"x" * 100_000 + b"</body></html>"
 
