@@ -1,26 +1,177 @@
-"""The tree of errors, and the style of every message: what, where, expected against found, next step."""
+"""What a person is told: the next action, its pace, what may be lost; of an error what, where, expected, found, next step."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import pickle
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.core import errors
+from pipeline_defs.core.advice import NOTHING, Standing, next_action
+from pipeline_defs.core.durability import read_durability
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_ours
+from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.plan_step import LogState, PlanStep
+from pipeline_defs.core.log.plan_step import LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
-from tests.support.strategies import EPOCH_MS, TOPIC, provenance
+from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
+from pipeline_defs.orchestration.runs.moments import TELL_MS, pace_text, telling_pace
+from pipeline_defs.topics import Topic
+from tests.support.strategies import EPOCH_MS, TOPIC, first_step, provenance
+
+URGENT = Standing(
+    "orders",
+    lag=70,
+    pending=3,
+    failed=2,
+    not_accepted=5,
+    late=("land it soon",),
+    stuck=("range 0-0-9 has failed 3 times",),
+    held_back=("an open transaction",),
+    undecoded="2 ranges wait to be decoded",
+    to_tick="start Dagster",
+)
+ORDER = [  # what is put right, and the sentence that is then the most urgent
+    ({}, "land it soon; and decide on 5 lost offsets that nobody has accepted: `offsetlake losses orders`, or the rest of"),
+    ({"late": ()}, "decide on 5 lost offsets that nobody has accepted: `offsetlake losses orders`"),
+    ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
+    ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),
+    ({"to_tick": ""}, "2 ranges failed and are tried again"),
+    ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
+    ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
+    ({"held": 0, "waiting": ""}, "wait: the next run takes 3 ranges"),
+    ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
+    ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
+    ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
+    ({"to_tick": "start Dagster"}, "plan 70 offsets: `offsetlake plan orders --through-end --apply`, or start Dagster"),
+    ({"lag": 0}, f"{NOTHING}: everything is landed"),
+    ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ORDER)))
+def test_as_each_thing_is_put_right_the_next_is_said(number: int) -> None:
+    now = URGENT
+    for changed, _ in ORDER[: number + 1]:
+        now = dataclasses.replace(now, **changed)
+    assert next_action(now).startswith(ORDER[number][1])
+
+
+counts = st.integers(min_value=0, max_value=3)
+words = st.lists(st.just("words"), max_size=2).map(tuple)
+standings = st.builds(
+    Standing,
+    st.just("t"),
+    *[counts] * 5,
+    *[words] * 3,
+    waiting=st.sampled_from(["", "what waits"]),
+    undecoded=st.sampled_from(["", "what waits to be decoded"]),
+    is_landing=st.booleans(),
+    to_tick=st.sampled_from(["", "start Dagster"]),
+).filter(lambda now: now.held <= now.pending)  # held ranges are pending ones
+
+
+@given(standings)
+def test_nothing_to_do_is_said_only_where_nobody_must_act(now: Standing) -> None:
+    """Whatever waits while nothing lands it, is lost, late or stuck, is never called nothing."""
+    said = next_action(now)
+    waits_for_a_person = (now.lag or now.pending) and not now.held and now.to_tick
+    nothing_lands = now.pending and not (now.held and now.is_landing)
+    must_act = any((now.late, now.not_accepted, now.stuck, waits_for_a_person, now.failed, nothing_lands, now.undecoded))
+    assert said.startswith(NOTHING) != must_act
+    is_idle = not must_act and not any((now.lag, now.pending, now.failed, now.held, now.held_back))
+    assert (said == f"{NOTHING}: everything is landed") == is_idle
+
+
+TRUE, FALSE = {"unclean.leader.election.enable": "true"}, {"unclean.leader.election.enable": "false"}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "unclean", "said"),
+    [
+        (1, 1, FALSE, ["replication.factor is 1: "]),
+        (
+            3,
+            1,
+            FALSE,
+            ["min.insync.replicas is 1: while the other replicas are behind, acks=all is acknowledged by the leader"],
+        ),
+        (3, 2, FALSE, []),
+        (3, 3, FALSE, ["min.insync.replicas is 3 of 3 replicas: nothing is lost, but one broker that is down stops"]),
+        (3, 2, TRUE, ["unclean.leader.election.enable is true: a replica that is behind may become leader"]),
+        (3, 1, TRUE, ["min.insync.replicas is 1: ", "unclean.leader.election.enable is true: "]),
+    ],
+)
+def test_what_may_lose_acked_records_is_named(replicas: int, in_sync: int, unclean: dict[str, str], said: list[str]) -> None:
+    """U10: with its value and what follows; and nothing where all is well."""
+    found = read_durability(replicas, {"min.insync.replicas": str(in_sync), **unclean})
+    assert all(risk.startswith(start) for risk, start in zip(found.risks, said, strict=True))
+    promise = "what acks=all acknowledged survives the loss of 1 of them"
+    assert (promise in found.promise) == ((replicas, in_sync) == (3, 2)), "what holds is said too"
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "text"),
+    [
+        (0, None, 12.0, "12 s so far"),
+        (0, 10, 12.0, "0 of 10 in 12 s, 0.0/s"),
+        (5, 10, 10.0, "5 of 10 in 10 s, 0.5/s, 10 s left"),
+        (1_500, 3_000, 150.0, "1,500 of 3,000 in 2 min, 10.0/s, 2 min left"),
+        (7, None, 2.0, "7 in 2 s, 3.5/s"),
+        (10, 10, 0.0, "10 of 10 in 0 s, 0.0/s"),
+    ],
+)
+def test_the_pace_in_words(done: int, total: int | None, seconds: float, text: str) -> None:
+    assert pace_text(done, total, seconds) == text
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1, max_size=60))
+def test_a_run_speaks_every_few_seconds_and_at_its_end(waits_ms: list[int]) -> None:
+    """Never twice within the interval before the end; and where more than that went by, with the next range."""
+    said, now_ms, told_ms = list[str](), 0, 0
+
+    def work() -> Iterator[int]:
+        nonlocal now_ms
+        for wait_ms in waits_ms:
+            now_ms += wait_ms
+            yield now_ms
+
+    for number, at_ms in enumerate(telling_pace(work(), len(waits_ms), lambda: now_ms, said.append), 1):
+        is_due = number == len(waits_ms) or at_ms - told_ms >= TELL_MS
+        assert [text.partition(" in ")[0] for text in said] == ([f"{number} of {len(waits_ms)}"] if is_due else [])
+        told_ms = at_ms if is_due else told_ms
+        said.clear()
+
+
+@pytest.mark.parametrize("earliest", [7, 0], ids=["deleted up to there", "the control"])
+def test_the_oldest_record_that_is_there_still_is_named(earliest: int) -> None:
+    """[R-43] What the broker has deleted is a loss, accepted or not: it is not to be landed soon, and not deleted again."""
+    orders = Topic(TOPIC, Policy())
+    kafka = SimpleNamespace(
+        read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
+        read_timestamps=lambda topic, offsets, level: dict.fromkeys(offsets, EPOCH_MS),
+    )
+    edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
+    coverage = Coverage(PlanLog(TOPIC, (first_step(20, 20),)), {}, {})
+    (found,) = read_endangered(orders, coverage, {0: Watermarks(earliest, 20)}, cast("Any", edges))
+    assert found.offset == earliest
+    (said,) = check_expiry(orders, [found]).violations
+    assert f"{TOPIC}/0: offset {earliest} is not landed and may be deleted in" in said
+
 
 PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
 KINDS = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, OffsetlakeError)]
