@@ -53,6 +53,10 @@ def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
     store.put_new("data/orders", b"no folder", "staging/a")
     assert store.size("data/orders/g0/p0000/0.parquet") is None
     assert store.size("data/orders") == len(b"no folder"), "the control"
+    (tmp_path / "lake/plan/0.json").mkdir(parents=True)
+    with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/0.json: what stands there is no file; .*move it away"):
+        store.put_new("plan/0.json", b"a folder in its place", "staging/a")
+    assert store.list("staging") == {}
 
 
 @pytest.mark.parametrize(("do", "answer"), [(True, Answer.COMMITTED), (False, Answer.CONFLICT)])

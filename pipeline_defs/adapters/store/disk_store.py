@@ -72,7 +72,7 @@ class DiskStore(Store):
         try:
             # what stands under the final name is whole and durable from its first moment
             self.disk.write(scratch, data)
-            self.disk.link(scratch, path)
+            self._link(scratch, path, "write")
         except FileNotFoundError as error:
             raise LakeUnavailable(
                 f"cannot write {self.url(path)}: {scratch} was deleted while it was written: a sweep, or somebody, deleted it; "
@@ -92,16 +92,23 @@ class DiskStore(Store):
                 with self.locked(guard):
                     if not is_due():
                         return Answer.CONFLICT
-                    self.disk.link(staged, final)
+                    self._link(staged, final, "publish")
             except FileExistsError:
-                if (self.folder / final).is_dir():
-                    raise LakeUnavailable(
-                        f"cannot publish {self.url(final)}: what stands there is no file; nothing is lost; move it away, and "
-                        "the next run publishes the range",
-                        path=final,
-                    ) from None
                 return Answer.CONFLICT
             return Answer.COMMITTED
+
+    def _link(self, source: str, path: str, verb: str) -> None:
+        """Give a file a second name; raise `FileExistsError` where a file has that, `LakeUnavailable` where a folder has."""
+        try:
+            self.disk.link(source, path)
+        except FileExistsError:
+            if (self.folder / path).is_dir():
+                raise LakeUnavailable(
+                    f"cannot {verb} {self.url(path)}: what stands there is no file; nothing is lost; move it away, and the "
+                    "next run goes on",
+                    path=path,
+                ) from None
+            raise
 
     def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
         with self.explained("exchange", final, staged), self.locked(guard):
