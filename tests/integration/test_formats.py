@@ -35,11 +35,11 @@ from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, Deco
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support import fuzz_avro, fuzz_json, outcomes
-from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_avro import avro
 from tests.support.fuzz_protobuf import draw_message, draw_schema
 from tests.support.outcomes import decode
 from tests.support.registry import fake_registry
+from tests.support.strategies import draws, mutate
 from tests.support.world import World, own_spark
 
 if TYPE_CHECKING:

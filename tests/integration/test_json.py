@@ -17,9 +17,9 @@ from pipeline_defs.adapters.spark.spark_session import end, make_active, open_se
 from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting
-from tests.support.fuzz import draws
 from tests.support.fuzz_json import ddl_of, draw_shape
 from tests.support.outcomes import decode_rows, decoding_session
+from tests.support.strategies import draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
     find_mismatches,
 )
 from pipeline_defs.core.errors import UnusableSchema
-from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row, split_enum
+from tests.support.strategies import draws, mutate
 
 ORDER = """
 syntax = "proto3";

@@ -35,8 +35,8 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.project import find_other_config, make_home, plan_project, write_env, write_project
 from pipeline_defs.settings import PREFIX, STARTED_BY_US, VARIABLES, check_home, load_env_file, read_env_file, read_settings
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
-from tests.support.fuzz import draws, mutate
 from tests.support.secured import jaas, write_properties
+from tests.support.strategies import draws, mutate
 
 SECRET = "hush-4711"
 

@@ -27,8 +27,8 @@ from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files
-from tests.support.fuzz import draws, mutate
 from tests.support.metrics import samples_of
+from tests.support.strategies import draws, mutate
 
 HEAD = "type: offsetlake.KafkaTopic\nattributes:\n  topic: bad\n"
 WHOLE = (
