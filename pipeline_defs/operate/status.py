@@ -24,7 +24,7 @@ from ..core.log.losses import Loss, all_losses
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..orchestration.home.daemons import find_daemons, is_silent, read_silence
-from ..orchestration.home.dagster_home import open_instance
+from ..orchestration.home.dagster_home import is_begun, open_instance
 from ..orchestration.home.run_locks import is_code_server_gone
 from ..orchestration.runs.exposure import check_expiry
 from ..orchestration.runs.known import read_known
@@ -49,7 +49,7 @@ from .tables import read_tables
 
 def find_instance(home: Path) -> dg.DagsterInstance:
     """Open the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
-    return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
+    return open_instance(home) if is_begun(home) else dg.DagsterInstance.ephemeral()
 
 
 _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds", "oldest_waiting_ms", "seconds_to_loss")

@@ -96,6 +96,35 @@ def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: py
     assert not server.is_running()
 
 
+def test_of_two_that_start_at_one_moment_one_is_refused(home: Path) -> None:
+    """Before it has stopped what the other one has begun, or its Spark; a state that a power cut tore stops nobody."""
+    first = server_of(home)
+    (home.parent / "up").mkdir()
+    (home.parent / "up" / "dagster.json").write_text('{"pid": 1')
+    first.check_alone()
+    with pytest.raises(Refused, match=r"another process starts or stops Dagster of .* just now; nothing was started"):
+        server_of(home).check_alone()
+    first.check_alone()
+    del first
+    server_of(home).check_alone()
+
+
+def test_a_code_server_that_does_not_come_back_ends_all_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster gives one up that is killed as it starts, however often it is asked: `up` begins anew. It is said once."""
+    server, asked, is_gone = server_of(home), list[str](), True
+    monkeypatch.setattr(server, "_ask", asked.append)
+    monkeypatch.setattr(dagster_server, "is_code_server_gone", lambda _: is_gone)
+    dagster = spawn_process(["/bin/sleep", "600"], log=home.parent / "log")
+    monkeypatch.setattr(server, "_process", dagster)
+    said = [server.revive_code_server() for _ in range(dagster_server.MOST_LOOKS_WITHOUT - 1)]
+    assert [*filter(None, said)] == ["Dagster's code server was killed; it is started again"] and len(asked) == 11
+    assert server.is_running(), "the control"
+    assert server.revive_code_server() == "Dagster's code server does not come back, so all of Dagster is ended"
+    assert not server.is_running()
+    is_gone = False
+    assert not server.revive_code_server()
+
+
 def test_a_log_that_has_become_long_is_begun_anew_and_what_is_written_meanwhile_is_kept(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, LakeUnavailable, OffsetlakeError, OutcomeUnknown, Refused
 from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.operate.status import find_instance
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.project import find_other_config, make_home, plan_project, write_env, write_project
 from pipeline_defs.settings import PREFIX, STARTED_BY_US, VARIABLES, check_home, load_env_file, read_env_file, read_settings
@@ -508,6 +509,11 @@ def test_a_home_that_begins_anew_is_said_unless_it_is_the_projects_own(
     for home in (mistyped, read_settings(project=project).dagster_home):
         with open_instance(home):
             assert "a new history" not in capsys.readouterr().err, "the control"
+    with find_instance(tmp_path / "none") as instance:
+        assert instance.is_ephemeral, "looking makes no home"
+    (mistyped / "dagster.yaml").unlink()
+    with find_instance(mistyped) as instance:
+        assert not instance.is_ephemeral and capsys.readouterr().err == "", "it is there, though somebody deleted that"
 
 
 def test_what_a_person_writes_into_the_file_holds_for_the_commands_too(project: Path, tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...core.advice import some_of
-from ...core.errors import EmptySelection, LakeUnavailable, first_line
+from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, LandedSince, landed_text
 from ...orchestration.home.daemons import DaemonProcess, read_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
-from ...orchestration.home.project import find_other_config, write_env
+from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
 from ...orchestration.topic_set import Broken, TopicFiles, read_stamps
 from ...resources import Edges
@@ -143,6 +143,8 @@ class _Files:
         if time.monotonic() - self.looked <= DISCOVER_SECONDS:
             return
         self.looked = time.monotonic()
+        with suppress(BadSetting):  # a full disk, say: at the next look
+            make_home(self.edges.settings.dagster_home, find_project())  # somebody may have deleted it
         with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
             stamps = read_stamps(self.folder)
             if stamps != self.stamps:
@@ -183,8 +185,8 @@ def _revive(server: DagsterServer) -> None:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
             _say(f"{error}{again}", "red")
     server.trim_log()
-    if server.revive_code_server():
-        OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
+    if said := server.revive_code_server():
+        _say(said)
 
 
 @contextmanager

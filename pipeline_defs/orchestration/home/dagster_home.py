@@ -19,6 +19,11 @@ from .project import make_home
 _ROOM_BYTES = 2**20  # less than SQLite needs to go on
 
 
+def is_begun(home: Path) -> bool:
+    """Return whether a home has anything: a history, say, whose dagster.yaml somebody has deleted."""
+    return home.is_dir() and any(home.iterdir())
+
+
 def open_instance(home: Path) -> dg.DagsterInstance:
     """Open the Dagster instance of a home; give the home a project's dagster.yaml where it has none.
 
@@ -26,7 +31,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
     Raises `HistoryUnavailable` and `BadSetting`.
     """
     project = find_project()
-    is_new = not (home / "dagster.yaml").exists()
+    is_new = not is_begun(home)
     make_home(home, project)
     if is_new and home != project.joinpath(*DEFAULT_HOME):
         click.echo(

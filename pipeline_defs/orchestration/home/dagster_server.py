@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import chdir, suppress
+from contextlib import ExitStack, chdir, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 from dagster_graphql import DagsterGraphQLClient
 
+from ...adapters.system.locks import START_LOCK, try_start_lock
 from ...adapters.system.processes import Process, read_process, spawn_process
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...settings import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
@@ -46,7 +47,8 @@ _LOCATIONS = """
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
-LOOKS_WITHOUT = 5  # of `up`, one a second
+LOOKS_WITHOUT = 5  # of `up`, one a second: so often Dagster is asked for its code server anew
+MOST_LOOKS_WITHOUT = 60
 
 
 class DagsterUnavailable(Unavailable):
@@ -62,7 +64,8 @@ class PortTaken(DagsterUnavailable):
 class DagsterServer:
     """Runs `dagster dev` of a project on loopback while the context is open.
 
-    `folder` keeps its log and its process id. A port that is given must be free; else 3000 is taken, or any that is free.
+    `folder` keeps its log and its process id, and its lock is held: who starts another one there is refused. A port that is
+    given must be free; else 3000 is taken, or any that is free.
     """
 
     def __init__(
@@ -82,6 +85,8 @@ class DagsterServer:
         self._home = dagster_home
         self._state = folder / _STATE
         self._process: Process | None = None
+        self._lock = ExitStack()
+        self._is_alone = False
         self._storage: object = None
         self._looks_without = 0
         self._listener = Listener()
@@ -116,14 +121,17 @@ class DagsterServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop()
+        self._lock.close()
+        self._is_alone = False
 
     def check_alone(self) -> None:
-        """Refuse a home that has a Dagster already, once what one before has left running is stopped.
+        """Refuse a home that has a Dagster already, or gets one just now, once what one before has left running is stopped.
 
         With two daemons each tick is twice, and so is what it asks for.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_home()
+        self._is_alone = self._is_alone or self._lock.enter_context(try_start_lock(self._folder))
         self._stop_leftover()
         others = ", ".join(each.text for each in self.find_others())
         if others:
@@ -155,20 +163,21 @@ class DagsterServer:
         self._stop()  # its daemon, say, whose end has ended the others, may have left some
         self._serve(_free_port(self.port, 0))
 
-    def revive_code_server(self) -> bool:
-        """Have Dagster start its code server anew where that was killed, and return whether it was; nobody else does.
+    def revive_code_server(self) -> str:
+        """Have Dagster start its code server anew where that was killed, which nobody else does; return what to say of it.
 
-        A code server that is just being exchanged is gone for a moment only.
+        A code server that is just being exchanged is gone for a moment only. Where it does not come back all of Dagster is
+        ended, for `revive`: Dagster gives up one that is killed as it starts.
         """
         self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
-        if self._looks_without < LOOKS_WITHOUT:
-            return False
-        try:
-            self._ask(_RELOAD)
-        except OSError:
-            return False  # the webserver does not listen just now: it is asked again at the next look
-        self._looks_without = 0
-        return True
+        if self._looks_without >= MOST_LOOKS_WITHOUT and self._process is not None:
+            self._looks_without = 0
+            _stop_group(self._process)
+            return "Dagster's code server does not come back, so all of Dagster is ended"
+        if self._looks_without and self._looks_without % LOOKS_WITHOUT == 0:
+            with suppress(OSError):  # the webserver does not listen just now
+                self._ask(_RELOAD)
+        return "Dagster's code server was killed; it is started again" if self._looks_without == LOOKS_WITHOUT else ""
 
     def find_others(self) -> list[DaemonProcess]:
         """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
@@ -273,19 +282,30 @@ class DagsterServer:
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
 
+    def _read_state(self) -> tuple[Process, Process, str] | None:
+        """Return the Dagster that was started here last, who did, and its URL; none where that is torn, or there was none."""
+        with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+            left: dict[str, Any] = json.loads(self._state.read_text())
+            return Process(left["pid"], left["started"]), Process(**left["owner"]), left["url"]
+        return None
+
     def _stop_leftover(self) -> None:
         """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
-        if not self._state.exists():
-            return
-        left: dict[str, Any] = json.loads(self._state.read_text())
-        process, owner = Process(left["pid"], left["started"]), Process(**left["owner"])
-        if process.is_running() and owner.is_running():
+        left = self._read_state()
+        if left is not None and left[0].is_running() and left[1].is_running():
             raise Refused(
-                f"Dagster runs already at {left['url']}, started by process {owner.pid}; nothing was started; use it, or end "
+                f"Dagster runs already at {left[2]}, started by process {left[1].pid}; nothing was started; use it, or end "
                 "that process first"
             )
-        if process.is_running() or any(each.is_in_group(process.pid) for each in find_daemons(self._home)):
-            _stop_group(process)
+        if not self._is_alone:
+            raise Refused(
+                f"another process starts or stops Dagster of {self._home} just now; nothing was started; wait until it runs, "
+                f"and use it, or end that process (`lslocks` names who holds {self._folder / START_LOCK})"
+            )
+        if left is not None and (
+            left[0].is_running() or any(each.is_in_group(left[0].pid) for each in find_daemons(self._home))
+        ):
+            _stop_group(left[0])
 
     def _stop(self) -> None:
         if self._process is not None:
