@@ -45,7 +45,8 @@ class _Unproven(Exception):
 class Planner:
     """Who plans a topic, by which policy, from which broker into which lake; `name` is written into its steps.
 
-    Only a person `may_return` it to a cluster that it was moved away from.
+    Only a person `may_return` it to a cluster that it was moved away from, or says that its cluster `is_restored`: each step
+    then opens a generation.
     """
 
     topic: str
@@ -56,6 +57,7 @@ class Planner:
     name: str
     on_step: StepWatcher = no_step
     may_return: bool = True
+    is_restored: bool = False
 
     def decide(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
@@ -66,7 +68,8 @@ class Planner:
         """
         coverage = known or self.lake.recent(self.topic)  # which refuses a log that has lost its newest step
         log_state, now_ms = coverage.log.state, self.now_ms()
-        state = _read_settled(self.topic, log_state, self.policy, self.kafka, now_ms)
+        seen = _read_settled(self.topic, log_state, self.policy, self.kafka, now_ms)
+        state = replace(seen, is_restored=self.is_restored)
         if not self.may_return and self.policy.cluster_id == state.cluster_id:
             refuse_return(log_state, state)
         if skip is not None:

@@ -230,6 +230,27 @@ def test_back_in_a_cluster_an_id_that_was_not_its_last_is_refused() -> None:
             plan(step.after(log_state), shown(3, topic_id="a-0", cluster_id="A"), back, EPOCH_MS)
 
 
+def test_a_cluster_that_was_restored_from_a_backup_is_planned_anew_once_a_person_says_so() -> None:
+    """[R-9] Its epochs went back with it, as those of a broker that is cut off seem to: it is refused, and says what to type.
+
+    All that it has is of the next generation; after that it is planned as ever, and its old leaders are refused.
+    """
+    first = decide(LogState(), shown(20, epoch=6), CUT_NOW, EPOCH_MS)
+    restored = shown(30, epoch=2)
+    with pytest.raises(
+        StaleAnswer, match=rf"leader epoch is 2, expected 6 .* restart no broker .*plan {TOPIC} --restored --apply"
+    ):
+        plan(first.after(LogState()), restored, CUT_NOW, EPOCH_MS)
+    step = decide(first.after(LogState()), replace(restored, is_restored=True), CUT_NOW, EPOCH_MS)
+    assert [(each.generation, each.start, each.end) for each in step.ranges] == [(1, 0, 10), (1, 10, 20), (1, 20, 30)]
+    log_state = step.after(first.after(LogState()))
+    PlanLog(TOPIC, (first, step))
+    assert plan(log_state, restored, CUT_NOW, EPOCH_MS) is None, "the control: nothing flaps"
+    assert decide(log_state, shown(31, epoch=2), CUT_NOW, EPOCH_MS).generation == 1
+    with pytest.raises(StaleAnswer):
+        plan(log_state, shown(31, epoch=1), CUT_NOW, EPOCH_MS)
+
+
 def test_a_partition_that_appeared_later_is_not_read_of_a_leader_that_was_replaced() -> None:
     """[R-9] Nothing of it is planned yet."""
     both = replace(shown(20, epoch=3), partitions={p: shown(0, epoch=5).partitions[0] for p in (0, 1)})

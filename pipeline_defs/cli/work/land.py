@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import reduce
 
 import click
@@ -43,14 +43,18 @@ from ..terminal import OUT
 @topic_argument
 @click.option("--apply", "commit", is_flag=True, help="Write the boundaries to the plan log (default: dry run).")
 @click.option("--through-end", is_flag=True, help="Cut the tail now, however young its records are.")
+@click.option(
+    "--restored", is_flag=True, help="The cluster was restored from a backup: open a generation, which lands all it has."
+)
 @json_option
-def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
+def plan(topic: str, commit: bool, through_end: bool, restored: bool, as_json: bool) -> None:
     """Preview the ranges that would be planned now, or commit them.
 
     \b
     Examples:
       offsetlake plan flights
       offsetlake plan flights --apply --through-end
+      offsetlake plan flights --restored --apply
     """
     steps: list[PlanStep] = []
     with progress(f"planning ranges of {topic}") as shown:
@@ -59,7 +63,9 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         log_state = edges.lake.read_plan_log(topic).state  # of a log that is refused nothing is planned
         state = kafka.read_topic_state(topic, log_state, configured.policy, edges.now_ms())
         size = kafka.read_bytes_per_record(topic)
-        for step in _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end):
+        state = replace(state, is_restored=restored)
+        preview = _preview(configured, state, edges, through_end)
+        for step in _commit(configured, edges, through_end, is_restored=restored) if commit else preview:
             steps.append(step)
             shown.advance(len(step.ranges))
         now_ms = edges.now_ms()
@@ -109,14 +115,15 @@ def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -
     log_state, now_ms = edges.lake.recent(topic.name).log.state, edges.now_ms()
     while step := decide(log_state, state, topic.policy, now_ms, through_end=through_end):
         yield step
-        log_state = step.after(log_state)
+        log_state, state = step.after(log_state), replace(state, is_restored=False)
 
 
-def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
+def _commit(topic: Topic, edges: Edges, through_end: bool, *, is_restored: bool) -> Iterator[PlanStep]:
     edges.check_lake(topic.name)
-    planner = edges.planner(topic, "cli")
+    planner = replace(edges.planner(topic, "cli"), is_restored=is_restored)
     while step := planner.commit(through_end=through_end):
         yield step
+        planner = replace(planner, is_restored=False)
 
 
 @click.command()

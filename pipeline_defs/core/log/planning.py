@@ -71,13 +71,17 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What the broker shows of a topic: its id and its cluster's (none from old brokers), partitions, mean record size."""
+    """What the broker shows of a topic: its id and its cluster's (none from old brokers), partitions, mean record size.
+
+    `is_restored` is a person's word that the cluster went back in time, to a backup: so its leader epochs did, too.
+    """
 
     topic: str
     topic_id: str | None
     partitions: Mapping[int, PartitionState]
     bytes_per_record: float | None = None
     cluster_id: str | None = None
+    is_restored: bool = False
 
     @property
     def ids(self) -> TopicIds:
@@ -302,7 +306,8 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
             f"a Kafka broker that no longer leads {state.topic}/{partition} has answered for it: its leader epoch is "
             f"{state.partitions[partition].leader_epoch}, expected {log_state.heads[partition].leader_epoch} or later; nothing "
             "was planned and nothing is lost; the next tick asks again, and where it stays so, look which broker is cut off "
-            "from the others",
+            "from the others; if the cluster was restored from a backup, restart no broker of it: "
+            f"`{command('plan', state.topic, '--restored --apply')}`",
             topic=state.topic,
         )
 
@@ -319,6 +324,8 @@ def _is_former(log_state: LogState, ids: TopicIds) -> bool:
 def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
     if state.topic_id is None or state.topic_id != log_state.topic_id or are_two(log_state.cluster_id, state.cluster_id):
         return  # epochs of another topic, or of one that may be another, say nothing
+    if state.is_restored:
+        return
     for partition, seen in sorted(state.partitions.items()):
         known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
@@ -345,10 +352,12 @@ def may_be_older(log_state: LogState, state: TopicState) -> bool:
 def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
     """Return the Kafka partitions of the open generation whose log was cut off below what was planned of it.
 
-    It ends there now; or it has grown since, with records of another leader from below the head on.
+    It ends there now; or it has grown since, with records of another leader from below the head on; or a person says so.
     """
     if log_state.ids.is_another(state.ids):
         return []
+    if state.is_restored:
+        return sorted(log_state.heads)
     ends = {
         p: seen.log_end if seen.epoch_end is None else min(seen.log_end, seen.epoch_end) for p, seen in state.partitions.items()
     }
