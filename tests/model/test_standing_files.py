@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from itertools import count
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from obstore.exceptions import PreconditionError
 
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.store import object_store, store
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.coverage import State, tiling_violations
@@ -26,6 +30,7 @@ from pipeline_defs.core.log.losses import find_losses
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.landing import landing
+from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
@@ -455,6 +460,59 @@ def test_own_staging_that_cannot_be_deleted_is_told_and_the_run_lands(
     said = world.land(on_step=lambda step, **_: steps.append(step))
     assert outcomes(said) == [Outcome.LANDED] * 2
     assert "sweep_failed" in steps and steps[-1] == "report"
+
+
+def test_a_replace_that_stood_still_takes_back_what_a_later_one_has_given_the_same_bytes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-60] S3's e_tag is a digest: to its put nothing has happened, though others published its revision and the next one."""
+    for module in (object_store, store):
+        monkeypatch.setattr(module, "obstore", digesting(module.obstore))
+    world, stood = SmallWorld(tmp_path, "bucket", records=0, grid=4), list[int]()
+    kinds = [SpanKind.DATA, SpanKind.ABORTED, SpanKind.DATA, SpanKind.CONTROL]
+    world.kafka.now.partitions[0].append(kinds, "v", EPOCH_MS)
+    world.plan()
+
+    def replace_as(isolation_level: str, writer: Writer) -> Outcome:
+        lake = world.open(writer)
+        tools = replace(world.tools(lake), isolation_level=isolation_level)
+        world.attempts += 1
+        attempt = Attempt(f"replace-{world.attempts}", "run", "test", redo=True, on_change="replace")
+        (verdict,) = landing.land(TOPIC, [world.first.offsets.key], attempt, tools)
+        return verdict.outcome
+
+    def stand(number: int) -> None:
+        if writer.calls[-1] == "put" and not stood and world.first.revision == 3:
+            stood.append(number)
+            world.land(lake=world.open(Writer()))
+            assert set(world.shown()) == {0, 1, 2}, "the fault: published by another"
+            assert replace_as("read_committed", Writer()) is Outcome.REPLACED
+
+    world.land()
+    for level in ("read_uncommitted", "read_committed"):
+        assert replace_as(level, Writer()) is Outcome.REPLACED
+    writer = Writer(before=stand)
+    replace_as("read_uncommitted", writer)
+    assert stood and set(world.shown()) == {0, 2}
+    world.land(lake=world.open(Writer()))
+    assert set(world.shown()) == {0, 2} and world.open(Writer()).read_manifests(TOPIC)[world.first.offsets].revision == 4
+    assert_all_is_in_order(world.lake)
+
+
+def digesting(watched: Any) -> Any:
+    """Give a store whose e_tags are digests of what objects have, as those of S3."""
+
+    def head(objects: Any, path: str) -> Any:
+        return {**watched.head(objects, path), "e_tag": sha256(watched.get(objects, path).bytes()).hexdigest(), "version": None}
+
+    def put(objects: Any, path: str, data: bytes, **given: Any) -> Any:
+        mode = given.get("mode")
+        if isinstance(mode, dict) and mode["e_tag"] != head(objects, path)["e_tag"]:
+            raise PreconditionError("412 Precondition Failed")
+        watched.put(objects, path, data, mode="overwrite" if isinstance(mode, dict) else mode or "overwrite")
+        return head(objects, path)
+
+    return SimpleNamespace(**{**vars(watched), "head": head, "put": put})
 
 
 @pytest.mark.parametrize("kind", ["disk", "bucket"])

@@ -381,7 +381,7 @@ def test_the_topic_that_was_asked_for_is_named(place: Place) -> None:
     place.edges.check_lake()
     delete(place)
     with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC},"):
-        list(land_commands._commit(ORDERS, place.edges, through_end=False))
+        list(land_commands._commit(ORDERS, place.edges, through_end=False, is_restored=False))
     for asked, named in ((TOPIC, TOPIC), ("-dash", "-dash"), (None, "-dash"), ("new", "-dash")):
         with pytest.raises(LakeUnavailable, match=f"has nothing of topic {named},"):
             place.edges.check_lake(asked)

@@ -23,7 +23,7 @@ from ..system.locks import scratch
 from .store import Answer, Store, version_of
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import Bytes, ObjectMeta, PutResult, UpdateVersion
     from obstore.fsspec import FsspecStore
 
 S3 = ("s3", "s3a")
@@ -115,11 +115,11 @@ class RemoteStore(Store):
                 seen = self._version(final)
                 if not is_due():
                     return
-                with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
+                with suppress(AlreadyExistsError, PreconditionError, NotFoundError):  # somebody else was there: look again
                     if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
                         self._copy(staged, final)
-                    else:
-                        obstore.put(self.objects, final, data, mode=seen)
+                    elif not self._put_if_due(final, data, seen, is_due):
+                        return
                     obstore.delete(self.objects, staged)
                     return
         raise LakeUnavailable(
@@ -128,11 +128,21 @@ class RemoteStore(Store):
             path=final,
         )
 
+    def _put_if_due(self, path: str, data: Bytes, seen: UpdateVersion, is_due: Callable[[], bool]) -> bool:
+        """Put an object in the place of the version that was seen; undo that, and return false, where it is due no more.
+
+        S3's e_tag is a digest: while who puts stood still, others may have exchanged the object twice, back to the same bytes.
+        """
+        standing = obstore.get(self.objects, path).bytes()
+        ours = obstore.put(self.objects, path, data, mode=seen)
+        if is_due():
+            return True
+        obstore.put(self.objects, path, standing, mode=_version_in(ours))
+        return False
+
     def _version(self, path: str) -> UpdateVersion | None:
         found = self._head(path)
-        if found is None:
-            return None
-        return {"e_tag": found["e_tag"]} if found["version"] is None else {"e_tag": found["e_tag"], "version": found["version"]}
+        return None if found is None else _version_in(found)
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
         if guard:
@@ -177,6 +187,10 @@ class RemoteStore(Store):
 
     def _make_root(self) -> None:
         pass
+
+
+def _version_in(found: ObjectMeta | PutResult) -> UpdateVersion:
+    return {"e_tag": found["e_tag"]} if found["version"] is None else {"e_tag": found["e_tag"], "version": found["version"]}
 
 
 @contextmanager
