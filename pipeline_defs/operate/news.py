@@ -6,20 +6,22 @@ failure is passed over; of a topic they are at most one line a minute, which cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
 
 from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
 from ..orchestration.runs.projection import is_run_of, read_reason
-from ..topics import LAND_PENDING, Topic
+from ..topics import LAND_PENDING, Duty, Topic
 
 PAUSE = timedelta(minutes=1)
 _AT_ONCE = 1_000
+_NEWEST = 10  # backfills that failed
 _ENDED = "its process was told to end; what it left undone is asked for again"
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
@@ -30,12 +32,12 @@ _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its
 
 
 class FailedSince:
-    """Reads which runs of some topics failed since a moment, and says each once."""
+    """Reads which runs and backfills of some topics failed since a moment, and says each once."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
-        self._seen: set[str] = set()
-        self._untold: dict[str, list[tuple[str, str]]] = {}  # by topic the runs and their reasons
+        self._seen = {each.backfill_id for each in self._failed_backfills()}
+        self._untold: dict[str, list[tuple[str, str]]] = {}  # by topic what failed, and why
         self._told_at: dict[str, datetime] = {}
 
     def read(self, now: datetime) -> list[str]:
@@ -45,17 +47,22 @@ class FailedSince:
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
             if run.run_id not in self._seen:
                 for name, reason in self._reasons_of(run):
-                    self._untold.setdefault(name, []).append((run.run_id, reason))
+                    self._untold.setdefault(name, []).append((f"run {run.run_id[:8]}", reason))
             self._seen.add(run.run_id)
             self._from = max(self._from, min(updated - _OVERLAP, now))
+        for backfill in self._failed_backfills():
+            topic = next((each for each, duty in self._duties if duty.asset_key in (backfill.asset_selection or ())), None)
+            if topic is not None and backfill.backfill_id not in self._seen:
+                why = backfill.error.message.strip().splitlines()[0] if backfill.error else "Dagster says no more"
+                self._untold.setdefault(topic, []).append((f"backfill {backfill.backfill_id}", f"{why}; ask for it again"))
+            self._seen.add(backfill.backfill_id)
         due = [name for name in self._untold if now - self._told_at.get(name, now - PAUSE) >= PAUSE]
         self._told_at |= dict.fromkeys(due, now)
         return [_line(name, self._untold.pop(name)) for name in due]
 
     def _reasons_of(self, run: DagsterRun) -> list[tuple[str, str]]:
         """Read why a run failed, by topic; a run of all topics may say it of none, and is told by its job's name then."""
-        does = ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
-        topic = next((name for name, duty in does if is_run_of(run, duty)), None)
+        topic = next((name for name, duty in self._duties if is_run_of(run, duty)), None)
         if topic is None and run.job_name != LAND_PENDING:
             return []
         lines = read_reason(self._instance, run.run_id).strip().splitlines()
@@ -65,15 +72,23 @@ class FailedSince:
             return [(topic, reasons[0])]
         return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]
 
+    @property
+    def _duties(self) -> Iterator[tuple[str, Duty]]:
+        return ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
+
+    def _failed_backfills(self) -> Sequence[PartitionBackfill]:
+        """Read the newest that the daemon gave up, as where it found no definitions: of others their runs are told."""
+        return self._instance.get_backfills(BulkActionsFilter(statuses=[BulkActionStatus.FAILED]), limit=_NEWEST)
+
     def _topic_in(self, reason: str) -> str | None:
         names = (each.name for each in self._topics)
         return next((name for name in names if f"range {name}/" in reason or reason.startswith(f"topic {name}:")), None)
 
 
 def _line(name: str, failures: Sequence[tuple[str, str]]) -> str:
-    (run_id, reason), *others = failures
+    (what, reason), *others = failures
     more = f" (and {len(others)} more failed)" if others else ""
-    return f"run {run_id[:8]} of {name} failed{more}: {reason.removeprefix(f'topic {name}: ')}"
+    return f"{what} of {name} failed{more}: {reason.removeprefix(f'topic {name}: ')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
 
 import dagster as dg
@@ -164,6 +165,24 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
             assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 
 
+def test_a_backfill_that_the_daemon_gave_up_is_told_once() -> None:
+    """It finds no definitions while the code server is away; nobody else asks for it again. The control failed before."""
+    lost = SimpleNamespace(message="DagsterError: Asset raw/orders existed, but no longer does.\n\n")
+
+    def backfill_of(backfill_id: str, topic: Topic) -> Any:
+        return SimpleNamespace(backfill_id=backfill_id, asset_selection=[topic.asset_key], error=lost)
+
+    found = [backfill_of("before", ORDERS)]
+    instance: Any = Mock(get_backfills=lambda *_, **__: found, get_run_records=lambda *_: [])
+    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    found += [backfill_of("abcdefgh", ORDERS), backfill_of("other", PAYMENTS)]
+    now = datetime.now(UTC)
+    assert failed.read(now) == [
+        "backfill abcdefgh of orders failed: DagsterError: Asset raw/orders existed, but no longer does.; ask for it again"
+    ]
+    assert failed.read(now + timedelta(minutes=9)) == []
+
+
 def test_a_run_of_all_topics_is_told_by_topic() -> None:
     """What is of no topic is told too, in the words of its error and not of its note, which leads to the runbook."""
     with dg.DagsterInstance.ephemeral() as instance:
@@ -186,9 +205,11 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once_until_it_
     monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
     monkeypatch.setattr(up, "find_contested", lambda *_: contested)
     monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
-    files = up._Files(tmp_path, Mock(), TopicFiles(Mock(), {"orders": ORDERS}), topics)
+    home = tmp_path.with_name("home")
+    files = up._Files(tmp_path, Mock(settings=Mock(dagster_home=home)), TopicFiles(Mock(), {"orders": ORDERS}), topics)
     files.look()
     assert topics == [ORDERS], "the control: no file has changed"
+    assert (home / "dagster.yaml").exists(), "which somebody may have deleted"
     (tmp_path / "payments").mkdir()
     (tmp_path / "payments" / "defs.yaml").write_text("type: offsetlake.KafkaTopic\n")
     contested.append(Broken("shop.c", tmp_path / "payments", BadSetting("topic shop.c matches the patterns of two files")))
