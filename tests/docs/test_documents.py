@@ -23,8 +23,7 @@ from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
 from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
 from tests.support.markdown import documents, is_shown, read_table, without_blocks
-from tests.support.messages import texts
-from tests.support.reference import PAGE, made
+from tests.support.reference import PAGE, made, texts
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _LAYERS = "core|adapters|landing|tables|orchestration|operate|cli|lab"

@@ -1,6 +1,7 @@
 """Decoding of landed ranges on a real broker and real Spark: what is decoded, set aside, redone, and told of event days."""
 
 import dataclasses
+import importlib
 import json
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -33,13 +34,15 @@ from pipeline_defs.operate.reader import read
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.days import report_days
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_outside, read_dead_letters
+from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import Settings
+from pipeline_defs.settings import PROJECT, Settings
 from tests.support.lakes import list_encodings_falling
+from tests.support.markdown import read_blocks
 from tests.support.outcomes import decoding_session
 from tests.support.pulse import queue_run
 from tests.support.redecoding import Heard
@@ -450,3 +453,57 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
     with pytest.raises(Refused, match=r"have their event time from none and value\.at, expected one column of all"):
         read(world.name, day=START, lake=lake)
     assert Path(lake).exists()
+
+
+DAGSTER = (PROJECT / "docs" / "dagster.md").read_text()
+SIZES = dg.AssetKey("order_sizes")
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the partitions of the raw asset, and is asked for where one of them landed."""
+    block, _ = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    project = tmp_path / f"lake_{world.name}"
+    write_project(plan_project(project, [world.name], None))
+    (project / project.name / "defs" / "order_sizes.py").write_text(block.text.replace("orders", world.name))
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    monkeypatch.chdir(project)
+    defs = build_defs(world.edges, project=project)
+
+    world.fill(150, 0)
+    world.tick()
+    before = dg.evaluate_automation_conditions(defs, world.instance)
+    assert before.get_num_requested(SIZES) == 0, "nothing has landed yet"
+    world.launch()
+    keys = world.materialized()
+    assert keys == {"0-0-100", "0-100-150"}
+    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
+    assert after.get_requested_partitions(SIZES) == keys
+
+    sizes = defs.resolve_assets_def(SIZES)
+    assert sizes.partitions_def == world.topic.partitions
+    for key, count in (("0-0-100", 100), ("0-100-150", 50)):
+        assert dg.materialize([sizes], partition_key=key, instance=world.instance).success
+        said = {name: value.value for name, value in world.events(SIZES)[-1].metadata.items()}
+        assert said == {"rows": count, "largest": len(b"v99") if count == 100 else len(b"v149")}
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
+def test_an_asset_of_ones_own_reads_each_day(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for the days that have news, and reads just these."""
+    _, block = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    (tmp_path / "order_totals.py").write_text(block.text.replace("orders", world.name))
+    monkeypatch.syspath_prepend(tmp_path)
+    totals = importlib.import_module("order_totals").order_totals
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    configure(world)
+    world.create_topic()
+    defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
+    before = dg.evaluate_automation_conditions(defs, world.instance)
+    world.send([event("2013-01-01", 1), event("2013-01-01", 2), event("2013-01-05", 3)])
+    world.plan_and_land()
+    decode_in_runs(world)
+    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
+    assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-05"}
+    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success
+    assert [each.metadata["rows"].value for each in world.events(totals.key)] == [2]

@@ -53,12 +53,11 @@ from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, run_latest_tick
 from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
-from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
 from tests.support.plain_latest import find_winners
 from tests.support.readers import LoopingReader
-from tests.support.redecoding import stop_at
+from tests.support.redecoding import compact_decoded, stop_at
 from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
 

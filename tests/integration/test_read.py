@@ -17,8 +17,8 @@ from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.tables.days import EventTime
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.settings import Settings
-from tests.support.compacting import compact_decoded
 from tests.support.killing import PLACES
+from tests.support.redecoding import compact_decoded
 from tests.support.world import World
 
 

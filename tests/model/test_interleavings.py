@@ -38,10 +38,9 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.landing import land
 from pipeline_defs.tables.vacuum import vacuum
-from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, plan_all
 from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, assert_all_is_in_order, draw, strike, take_turns
-from tests.support.redecoding import OffsetDecoder, decode_by, decode_due
+from tests.support.redecoding import OffsetDecoder, compact_decoded, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]

@@ -38,7 +38,8 @@ from pipeline_defs.core.log.coverage import Coverage, State, completeness_violat
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses, unrecorded_losses
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.plan_step import LogState
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.appending import append_landed
@@ -49,9 +50,19 @@ from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
 from pipeline_defs.tables.vacuum import vacuum
-from tests.support.compacting import compact_raw
-from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
-from tests.support.redecoding import Killed
+from tests.support.fake_log import (
+    COMMITTED,
+    SEEN,
+    TOPIC,
+    UNCOMMITTED,
+    FakeKafka,
+    FakePartition,
+    FakeSpark,
+    fake_tools,
+    kafka_with,
+)
+from tests.support.interleaving import SmallWorld
+from tests.support.redecoding import Killed, compact_raw, stop_at
 from tests.support.strategies import EPOCH_MS, skip_of
 
 LONG_MS = 10**12  # so that what was reopened stays so: who stands still may go on at any time
@@ -637,3 +648,46 @@ def test_the_lake_shows_the_log_whatever_happens_for_long(monkeypatch: pytest.Mo
     """The same, other draws each time and many more of them."""
     examples = 8 * SHORT[delivery]
     run_machine(monkeypatch, delivery, derandomize=False, max_examples=examples, stateful_step_count=25)
+
+
+CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
+
+
+def plan_once(kafka: FakeKafka, log_state: LogState, policy: Policy) -> LogState:
+    step = plan(log_state, kafka.read_topic_state(TOPIC, log_state, policy, EPOCH_MS), policy, EPOCH_MS, through_end=True)
+    return log_state if step is None else step.after(log_state)
+
+
+@pytest.mark.parametrize("lag", [0, 2], ids=["the leader", "the leader before"])
+def test_an_open_transaction_makes_no_log_of_the_fake_shorter(lag: int) -> None:
+    kafka = kafka_with(5)
+    kafka.begin_transaction(0)
+    kafka.now.partitions[0].append([SpanKind.DATA] * 5, "v", EPOCH_MS)
+    kafka.lag(lag)
+    log_state = plan_once(kafka, LogState(), CUT_NOW)
+    assert log_state.heads[0].offset == 10 - lag
+    kafka.lag(lag)
+    assert plan_once(kafka, log_state, replace(CUT_NOW, isolation_level=COMMITTED)).generation == 0  # type: ignore[arg-type]
+
+
+def test_a_leader_of_the_fake_keeps_what_it_has_shown() -> None:
+    kafka = kafka_with(10)
+    kafka.lag(1)
+    log_state = plan_once(kafka, LogState(), CUT_NOW)
+    assert (log_state.heads[0].offset, log_state.heads[0].leader_epoch) == (9, 0)
+    kafka.lag(4)
+    assert plan_once(kafka, log_state, CUT_NOW) == log_state
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("world", ["disk"], indirect=True)
+def test_a_task_of_the_fake_writes_though_its_folder_was_swept(world: SmallWorld) -> None:
+    swept = list[Path]()
+
+    def sweep() -> None:
+        swept.append(world.folder / "staging")
+        shutil.rmtree(swept[0])
+
+    verdicts = world.land(on_step=stop_at("task", sweep))
+    assert swept, "the fault"
+    assert [verdict.outcome.is_landed for verdict in verdicts] == [True, True]

@@ -27,9 +27,9 @@ from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING
-from tests.support.compacting import compact_decoded
 from tests.support.killing import stopped_at
 from tests.support.pulse import ask, queue_run, run_job, run_pulse
+from tests.support.redecoding import compact_decoded
 from tests.support.world import World
 
 

@@ -30,9 +30,8 @@ from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.landing.attempt import Tools
 from pipeline_defs.landing.planner import Planner
-from tests.support.strategies import EPOCH_MS, raw_row
+from tests.support.strategies import EPOCH_MS, TOPIC, raw_row
 
-TOPIC = "orders"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 SEEN = {COMMITTED: {SpanKind.DATA}, UNCOMMITTED: {SpanKind.DATA, SpanKind.ABORTED}}  # what a reader takes for records
 

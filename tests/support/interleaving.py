@@ -55,10 +55,9 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.standing import landed_files
 from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables.dropping import DropVerdict
-from tests.support.compacting import ArrowFiles, compact_raw, drop_range_files
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+from tests.support.redecoding import ArrowFiles, compact_raw, drop_range_files, stop_at
 from tests.support.redecoding import Killed as Dead
-from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60

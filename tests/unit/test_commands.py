@@ -47,7 +47,7 @@ from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.settings import PROJECT
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
-from tests.support.messages import texts
+from tests.support.reference import texts
 
 FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1", "path": "records.jsonl", "to": "latest"}
 NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\n", "[/b]\x1b[31m")

@@ -53,11 +53,10 @@ from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, rea
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.commands import commands_of
-from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.intercepting import beside
 from tests.support.lakes import damage, planned_lake
-from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
+from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, compact_decoded, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 
 PATIENCE_SECONDS = 30
