@@ -14,14 +14,14 @@ from yaml import MarkedYAMLError, YAMLError
 
 from ...core.errors import BadSetting, HistoryUnavailable, first_line
 from ...settings import DEFAULT_HOME, find_project
-from .project import make_home
+from .project import DAGSTER_YAML, make_home
 
 _ROOM_BYTES = 2**20  # less than SQLite needs to go on
 
 
 def is_begun(home: Path) -> bool:
-    """Return whether a home has anything: a history, say, whose dagster.yaml somebody has deleted."""
-    return home.is_dir() and any(home.iterdir())
+    """Return whether a home has a history, or what says where it is: of one that runs somebody may have deleted that."""
+    return any((home / name).exists() for name in (DAGSTER_YAML, "history"))
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
