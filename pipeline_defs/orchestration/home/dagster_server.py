@@ -47,8 +47,8 @@ _LOCATIONS = """
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
-LOOKS_WITHOUT = 5  # of `up`, one a second: so often Dagster is asked for its code server anew
-MOST_LOOKS_WITHOUT = 60
+LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
+MOST_SECONDS_WITHOUT = 60.0  # a code server
 
 
 class DagsterUnavailable(Unavailable):
@@ -88,7 +88,7 @@ class DagsterServer:
         self._lock = ExitStack()
         self._is_alone = False
         self._storage: object = None
-        self._looks_without = 0
+        self._looks_without, self._gone_at = 0, 0.0
         self._listener = Listener()
         self._revived: list[float] = []
 
@@ -170,14 +170,17 @@ class DagsterServer:
         ended, for `revive`: Dagster gives up one that is killed as it starts.
         """
         self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
-        if self._looks_without >= MOST_LOOKS_WITHOUT and self._process is not None:
-            self._looks_without = 0
+        if self._looks_without <= 1:
+            self._gone_at = time.monotonic()
+        if self._looks_without == LOOKS_WITHOUT:
+            return "Dagster's code server was killed; it is started again"
+        if self._looks_without > LOOKS_WITHOUT and time.monotonic() - self._gone_at > MOST_SECONDS_WITHOUT and self._process:
             _stop_group(self._process)
             return "Dagster's code server does not come back, so all of Dagster is ended"
-        if self._looks_without and self._looks_without % LOOKS_WITHOUT == 0:
+        if self._looks_without % ASKED_EVERY == LOOKS_WITHOUT + 1:
             with suppress(OSError):  # the webserver does not listen just now
                 self._ask(_RELOAD)
-        return "Dagster's code server was killed; it is started again" if self._looks_without == LOOKS_WITHOUT else ""
+        return ""
 
     def find_others(self) -> list[DaemonProcess]:
         """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
