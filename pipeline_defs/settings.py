@@ -198,11 +198,19 @@ def _distribution(requirement: str) -> str:
 
 
 def _read_pyproject(folder: Path) -> Mapping[str, Any]:
-    """Return a folder's pyproject.toml; nothing where there is none, or one that is not TOML."""
-    try:
-        return tomllib.loads((folder / "pyproject.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    """Return a folder's pyproject.toml, nothing where there is none; raise `BadSetting` for one that cannot be read.
+
+    Passed over, it would have a command act on another project's lake.
+    """
+    path = folder / "pyproject.toml"
+    if not path.exists():
         return {}
+    try:
+        return tomllib.loads(read_text_file(path))
+    except (UnreadableText, tomllib.TOMLDecodeError) as error:
+        raise BadSetting(
+            f"{path} cannot be read, so which project this is is not known: {error}; nothing was read or written; correct it"
+        ) from None
 
 
 def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:

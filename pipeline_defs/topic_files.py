@@ -53,7 +53,7 @@ MOST_BYTES = 256 * 1024  # a longer schema is a file of its own
 _WRONG = (
     *(ComponentTreeException, DagsterError, DagsterUnresolvableSymbolError, ResolutionException, CheckError),
     *(OffsetlakeError, ValidationError, yaml.YAMLError),
-    *(ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, RecursionError),
+    *(ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, RuntimeError),
 )
 """What a file that a person wrote can make Dagster raise; what else there is, is our own mistake."""
 
@@ -130,7 +130,7 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
     path = context.path
     if path in broken:
         return None
-    if find_defs_or_component_yaml(path) is not None:
+    if find_defs_or_component_yaml(path) is not None or file_of(path).is_symlink():  # a link that leads nowhere
         try:
             _check_file(path)
             return build_filesystem_component_decl_from_context(context)

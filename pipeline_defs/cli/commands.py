@@ -81,7 +81,7 @@ class Commands(Mapping[str, click.Command]):
 
 
 _FUNCTIONS = {"map": "coverage_map"}
-NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG}
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
 INTERRUPTED_TEXT = "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
 
@@ -133,6 +133,16 @@ class Sections(click.Group):
         """Run the command that was asked for; click would print "Aborted!" for Ctrl-C, and end with 1."""
         with interruptible():
             return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is no text: everything behind this may write it, compare it or send it."""
+        for number, each in enumerate(args, 1):
+            if any("\ud800" <= letter <= "\udfff" for letter in each):
+                raise Refused(
+                    f"argument {number} has bytes that are no text in this locale ({sys.getfilesystemencoding()}); nothing was "
+                    "done; write it in that encoding, or set LC_ALL=C.UTF-8"
+                )
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
         """Write the sections."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
-from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.orchestration.home.project import package_name, plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
@@ -131,8 +131,10 @@ def test_commands_find_the_project_that_they_are_called_in(tmp_path: Path) -> No
     assert find_project(tmp_path) == PROJECT
     (tmp_path / "pyproject.toml").write_text("[tool.dg]\ndirectory_type = 'workspace'\n")
     assert find_project(tmp_path) == PROJECT, "another dg project is not ours"
-    (tmp_path / "pyproject.toml").write_text("not toml")
-    assert find_project(tmp_path) == PROJECT
+    for content in (b"<<<<<<< HEAD\n", b"\xff"):  # whose it is nobody knows: another project's lake would be written
+        (project / "pyproject.toml").write_bytes(content)
+        with pytest.raises(BadSetting, match=rf"{project}/pyproject.toml cannot be read, .* line 1"):
+            find_project(inside)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
         ({"sasl_jaas_config": None}, "sasl.jaas.config is missing"),
         ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1]}, "sasl.jaas.config cannot be read: expected one"),
         ({"sasl_jaas_config": jaas("PLAIN", "")}, "sasl.jaas.config has no password"),
-        ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1] + ' token="t";'}, "sasl.jaas.config has token, expected"),
+        ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1] + ' token="t";'}, "sasl.jaas.config has 1 option more, not shown"),
         ({**SCRAM, "sasl_jaas_config": jaas("SCRAM-SHA-256", SECRET, user="a,b")}, "has a comma or an equals sign"),
         (STORE, "ssl.truststore.type is JKS, as Kafka takes it where nothing is said"),
         ({**STORE, "ssl_truststore_password": SECRET}, "expected PEM: convert it by keytool or openssl"),

@@ -132,6 +132,8 @@ BOTH = "--pending is every range of orders that is not landed, --key KEY is one 
         (["produce", "orders", "--file", "records.jsonl", "--acks", "0", "--idempotence"], "contradict each other"),
         (["produce", "orders", "--file", "records.jsonl", "--transactional-id", ""], "--transactional-id is empty"),
         (["map", "orders", "--out", ""], "--out is empty"),
+        (["produce", "__consumer_offsets", "--file", "records.jsonl"], "__consumer_offsets is Kafka's own"),
+        (["sql", "SELECT '\udcff'"], "argument 2 has bytes that are no text in this locale"),
     ],
 )
 def test_what_contradicts_itself_or_says_too_little_is_refused(words: list[str], said: str) -> None:

@@ -73,6 +73,9 @@ def test_what_cannot_be_converted_is_not_shown(lake: Path) -> None:
     """It may be a record's, and stderr goes into other logs; what else DuckDB refuses is shown, the control."""
     told = str(ask("SELECT cast(a AS INTEGER) FROM (VALUES ('card 4111')) t(a)").exception)
     assert "Could not convert string ... to INT32" in told and "4111" not in told
+    for statement in ("SELECT timezone(a, now())", "SELECT error(a)", "SELECT a::JSON::INT"):
+        assert "4111" not in str(ask(f"""{statement} FROM (VALUES ('{{"card": 4111}}')) t(a)""").exception), statement
+    assert "cast it to VARCHAR" in str(ask("SELECT INTERVAL '-178956970 years'").exception)
     assert "nothere" in str(ask("SELECT nothere").exception)
 
 

@@ -206,9 +206,17 @@ def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Pat
     (broken,) = load_topics(project).broken
     assert "it is a folder, expected a file" in broken.error.message
     file.rmdir()
-    file.symlink_to(file)
-    assert set(load_topics(project).topics) == {"orders"}, "a link to itself is no file, and nobody's"
-    file.unlink()
+    for to in (file, file.with_name("gone.yaml")):
+        file.symlink_to(to)
+        found = load_topics(project)
+        assert set(found.topics) == {"orders"}
+        (broken,) = found.broken
+        assert_clear(broken.error.message, file)
+        file.unlink()
+    file.write_text(HEAD + "  decode: {value: {format: json, schema_file: loop}}\n")
+    (project / "loop").symlink_to(project / "loop")
+    (broken,) = load_topics(project).broken
+    assert "which cannot be read: Symlink loop from" in broken.error.message
 
 
 OTHERWISE = "  description: '1_000'\n  tags: {a: 'yes', b: '1_0', c: '010'}\n"

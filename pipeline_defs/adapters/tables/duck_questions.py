@@ -15,7 +15,7 @@ import duckdb
 from ...core.errors import Refused, first_line
 
 _ONE_SELECT = "FROM query($statement)"  # makes columns of one name unique, too: `a`, `a_1`
-_QUOTED = re.compile(r"""'.*(?<!\.parquet)'|".*(?<!\.parquet)"|(?<=value )\S+""")  # but for a file's name
+_QUOTED = re.compile(r"""'.*(?<!\.parquet)'|\{.*\}|".*(?<!\.parquet)"|(?<=value )\S+""")  # but for a file's name
 _OUR_LINE = re.compile(r"\n+LINE 1: FROM query\(.*", re.DOTALL)  # points into the line above, which nobody has typed
 _UNKNOWN = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NOTHING_DONE = "nothing was asked"
@@ -50,13 +50,15 @@ def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str
     try:
         answer = connection.execute(_ONE_SELECT, {"statement": statement})
         return [column[0] for column in answer.description or []], answer.fetchall()
+    except OverflowError as error:
+        raise Refused(f"a value is beyond what Python can hold: {error}; cast it to VARCHAR") from error
     except duckdb.PermissionException as error:
         raise Refused(f"{explained(error)}: `offsetlake sql` reads this lake alone; {_NOTHING_DONE}; {_ELSEWHERE}") from error
 
 
 def explained(error: duckdb.Error) -> str:
     """Return DuckDB's own words, without the line that is ours; where they may quote a record, without what they quote."""
-    if isinstance(error, duckdb.DataError | duckdb.InvalidInputException):
+    if isinstance(error, duckdb.DataError | duckdb.InvalidInputException | duckdb.NotImplementedException):
         return _QUOTED.sub("...", first_line(error))
     return _OUR_LINE.sub("", str(error))
 

@@ -44,7 +44,7 @@ class _Options:
             return producer.read_raw(path, separator.encode())
         return producer.read_jsonl(path, self.key_field, self.timestamp_field)
 
-    def check(self) -> None:
+    def check(self, topic: str) -> None:
         """Refuse what contradicts itself."""
         if self.raw and (self.key_field or self.timestamp_field):
             raise BadSetting(
@@ -57,6 +57,8 @@ class _Options:
             raise BadSetting(
                 "--transactional-id is empty, expected a name; nothing was produced; name one, or leave the option out"
             )
+        if topic.startswith("__"):
+            raise BadSetting(f"topic {topic} is Kafka's own, as all are that begin with __; nothing was produced; name another")
         if self.replicas is not None and self.partitions is None:
             raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
 
@@ -106,7 +108,7 @@ def produce(topic: str, path: Path, **given: Any) -> None:
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
     options = _Options(**given)
-    options.check()
+    options.check(topic)
     records, guarantees = options.read(path), options.guarantees()
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()

@@ -96,7 +96,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
       offsetlake audit flights
       offsetlake audit flights --replay all --json
     """
-    if replay not in {"all", "none"} and not replay.isdigit():
+    if replay not in {"all", "none"} and not (replay.isascii() and replay.isdigit() and len(replay) < 10):
         raise click.BadParameter(f"expected how many ranges, all or none, found {replay!r}", param_hint="--replay")
     configured, edges = find_topic(topic), open_edges()
     with progress(f"auditing {topic}") as shown:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from ..advice import counted
 from ..errors import BadSetting
 from .jaas import NotJaas, parse_jaas
 
@@ -306,7 +307,8 @@ def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
     if missing:
         wrong.append(f"sasl.jaas.config has no {' and no '.join(missing)}")
     if more:
-        wrong.append(f"sasl.jaas.config has {', '.join(more)}, expected username and password only")
+        found = f"{counted(len(more), 'option')} more, not shown, as it may be part of a secret"
+        wrong.append(f"sasl.jaas.config has {found}; expected username and password only")
     if missing or more:
         return None
     if mechanism != "PLAIN" and set(jaas.options["username"]) & set(",="):

@@ -48,7 +48,7 @@ _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
-MOST_SECONDS_WITHOUT = 60.0  # a code server
+MOST_SECONDS_WITHOUT = 30.0  # a code server
 
 
 class DagsterUnavailable(Unavailable):

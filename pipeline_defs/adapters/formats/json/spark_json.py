@@ -41,7 +41,7 @@ def parse_schema(ddl: str) -> DataType:
     try:
         return DataType.fromDDL(ddl)
     except AnalysisException as error:  # not of a server that went away, which is the engine's to say
-        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        reason = " ".join(str(error).partition("JVM stacktrace")[0].split())[:LONGEST_REASON]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
             "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
