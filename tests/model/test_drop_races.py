@@ -14,8 +14,7 @@ from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.landing.appending import Doubts, append_landed
 from pipeline_defs.landing.auditing import check_published, check_table, check_tiling
 from tests.support.fake_log import TOPIC
-from tests.support.intercepting import beside
-from tests.support.interleaving import Dead, Glob, SmallWorld, Writer
+from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, beside
 from tests.support.redecoding import OffsetDecoder, decode_by, stop_at
 from tests.support.strategies import EPOCH_MS
 

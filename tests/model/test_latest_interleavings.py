@@ -38,8 +38,7 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_log import TOPIC, Record
-from tests.support.intercepting import beside
-from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, draw, strike, take_turns
+from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, beside, draw, strike, take_turns
 from tests.support.redecoding import ArrowDecoder, Killed, Pair, compact_decoded, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
 from tests.support.watched_delta import at_work, begin_work, watch_delta

@@ -36,8 +36,7 @@ from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
 from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.intercepting import beside
-from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order
+from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order, beside
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 

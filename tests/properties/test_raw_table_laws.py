@@ -37,7 +37,7 @@ from pipeline_defs.core.tables.raw_table import (
     revision_in,
     violations,
 )
-from tests.support.intercepting import beside
+from tests.support.interleaving import beside
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, first_step, landed, landings, lists_of, log_of, logs
 
 ACTIONS = ["land", "replace", "lose the file", "claim", "accept", "append", "append"]

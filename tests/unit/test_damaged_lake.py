@@ -65,8 +65,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
-from tests.support.intercepting import beside
-from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import SmallWorld, Writer, beside, watch_obstore
 from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World, decide, mutate
 

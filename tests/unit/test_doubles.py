@@ -20,8 +20,7 @@ from pipeline_defs.core.log.losses import all_losses
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.landing.auditing import check_published, check_tiling
 from tests.support.fake_log import COMMITTED, TOPIC
-from tests.support.intercepting import beside
-from tests.support.interleaving import Dead, SmallWorld, Writer
+from tests.support.interleaving import Dead, SmallWorld, Writer, beside
 from tests.support.redecoding import stop_at
 
 pytestmark = pytest.mark.usefixtures("watched")

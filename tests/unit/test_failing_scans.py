@@ -42,7 +42,7 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land_topics
 from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
-from tests.support.intercepting import beside
+from tests.support.interleaving import beside
 from tests.support.lakes import again, open_lake
 from tests.support.strategies import EPOCH_MS
 

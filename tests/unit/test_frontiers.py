@@ -27,8 +27,7 @@ from pipeline_defs.core.tables.decoding import Decoding
 from pipeline_defs.landing.mirror import mirror_frontier
 from pipeline_defs.orchestration.pulse import ticking
 from tests.support.decoded import decoded_ranges
-from tests.support.intercepting import beside
-from tests.support.interleaving import SmallWorld, Writer
+from tests.support.interleaving import SmallWorld, Writer, beside
 from tests.support.lakes import again, open_lake, planned_lake
 from tests.support.redecoding import land_rows
 from tests.support.strategies import EPOCH_MS, TOPIC, landed

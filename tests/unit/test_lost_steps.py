@@ -27,8 +27,7 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.landing.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.intercepting import beside
-from tests.support.interleaving import Dead, SmallWorld, Writer
+from tests.support.interleaving import Dead, SmallWorld, Writer, beside
 from tests.support.redecoding import stop_at
 from tests.support.strategies import EPOCH_MS
 

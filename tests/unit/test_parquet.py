@@ -23,7 +23,7 @@ from pipeline_defs.adapters.store.remote_file import RemoteFile
 from pipeline_defs.core.errors import BadSetting, DamagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.landing.staging_places import RemoteStaging
-from tests.support.intercepting import beside
+from tests.support.interleaving import beside
 
 FIRST: dict[str, list[Any]] = {"offset": [0, 1, 2], "value": [b"a", None, b"c"]}
 SECOND: dict[str, list[Any]] = {"offset": [5, 7], "value": [b"d", b""]}

@@ -56,8 +56,7 @@ from pipeline_defs.tables import dropping
 from pipeline_defs.tables.compaction import RawTable
 from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
-from tests.support.intercepting import beside
-from tests.support.interleaving import SmallWorld
+from tests.support.interleaving import SmallWorld, beside
 from tests.support.lakes import again, damage, planned_lake
 from tests.support.redecoding import Killed, compact_raw, drop_range_files, land_rows, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC, World, landed

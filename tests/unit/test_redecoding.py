@@ -54,7 +54,7 @@ from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, pl
 from pipeline_defs.tables.vacuum import vacuum
 from tests.support.commands import commands_of
 from tests.support.decoded import DecodedTopic, numbered
-from tests.support.intercepting import beside
+from tests.support.interleaving import beside
 from tests.support.lakes import damage, planned_lake
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, compact_decoded, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC

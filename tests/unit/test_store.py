@@ -26,8 +26,7 @@ from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.settings import PROJECT
-from tests.support.intercepting import beside
-from tests.support.interleaving import SmallWorld
+from tests.support.interleaving import SmallWorld, beside
 from tests.support.lakes import open_lake
 
 
