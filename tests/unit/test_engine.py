@@ -553,6 +553,7 @@ org.apache.spark.api.python.PythonException
     assert first_cause(RuntimeError("org.x.Foo\nCaused by: java.io.IOException: no")) == "java.io.IOException: no"
 
 
+CONFIG = "org.apache.kafka.common.config.ConfigException"
 NUMBER_ERROR = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in \
 stage 1.0 (TID 1) (192.0.2.2 executor driver): {}: a secret"""
 
@@ -565,6 +566,10 @@ stage 1.0 (TID 1) (192.0.2.2 executor driver): {}: a secret"""
         ("x\nCaused by: org.apache.spark.SparkException: [CAST_IT] a secret", "it raised CAST_IT; what"),
         ("x\nCaused by: java.net.URISyntaxException: a secret", "it raised java.net.URISyntaxException; what"),
         ("Job aborted due to stage failure: ExecutorLostFailure (out of memory)", "ExecutorLostFailure (out of memory)"),
+        (
+            f"x\nCaused by: {CONFIG}: Invalid value a secret for configuration a.b: no",
+            f"{CONFIG}: a.b has a value that it cannot",
+        ),
         ("x\nCaused by: java.net.ConnectException: no route", "java.net.ConnectException: no route"),
         ("x\nCaused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] of /a", "[FAILED_READ_FILE.NO_HINT] of /a"),
         ("x\nCaused by: java.lang.OutOfMemoryError: heap", "java.lang.OutOfMemoryError: heap"),

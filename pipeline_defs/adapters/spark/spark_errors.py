@@ -10,6 +10,7 @@ import re
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL)
 _FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
+_CONFIGURED = re.compile(r"Invalid value .* for configuration ([\w.]+)")  # Kafka's client's, of what may be a secret
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 _STACK = "JVM stacktrace:"
 # a Java class before what it says, and the condition that may begin that
@@ -85,4 +86,5 @@ def first_cause(error: Exception) -> str:
         return f"{refused[1]}: {refused[2]}"
     lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return causes[-1] if causes else lines[0] if lines else type(error).__name__
+    said = causes[-1] if causes else lines[0] if lines else type(error).__name__
+    return _CONFIGURED.sub(r"\1 has a value that it cannot have: correct it where OFFSETLAKE_KAFKA_PROPERTIES leads to", said)

@@ -7,6 +7,7 @@ it is used.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ END = bytes.fromhex("a3f01d6c27b859e4")
 VALUE, MARK = "value", "end"
 NOTHING = ("null", ["null"], {"type": "null"})
 JAVA_STRING = "avro.java.string"
+_NAME = re.compile(r"[^\W\d]\w*")  # of types, fields and symbols; letters of any language are some
 
 
 def parse_avro(text: str) -> Any:
@@ -68,6 +70,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     | a `fixed` without a size from 0 | |
     | a union of nothing, directly in a union, or of one type twice | |
     | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
+    | a name or a symbol that is none, a symbol that is there twice | |
     """
     schema = parse_avro(text)
     given = {name: found for each in references for name, found in find_named(parse_avro(each), "")}
@@ -220,14 +223,26 @@ class _Reader:
             if not self._given:  # else it is inside another definition that was put here
                 self.wrong.append(f"{name} is defined twice, again at {path}: name it there, or give it another name")
             return self._name(name, "", path, within)
+        self._refuse_names(f"{kind} {name}", [name.rpartition(".")[2]] if name else [])
         if kind in {"record", "error"}:
             found = self._record(schema, name, path, within)
         else:
             if kind == "fixed":
                 self._refuse_size(name, schema.get("size"))
+            symbols = schema.get("symbols") if kind == "enum" else None
+            self._refuse_names(f"enum {name}", symbols if isinstance(symbols, list) else [], are_once=True)
             found = _Part(schema, Column("text") if kind == "enum" else ANY)
         self._defined[name] = found
         return found
+
+    def _refuse_names(self, what: str, names: Sequence[Any], *, are_once: bool = False) -> None:
+        """Refuse what Avro's parser takes for no name."""
+        found = [each for each in names if isinstance(each, str)]
+        self.wrong += [
+            f"{what} has the name {each!r}, expected letters, digits and _" for each in found if not _NAME.fullmatch(each)
+        ]
+        twice = sorted({each for each in found if are_once and found.count(each) > 1})
+        self.wrong += [f"{what} has {each} twice" for each in twice]
 
     def _refuse_size(self, name: str, size: Any) -> None:
         """Refuse the size of a `fixed`: a reader makes room for it before it reads a byte."""
@@ -250,6 +265,7 @@ class _Reader:
             part = self.read_column(field["type"], name.rpartition(".")[0], below, (*within, name))
             fields.append({**field, "type": part.schema})
             parts[field["name"]] = part
+        self._refuse_names(f"{schema['type']} {name}", [*parts])
         folded = [field["name"].lower() for field in fields]
         self.clashes += [f"{name}.{field['name']}" for field in fields if folded.count(field["name"].lower()) > 1]
         column = Column("struct", {each: part.column for each, part in parts.items()})

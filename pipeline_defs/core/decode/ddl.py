@@ -96,6 +96,8 @@ class _DdlReader:
         if name == "STRUCT":
             self._take("<", f"STRUCT<...> of `{path}`")
             fields = {} if self._peek() == ">" else self._columns(path, level + 1)
+            if self._of_json and not fields:
+                raise NotDdl(f"`{path}` is a STRUCT of no fields, which no Parquet file can have: leave it out")
             self._take(">", f"the end of STRUCT<...> of `{path}`")
             return Column("struct", fields)
         if name not in KINDS:
