@@ -6,11 +6,8 @@ them at random, each time others.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -28,17 +25,12 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.core.log.holes import SpanKind
-from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided, completeness_of
 from pipeline_defs.landing.appending import append_landed, try_append
-from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_table
-from pipeline_defs.landing.landing import land
 from pipeline_defs.tables.vacuum import vacuum
-from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, plan_all
+from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, assert_all_is_in_order, draw, strike, take_turns
 from tests.support.redecoding import OffsetDecoder, compact_decoded, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
@@ -380,60 +372,3 @@ def test_tables_that_are_newer_than_the_plan_log_double_nothing_and_say_what_to_
     decode_due(OLD, world.lake)
     assert try_append(TOPIC, world.lake, lambda: EPOCH_MS) is None
     assert in_decoded(world) == world.in_table() == world.landed()
-
-
-AT_ONCE, LANDED_BEFORE = 20, 4
-WELL = {Outcome.LANDED, Outcome.SUPERSEDED, Outcome.ROLLED_FORWARD, Outcome.UNCHANGED, Outcome.ALREADY_LANDED}
-
-
-def test_twenty_landings_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
-    """All see the same ranges as not landed and read them; each range is landed once, and each file stays.
-
-    [R-57] The control is the check at the end: the same selections once more, one landing, change nothing.
-    """
-    kafka, lake = FakeKafka(2), Lake(str(tmp_path))
-    for log, count in zip(kafka.now.partitions, (120, 110), strict=True):
-        log.append([SpanKind.DATA] * count, "v", EPOCH_MS)
-    plan_all(lake, kafka, Policy(records_per_range=20, max_age_seconds=0))
-    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-    assert len(keys) == 12
-
-    def run(name: str, chosen: list[str], *, redo: bool = False, on_step: StepWatcher = no_step) -> list[Verdict]:
-        """Land as another process does, which has read nothing yet."""
-        tools = fake_tools(Lake(str(tmp_path)), kafka, FakeSpark(kafka, no_step), on_step=on_step)
-        return list(land(TOPIC, chosen, Attempt(name, "no-run", "test", redo=redo), tools))
-
-    def files() -> dict[Path, tuple[int, bytes]]:
-        return {path: (path.stat().st_ino, path.read_bytes()) for path in (tmp_path / "data").rglob("*.parquet")}
-
-    def meet(step: str, **_: object) -> None:
-        if step == "find":  # everybody has seen the lake as it is now
-            everybody.wait(120)
-
-    run("before", keys[:LANDED_BEFORE])
-    before = files()
-    assert len(before) == LANDED_BEFORE
-    draw, everybody = random.Random(11), threading.Barrier(AT_ONCE)
-    selections = [draw.sample(keys, draw.randint(3, 6)) for _ in range(AT_ONCE - 1)] + [keys]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [
-            pool.submit(run, f"at-once-{number}", chosen, redo=number % 2 == 0, on_step=meet)
-            for number, chosen in enumerate(selections)
-        ]
-        verdicts = [future.result() for future in futures]
-
-    assert [sorted(v.offsets.key for v in each) for each in verdicts] == [sorted(each) for each in selections]
-    outcomes = Counter(verdict.outcome for each in verdicts for verdict in each)
-    assert set(outcomes) <= WELL, outcomes
-    fresh = sum(key not in keys[:LANDED_BEFORE] for chosen in selections for key in chosen)
-    assert outcomes[Outcome.LANDED] <= len(keys) - LANDED_BEFORE < fresh, "the fault: ranges were read by many at once"
-    after = files()
-    assert len(after) == len(keys)
-    assert {path: after[path] for path in before} == before, "what was landed before is the very same file"
-    assert_all_is_in_order(Lake(str(tmp_path)))
-    tables = (pq.read_table(path, columns=["partition", "offset"]).to_pylist() for path in after)
-    places = sorted((row["partition"], row["offset"]) for table in tables for row in table)
-    assert places == [*((0, at) for at in range(120)), *((1, at) for at in range(110))], "every row once"
-    assert not list((tmp_path / "staging").rglob("*.parquet"))
-    assert {verdict.outcome for verdict in run("again", keys, redo=True)} == {Outcome.UNCHANGED}
-    assert files() == after

@@ -69,8 +69,6 @@ from tests.support.interleaving import SmallWorld, Writer, beside, watch_obstore
 from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World, decide, mutate
 
-pytestmark = pytest.mark.usefixtures("watched")
-
 MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away, and `offsetlake decode orders` makes it again"
 GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
@@ -508,7 +506,7 @@ def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> SmallWorld:
+def world(tmp_path: Path, watched: object) -> SmallWorld:
     """A landed topic."""
     world = SmallWorld(tmp_path, "disk")
     world.has_raw_table = True
@@ -543,6 +541,7 @@ def test_a_plan_log_that_cannot_be_read_leaves_no_row_out(world: SmallWorld) -> 
     assert not any(finding.passed for finding in found.values())
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("delivery", Delivery)
 @pytest.mark.parametrize("mode", ["land", "replace"])
 def test_a_run_at_any_of_its_steps_is_no_alarm(tmp_path: Path, mode: str, delivery: Delivery) -> None:
@@ -564,6 +563,7 @@ def test_a_run_at_any_of_its_steps_is_no_alarm(tmp_path: Path, mode: str, delive
     assert said == []
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("mode", ["land", "replace"])
 def test_what_is_published_while_the_lake_is_listed_is_no_alarm(tmp_path: Path, mode: str) -> None:
     """[R-37] A whole run passes between the listing of `data/`, or of the table's log, and any later call of an audit."""
@@ -587,6 +587,7 @@ def test_what_is_published_while_the_lake_is_listed_is_no_alarm(tmp_path: Path, 
         assert at > 3, "the run did pass in between"
 
 
+@pytest.mark.usefixtures("watched")
 def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(tmp_path: Path) -> None:
     """[R-37] A run passes before each call: the version that is read later has ranges of which nothing else was read."""
     passed = []
