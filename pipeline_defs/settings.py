@@ -203,7 +203,9 @@ def _read_pyproject(folder: Path) -> Mapping[str, Any]:
     Passed over, it would have a command act on another project's lake.
     """
     path = folder / "pyproject.toml"
-    if not path.exists():
+    try:
+        path.lstat()
+    except OSError:  # there is none, or nobody may look: the folder is another user's
         return {}
     try:
         return tomllib.loads(read_text_file(path))

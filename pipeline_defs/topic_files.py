@@ -25,12 +25,7 @@ from dagster.components.core.decl import (
     YamlFileDecl,
     build_filesystem_component_decl_from_context,
 )
-from dagster.components.core.defs_module import (
-    EXPLICITLY_IGNORED_GLOB_PATTERNS,
-    ComponentPath,
-    CompositeYamlComponent,
-    find_defs_or_component_yaml,
-)
+from dagster.components.core.defs_module import EXPLICITLY_IGNORED_GLOB_PATTERNS, ComponentPath, CompositeYamlComponent
 from dagster.components.resolved.errors import ResolutionException
 from dagster_shared.check import CheckError
 from dagster_shared.error import DagsterError, DagsterUnresolvableSymbolError
@@ -130,9 +125,10 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
     path = context.path
     if path in broken:
         return None
-    if find_defs_or_component_yaml(path) is not None or file_of(path).is_symlink():  # a link that leads nowhere
+    file = file_of(path)
+    if file.exists() or file.is_symlink():  # a link that leads nowhere is one that cannot be read
         try:
-            _check_file(path)
+            _check_file(file)
             return build_filesystem_component_decl_from_context(context)
         except _WRONG as error:
             broken[path] = _explain(path, error)
@@ -152,8 +148,7 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
     )
 
 
-def _check_file(folder: Path) -> None:
-    file = file_of(folder)
+def _check_file(file: Path) -> None:
     try:
         check_yaml(read_text_file(file, MOST_BYTES))
     except (UnreadableText, NotYaml) as error:

@@ -113,6 +113,11 @@ def is_topic(text: str) -> bool:
     return bool(_TOPIC.fullmatch(text)) and text not in {".", ".."}
 
 
+def is_internal(topic: str) -> bool:
+    """Return whether a topic is Kafka's own, as `__consumer_offsets` is."""
+    return topic.startswith("__")
+
+
 def check_topic(topic: str) -> str:
     """Return the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
     if not is_topic(topic):

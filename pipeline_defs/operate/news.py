@@ -21,7 +21,7 @@ from ..topics import LAND_PENDING, Duty, Topic
 
 PAUSE = timedelta(minutes=1)
 _AT_ONCE = 1_000
-_NEWEST = 10  # backfills that failed
+_FAILED, _NEWEST = BulkActionsFilter(statuses=[BulkActionStatus.FAILED]), 10  # backfills
 _ENDED = "its process was told to end; what it left undone is asked for again"
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
@@ -36,6 +36,7 @@ class FailedSince:
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
+        self._failed_count = 0  # of backfills, when they were read last
         self._seen = {each.backfill_id for each in self._failed_backfills()}
         self._untold: dict[str, list[tuple[str, str]]] = {}  # by topic what failed, and why
         self._told_at: dict[str, datetime] = {}
@@ -77,8 +78,12 @@ class FailedSince:
         return ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
 
     def _failed_backfills(self) -> Sequence[PartitionBackfill]:
-        """Read the newest that the daemon gave up, as where it found no definitions: of others their runs are told."""
-        return self._instance.get_backfills(BulkActionsFilter(statuses=[BulkActionStatus.FAILED]), limit=_NEWEST)
+        """Read the newest that the daemon gave up since, as where it found no definitions: of others their runs are told."""
+        count = self._instance.get_backfills_count(_FAILED)  # which reads none of them, each second
+        if count == self._failed_count:
+            return ()
+        self._failed_count = count
+        return self._instance.get_backfills(_FAILED, limit=_NEWEST)
 
     def _topic_in(self, reason: str) -> str | None:
         names = (each.name for each in self._topics)

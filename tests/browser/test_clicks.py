@@ -222,7 +222,7 @@ if TYPE_CHECKING:
 def many(
     request: pytest.FixtureRequest, settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[World, int]]:
-    """Is a topic of that many landed ranges."""
+    """A topic of that many landed ranges."""
     with World(settings, tmp_path_factory.mktemp("many"), f"many{uuid.uuid4().hex[:6]}") as world:
         world.topic = dataclasses.replace(world.topic, max_keys=100_000)
         fill(world, request.param)

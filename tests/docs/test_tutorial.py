@@ -81,7 +81,7 @@ TREE = ("Makefile", "assets", "dagster.yaml", "pipeline_defs", "pyproject.toml",
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Shell]:
-    """Has its own lake, Dagster home and broker, all at their defaults below the clone; only the jars are shared."""
+    """A clone with its own lake, Dagster home and broker, all at their defaults below it; only the jars are shared."""
     folder = tmp_path / "clone"
     home = folder / ".offsetlake"
     home.mkdir(parents=True)

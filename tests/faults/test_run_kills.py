@@ -137,7 +137,7 @@ def landed(world: World) -> set[OffsetRange]:
 
 
 def work_off_the_queue(world: World) -> list[str]:
-    """Gives each run that waits its turn, the oldest first, as the daemon would; returns which had one."""
+    """Give each run that waits its turn, the oldest first, as the daemon would; return which had one."""
     turns: list[str] = []
     while waiting := world.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
         turns.append(waiting[-1].run_id)

@@ -131,6 +131,10 @@ def test_commands_find_the_project_that_they_are_called_in(tmp_path: Path) -> No
     assert find_project(tmp_path) == PROJECT
     (tmp_path / "pyproject.toml").write_text("[tool.dg]\ndirectory_type = 'workspace'\n")
     assert find_project(tmp_path) == PROJECT, "another dg project is not ours"
+    (project / "gone").mkdir()
+    (project / "gone" / "pyproject.toml").symlink_to(project / "nothing")
+    with pytest.raises(BadSetting, match=r"gone/pyproject\.toml cannot be read"):
+        find_project(project / "gone")
     for content in (b"<<<<<<< HEAD\n", b"\xff"):  # whose it is nobody knows: another project's lake would be written
         (project / "pyproject.toml").write_bytes(content)
         with pytest.raises(BadSetting, match=rf"{project}/pyproject.toml cannot be read, .* line 1"):

@@ -318,7 +318,7 @@ def create(world: World, cleanup: str) -> None:
 
 
 def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[dict[str, Any]]:
-    """Are records over few keys, so that compaction leaves one of each, stamped hours ago."""
+    """Records over few keys, so that compaction leaves one of each, stamped hours ago."""
     then = world.edges.now_ms() - 4 * HOUR_MS
     return [
         {
@@ -342,13 +342,13 @@ def close_segment(world: World) -> None:
 
 
 def latest(world: World) -> list[Row]:
-    """Is the ground truth of a compacted log: of all that was acknowledged, the last record of each key."""
+    """The ground truth of a compacted log: of all that was acknowledged, the last record of each key."""
     by_key = {row[2]: row for _, row in sorted(world.sent.items())}
     return sorted(by_key.values(), key=lambda row: row[:2])
 
 
 def consume(world: World) -> list[int]:
-    """Reads the offsets that a plain consumer still gets."""
+    """Read the offsets that a plain consumer still gets."""
     return world.operations.read_offsets(world.name, 0)
 
 

@@ -45,7 +45,7 @@ def hour(world: World) -> World:
 
 
 def run(world: World, config: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
-    """Runs the job as the Launchpad does, with this config of its one op."""
+    """Run the job as the Launchpad does, with this config of its one op."""
     job = world.topic.backfill_job
     run_config = {} if config is None else {"ops": {f"launch_{job}": {"config": config}}}
     return run_job(world, job, run_config=run_config, raise_on_error=True)

@@ -258,7 +258,7 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
 
 @pytest.fixture
 def decoded(world: World) -> World:
-    """Is a topic of two partitions with landed ranges, one of them with a poison record, that is to be decoded."""
+    """A topic of two partitions with landed ranges, one of them with a poison record, that is to be decoded."""
     decode = Decode(value=Side(Format.JSON, "id INT"), budget=Budget(5, 1.0))
     world.topic = dataclasses.replace(world.topic, decode=decode)
     world.create_topic(2)

@@ -390,7 +390,7 @@ def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
 
 
 def ranges_of(picture: Picture) -> dict[OffsetRange, LinkLook]:
-    """Reads the links back from the columns, as the page does."""
+    """Read the links back from the columns, as the page does."""
     found = {}
     for line in picture.lines:
         span = slice(line.first, line.first + line.count)

@@ -298,7 +298,7 @@ class Cluster:
         self.logs[partition].grow(count)
 
     def hold(self, partition: int, count: int) -> None:
-        """Has a transaction be open over the last records, or end."""
+        """Have a transaction be open over the last records, or end."""
         self.logs[partition].held = count
 
     def expire(self, partition: int, count: int) -> None:
@@ -306,7 +306,7 @@ class Cluster:
         log.earliest = min(log.earliest + count, log.end)
 
     def elect(self, partition: int, lost: int) -> None:
-        """Has another replica lead, which lacks the last records where the election was unclean."""
+        """Have another replica lead, which lacks the last records where the election was unclean."""
         self.truncations[f"id-{self.incarnation}"] += bool(min(lost, self.logs[partition].end))
         self.logs[partition].elect(lost)
 

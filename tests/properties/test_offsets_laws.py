@@ -90,7 +90,7 @@ def test_offsets_outside_of_the_plan_log_are_refused_by_name(coverage: Coverage)
 
 
 def with_times(coverage: Coverage) -> Coverage:
-    """Has the records of each landed range be of 150 ms, from 100 ms after those of the range before it."""
+    """Have the records of each landed range be of 150 ms, from 100 ms after those of the range before it."""
     manifests = {}
     for number, (offsets, manifest) in enumerate(sorted(coverage.manifests.items())):
         first = EPOCH_MS + 100 * number
@@ -129,7 +129,7 @@ def test_what_is_not_landed_is_left_out_of_a_time_only_where_it_is_older(coverag
 
 @dataclass(frozen=True)
 class Day:
-    """Is a Kafka partition whose producers set times as they like, cut into ranges, which land while the broker deletes."""
+    """A Kafka partition whose producers set times as they like, cut into ranges, which land while the broker deletes."""
 
     times: list[int]  # of each record, after the epoch
     ranges: list[OffsetRange]
@@ -150,7 +150,7 @@ class Day:
         return replace(manifest, file=file)
 
     def first(self, moment: int, start_ms: int) -> int:
-        """Is what the broker answers: of what it still has the first record of that time or later."""
+        """What the broker answers: of what it still has the first record of that time or later."""
         end = len(self.times)
         there = range(self.earliest[moment], end)
         return next((offset for offset in there if EPOCH_MS + self.times[offset] >= start_ms), end)

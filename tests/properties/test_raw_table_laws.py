@@ -338,7 +338,7 @@ SCHEMA = '{"type":"struct","fields":[]}'
 
 
 def log_in(folder: Path) -> DeltaLog:
-    """Is the log of a new table, in whose folder both files lie."""
+    """The log of a new table, in whose folder both files lie."""
     store = open_store(str(folder))
     for file in (A, B):
         store.put_new(f"tables/t/{file.path}", b"0" * file.bytes, "staging/t")

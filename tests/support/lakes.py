@@ -40,7 +40,7 @@ def damage(path: Path) -> None:
 
 
 def list_encodings_falling(path: Path) -> None:
-    """Lists the encodings of each column chunk in falling order, as some JVMs do by themselves, whose hashes are such."""
+    """List the encodings of each column chunk in falling order, as some JVMs do by themselves, whose hashes are such."""
     with path.open("r+b") as file:
         start, footer = _read(file, path)
         falling, rising = bytearray(footer), bytearray(footer)

@@ -91,13 +91,13 @@ def open_shell(folder: Path, code: Path = PROJECT, **more: str) -> Shell:
 
 @dataclass
 class Shell:
-    """Is where a person stands: a folder and an environment, which `cd` and `export` change."""
+    """Where a person stands: a folder and an environment, which `cd` and `export` change."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     def run(self, *command: str) -> str:
-        """Runs a command and returns what it printed; it must succeed."""
+        """Run a command and return what it printed; it must succeed."""
         done = subprocess.run(
             command,
             cwd=self.folder,

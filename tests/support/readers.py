@@ -210,19 +210,19 @@ Rows = list[tuple[Any, ...]]
 
 
 class LoopingReader:
-    """Reads as long as its context lasts; `errors` are what it could not read, or not have seen."""
+    """Who reads as long as its context lasts; `errors` are what it could not read, or not have seen."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self._stop = threading.Event()
 
     def read(self) -> None:
-        """Reads once, and keeps what it saw."""
+        """Read once, and keep what it saw."""
         raise NotImplementedError
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Reads in a thread as long as the context lasts."""
+        """Read in a thread as long as the context lasts."""
         thread = threading.Thread(target=self._read_on)
         thread.start()
         try:
@@ -232,7 +232,7 @@ class LoopingReader:
             thread.join()
 
     def ask(self, folder: Path, question: Callable[[], Rows]) -> Rows | None:
-        """Asks of files that are exchanged; none where there is no answer.
+        """Ask of files that are exchanged; none where there is no answer.
 
         DuckDB opens a file twice in a query: where it is exchanged in between, the query ends with an error. It counts as one
         only where no file was exchanged meanwhile.

@@ -173,7 +173,9 @@ def test_a_backfill_that_the_daemon_gave_up_is_told_once() -> None:
         return SimpleNamespace(backfill_id=backfill_id, asset_selection=[topic.asset_key], error=lost)
 
     found = [backfill_of("before", ORDERS)]
-    instance: Any = Mock(get_backfills=lambda *_, **__: found, get_run_records=lambda *_: [])
+    instance: Any = Mock(
+        get_backfills=lambda *_, **__: found, get_backfills_count=lambda _: len(found), get_run_records=lambda *_: []
+    )
     failed = FailedSince([ORDERS], instance, datetime.now(UTC))
     found += [backfill_of("abcdefgh", ORDERS), backfill_of("other", PAYMENTS)]
     now = datetime.now(UTC)

@@ -23,6 +23,7 @@ from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
 from ...core.log.planning import PartitionState, Policy, TopicState
+from ...core.offsets import is_internal
 from .kafka_connection import Connection, T, read_refusals
 from .kafka_glance import (
     ISOLATION,
@@ -390,7 +391,7 @@ class Kafka(Connection):
 
     def list_topics(self) -> list[str]:
         """List the topics of the cluster, without Kafka's own."""
-        return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
+        return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not is_internal(name))
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> None:
         """Create a topic with `replicas` copies of each Kafka partition and wait until its leaders answer.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...core.offsets import is_internal
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
@@ -27,7 +29,7 @@ class TopicPattern:
     def matches(self, name: str) -> bool:
         """Return whether a topic of this name is one of them."""
         is_excluded = self.exclude is not None and _matches(self.exclude, name)
-        return not name.startswith("__") and not is_excluded and _matches(self.topics, name)
+        return not is_internal(name) and not is_excluded and _matches(self.topics, name)
 
 
 def check_pattern(pattern: str) -> str:

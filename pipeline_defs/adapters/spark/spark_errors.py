@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 
+STACK = "JVM stacktrace:"  # what is behind it is not for people
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Za-z_][\w.]*)(?::|$)", re.MULTILINE | re.DOTALL)
 _FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _CONFIGURED = re.compile(r"Invalid value .* for configuration ([\w.]+)")  # Kafka's client's, of what may be a secret
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
-_STACK = "JVM stacktrace:"
 # a Java class before what it says, and the condition that may begin that
 _JAVA = re.compile(
     r"^(?:Caused by: |Job aborted .*\(TID \d+\) \([^)]*\): |\()?((?:[a-z]\w*\.)+[A-Z][\w$]*)(?=[:)\s]|$)"
@@ -63,7 +63,7 @@ def _causes(text: str, own: str) -> list[tuple[str, str]]:
 
     What one with a condition of its own says may have lines of a record that look like causes: only its stack is read.
     """
-    _, mark, stack = text.rpartition(_STACK)
+    _, mark, stack = text.rpartition(STACK)
     found = _JAVA.findall(text if not own else stack if mark else "")[bool(own) :]
     return [each for each in found if each != (_ANY_JOB, "")]
 

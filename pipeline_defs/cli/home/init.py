@@ -19,8 +19,6 @@ from ..progress import progress
 from ..show import PATIENCE_SECONDS, TopicName, print_table
 from ..terminal import OUT
 
-INTERNAL = "__"  # Kafka's own topics begin so
-
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -48,7 +46,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         edges.servers_said_by = "--bootstrap-servers"
     where = edges.bootstrap_servers()
     with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):
-        there = [name for name in edges.kafka().list_topics() if not name.startswith(INTERNAL)]
+        there = edges.kafka().list_topics()
         unknown = sorted(set(topics) - set(there))
         if unknown:
             near = meant(unknown[0], there)

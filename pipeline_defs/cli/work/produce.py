@@ -14,6 +14,7 @@ from ...adapters.kafka.kafka import Kafka
 from ...core.advice import counted
 from ...core.errors import BadSetting, UnknownTopic
 from ...core.near import meant
+from ...core.offsets import is_internal
 from ...topic_files import load_topics
 from ..progress import progress
 from ..show import open_edges, topic_argument
@@ -57,7 +58,7 @@ class _Options:
             raise BadSetting(
                 "--transactional-id is empty, expected a name; nothing was produced; name one, or leave the option out"
             )
-        if topic.startswith("__"):
+        if is_internal(topic):
             raise BadSetting(f"topic {topic} is Kafka's own, as all are that begin with __; nothing was produced; name another")
         if self.replicas is not None and self.partitions is None:
             raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
@@ -144,9 +145,9 @@ def _make_topic(topic: str, kafka: Kafka, options: _Options) -> None:
             ERRORS.print(f"topic {topic} is there already: --partitions and --replicas change nothing of it", soft_wrap=True)
     except UnknownTopic:
         if options.partitions is None:
-            there = [name for name in kafka.list_topics() if not name.startswith("__")]
+            near = meant(topic, kafka.list_topics())
             raise UnknownTopic(
-                f"topic {topic} does not exist at {kafka.bootstrap_servers}{meant(topic, there)}; nothing was produced; to "
+                f"topic {topic} does not exist at {kafka.bootstrap_servers}{near}; nothing was produced; to "
                 "create it with N Kafka partitions first, add --partitions N"
             ) from None
         kafka.create_topic(topic, options.partitions, replicas=options.replicas or 1)

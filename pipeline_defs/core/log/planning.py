@@ -322,10 +322,9 @@ def _is_former(log_state: LogState, ids: TopicIds) -> bool:
 
 
 def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
-    if state.topic_id is None or state.topic_id != log_state.topic_id or are_two(log_state.cluster_id, state.cluster_id):
-        return  # epochs of another topic, or of one that may be another, say nothing
-    if state.is_restored:
-        return
+    is_same = state.topic_id is not None and state.topic_id == log_state.topic_id and not log_state.ids.is_another(state.ids)
+    if not is_same or state.is_restored:
+        return  # epochs of another topic, or of one that may be another, say nothing, nor do those of a cluster that went back
     for partition, seen in sorted(state.partitions.items()):
         known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]

@@ -18,7 +18,7 @@ import urllib.request
 from contextlib import ExitStack, chdir, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from dagster_graphql import DagsterGraphQLClient
@@ -285,19 +285,19 @@ class DagsterServer:
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
 
-    def _read_state(self) -> tuple[Process, Process, str] | None:
-        """Return the Dagster that was started here last, who did, and its URL; none where that is torn, or there was none."""
+    def _read_state(self) -> _Started | None:
+        """Return what was started here last; none where that is torn, as by a power cut, or nothing was."""
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-            left: dict[str, Any] = json.loads(self._state.read_text())
-            return Process(left["pid"], left["started"]), Process(**left["owner"]), left["url"]
+            state: dict[str, Any] = json.loads(self._state.read_text())
+            return _Started(Process(state["pid"], state["started"]), Process(**state["owner"]), state["url"])
         return None
 
     def _stop_leftover(self) -> None:
         """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
         left = self._read_state()
-        if left is not None and left[0].is_running() and left[1].is_running():
+        if left is not None and left.process.is_running() and left.owner.is_running():
             raise Refused(
-                f"Dagster runs already at {left[2]}, started by process {left[1].pid}; nothing was started; use it, or end "
+                f"Dagster runs already at {left.url}, started by process {left.owner.pid}; nothing was started; use it, or end "
                 "that process first"
             )
         if not self._is_alone:
@@ -305,15 +305,25 @@ class DagsterServer:
                 f"another process starts or stops Dagster of {self._home} just now; nothing was started; wait until it runs, "
                 f"and use it, or end that process (`lslocks` names who holds {self._folder / START_LOCK})"
             )
-        if left is not None and (
-            left[0].is_running() or any(each.is_in_group(left[0].pid) for each in find_daemons(self._home))
-        ):
-            _stop_group(left[0])
+        if left is not None and left.is_there(self._home):
+            _stop_group(left.process)
 
     def _stop(self) -> None:
         if self._process is not None:
             _stop_group(self._process)
         self._state.unlink(missing_ok=True)
+
+
+class _Started(NamedTuple):
+    """A Dagster that was started, by which process, and its UI's address."""
+
+    process: Process
+    owner: Process
+    url: str
+
+    def is_there(self, home: Path) -> bool:
+        """Return whether it runs, or a daemon of its group does."""
+        return self.process.is_running() or any(each.is_in_group(self.process.pid) for each in find_daemons(home))
 
 
 def _stop_group(process: Process) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ....core.errors import LONGEST_REASON, BadSetting
+from ...spark.spark_errors import STACK
 from ..decoded import Decoded, SideOutcome, failed, in_python, is_plain, no_id
 from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
@@ -41,7 +42,7 @@ def parse_schema(ddl: str) -> DataType:
     try:
         return DataType.fromDDL(ddl)
     except AnalysisException as error:  # not of a server that went away, which is the engine's to say
-        reason = " ".join(str(error).partition("JVM stacktrace")[0].split())[:LONGEST_REASON]
+        reason = " ".join(str(error).partition(STACK)[0].split())[:LONGEST_REASON]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
             "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
