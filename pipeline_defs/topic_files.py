@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
-from .core.errors import BadSetting, OffsetlakeError, Refused
+from .core.errors import BadSetting, OffsetlakeError, Refused, first_line
 from .core.near import meant
 from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
@@ -63,7 +63,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
             f"there is no project in {project} or above it, expected a folder with pyproject.toml and topics; nothing was read "
             "or written; go into one, or make one: `offsetlake init NAME --bootstrap-servers HOST:PORT`"
         )
-    tree = dg.ComponentTree.for_project(project)
+    tree = _open_tree(project)
     broken: dict[Path, Broken] = {}
     _declare_all(tree, broken)
     topics: dict[str, list[tuple[Topic, Path]]] = defaultdict(list)
@@ -83,7 +83,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
         if len(found) > 1:
             broken |= {folder: _twice(name, folder, [each for _, each in found]) for _, folder in found}
     if broken:
-        tree = dg.ComponentTree.for_project(project)
+        tree = _open_tree(project)
         _declare_all(tree, broken)
     good = {name: topic for name, ((topic, folder), *_) in topics.items() if folder not in broken}
     left_out = [each for _, each in sorted(broken.items())]
@@ -92,6 +92,17 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
     patterns = [each for each in patterns if each.folder not in broken]
     own = TopicFiles(tree, good, left_out, patterns)
     return _with_found(own, planned) if patterns else own
+
+
+def _open_tree(project: Path) -> dg.ComponentTree:
+    """Open what Dagster has of a project's folder of topics, none of it loaded; raise `BadSetting` where that is no package."""
+    try:
+        return dg.ComponentTree.for_project(project)
+    except Exception as error:
+        raise BadSetting(
+            f"the Python package of {project} cannot be imported: {_said(error)}; expected the `root_module` of its "
+            "pyproject.toml, with a folder `defs` in it; nothing was read or written; correct it"
+        ) from error
 
 
 def _with_found(own: TopicFiles, planned: Callable[[], Collection[str]]) -> TopicFiles:
@@ -134,7 +145,11 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
             broken[path] = _explain(path, error)
             return None
     if not path.is_dir():
-        return build_filesystem_component_decl_from_context(context)
+        try:
+            return build_filesystem_component_decl_from_context(context)
+        except Exception as error:  # noqa: BLE001 (a person's own Python, which is imported: anything)
+            broken[path] = Broken(str(path), path, _error(path, _said(error)))
+            return None
     children = {}
     for each in sorted(path.iterdir()):
         if not any(each.relative_to(path).match(pattern) for pattern in EXPLICITLY_IGNORED_GLOB_PATTERNS):
@@ -214,6 +229,11 @@ def _reason(error: BaseException, documents: Sequence[Document]) -> str:
     return f"{place}it cannot be read"
 
 
+def _said(error: Exception) -> str:
+    """Return what ended an import, and by which error."""
+    return shown_reason(f"{type(error).__name__}: {first_line(error)}")
+
+
 def shown_reason(text: str) -> str:
     """Return another's words in one line, cut."""
     line = " ".join(text.split())
@@ -235,9 +255,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _error(file: Path, reason: str) -> BadSetting:
-    return BadSetting(
-        f"{file} cannot be used: {reason}; nothing of its topic was started, other topics go on; correct the file"
-    )
+    return BadSetting(f"{file} cannot be used: {reason}; nothing of it was started, other topics go on; correct the file")
 
 
 def _sketch(file: Path) -> list[Document]:

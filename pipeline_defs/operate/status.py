@@ -82,7 +82,7 @@ def read_statuses(
 
 def broken_document(broken: Broken) -> dict[str, Any]:
     """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
-    said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct its defs.yaml"}
+    said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct the file"}
     return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
 

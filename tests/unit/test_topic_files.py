@@ -219,6 +219,35 @@ def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Pat
     assert "which cannot be read: Symlink loop from" in broken.error.message
 
 
+@pytest.mark.parametrize("text", ["def broken(:\n", "import not_there_at_all\n", "1 / 0\n"])
+def test_a_wrong_python_file_takes_no_topic_along(project: Path, text: str) -> None:
+    """A person's own definitions lie beside those of the topics."""
+    file = project / "wrong_files" / "defs" / "own.py"
+    file.write_text(text)
+    try:
+        found = load_topics(project)
+        defs = build_defs(project=project)
+    finally:
+        file.unlink()
+    assert set(found.topics) == set(found.names) == {"orders", "bad"}
+    (broken,) = found.broken
+    assert re.search(
+        r"own\.py cannot be used: (Syntax|ModuleNotFound|ZeroDivision)Error: .*; correct the file", broken.error.message
+    )
+    assert "broken_topics" in {sensor.name for sensor in defs.sensors or ()}
+
+
+def test_a_project_without_its_folder_of_topics_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git gives it, which keeps no empty folder."""
+    folder = tmp_path / "no_topics"
+    write_project(plan_project(folder, [], None))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(BadSetting, match=r"no_topics cannot be imported: .* No module named 'no_topics.defs'; expected"):
+        load_topics(folder)
+    (folder / "no_topics" / "defs").mkdir()
+    assert not load_topics(folder).topics
+
+
 OTHERWISE = "  description: '1_000'\n  tags: {a: 'yes', b: '1_0', c: '010'}\n"
 RIGHT: dict[str, tuple[str, dict[str, object]]] = {
     "everything": (WHOLE, {}),
