@@ -217,12 +217,16 @@ def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
 TAKEN = """
 BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)
 date DATE; timestamp TIMESTAMP, int INT; a INT NOT NULL, b STRING COMMENT 'x, y>'; `a b` INT, `c``d` INT; _a INT; ä INT
-a TIMESTAMP_NTZ, b TIMESTAMP_LTZ; a VARIANT; a VOID; a DEC(5), b NUMERIC(5, 1), c REAL, d LONG, e BYTE, f SHORT; a INT DEFAULT 5
-a CHAR(3), b VARCHAR(5), c CHARACTER(2); a STRING COLLATE UTF8_LCASE; a INTERVAL DAY, b INT; a INTERVAL YEAR TO MONTH, b INT
+a TIMESTAMP_NTZ, b TIMESTAMP_LTZ; a VARIANT; a VOID; a DEC(5), b NUMERIC(5, 1), c REAL, d LONG, e BYTE, f SHORT
+a CHAR(3), b VARCHAR(5), c CHARACTER(2); a STRING COLLATE system.builtin.UTF8_LCASE NOT NULL COMMENT 'x'
+a INTERVAL DAY, b INT; a INTERVAL YEAR TO MONTH, b INT
 a: INT, b: STRING; a STRUCT<>; a /* why */ INT; a ARRAY<STRUCT<b: INT NOT NULL COMMENT 'x'>>; a1 INT, 1a INT
 array ARRAY<INT>, map MAP<INT, INT>, struct STRUCT<a INT>; a INT -- why
 """
-REFUSED = "id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUCT<b: INT; id BIGINT,; {}; MAP<STRING>"
+REFUSED = """
+id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUCT<b: INT; id BIGINT,; {}; MAP<STRING>; id INT DEFAULT 5
+id INT GENERATED ALWAYS; id INT COMMENT x; id INT NOT; id INT COMMENT 'x' NOT NULL; id INT PRIMARY KEY
+"""
 
 
 def each_of(texts: str) -> list[str]:

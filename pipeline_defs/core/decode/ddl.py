@@ -35,10 +35,6 @@ OF_OTHERS: Mapping[str, str] = {  # as other systems call them
     "RECORD": "STRUCT<name: TYPE>",
     "LIST": "ARRAY<TYPE>",
 }
-BEHIND = frozenset(
-    ["NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "COLLATE", "CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "REFERENCES"]
-)
-"""Words that may stand behind a column's type."""
 MOST_DIGITS = 38
 _DIGITS = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?")
 _TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|.)", re.DOTALL)
@@ -108,8 +104,8 @@ class _DdlReader:
             while self._peek() not in {")", ""}:
                 self._at += 1
             self._take(")", f"the end of {name}(...) of `{path}`")
-        if name == "INTERVAL":
-            self._skip({*BEHIND})
+        while name == "INTERVAL" and self._peek() not in {"", ",", ">"}:  # its units
+            self._at += 1
         return Column(KINDS[name])
 
     def _refuse_digits(self, name: str, path: str) -> None:
@@ -155,19 +151,25 @@ class _DdlReader:
             self._at += 1
 
     def _behind(self, path: str) -> None:
-        """Pass over NOT NULL, a comment and the like; refuse what looks like the next column without a comma."""
-        token = self._peek()
-        if token in {"", ",", ">"}:
-            return
-        if token.upper() not in BEHIND:
-            self._fail(f"a comma behind the type of `{path}`")
-        self._skip(set())
-
-    def _skip(self, words: set[str]) -> None:
-        depth = 0
-        while (token := self._peek()) and not (depth == 0 and (token in {",", ">"} or token.upper() in words)):
-            depth += (token in {"(", "<"}) - (token in {")", ">"})
+        """Pass over COLLATE, NOT NULL and COMMENT; refuse all else, such as the next column without a comma."""
+        if self._passes("COLLATE"):
             self._at += 1
+            while self._peek() == ".":
+                self._at += 2
+        if self._passes("NOT") and not self._passes("NULL"):
+            self._fail(f"NULL behind NOT of `{path}`")
+        if self._passes("COMMENT"):
+            if self._peek()[:1] not in {"'", '"'}:
+                self._fail(f"a quoted text behind COMMENT of `{path}`")
+            self._at += 1
+        if self._peek() not in {"", ",", ">"}:
+            self._fail(f"a comma behind the type of `{path}`")
+
+    def _passes(self, word: str) -> bool:
+        """Pass over a word, where it is the next one; return whether it was."""
+        found = self._peek().upper() == word
+        self._at += found
+        return found
 
     def _peek(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
