@@ -14,7 +14,7 @@ from pathlib import Path
 
 import stamina
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from ...core.errors import BrokerUnavailable
 from ..system.processes import free_ports, stop_process
@@ -37,11 +37,14 @@ _REPLICATED = {
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Where one Kafka partition is: the node that leads it, none while there is none, and who is in sync."""
+    """Where one Kafka partition is: the node that leads it, none while there is none, and who is in sync.
+
+    Of `all` the first one that is in sync and answers leads next.
+    """
 
     leader: int | None
     in_sync: frozenset[int]
-    all: frozenset[int]
+    all: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,14 @@ class Cluster:
 
     @stamina.retry(on=KafkaError, timeout=30, attempts=None, wait_max=0.5)
     def read_replicas(self, topic: str, partition: int) -> Replicas:
-        """Ask the cluster who leads a Kafka partition; ask again where the node that was asked is down."""
+        """Ask the cluster who leads a Kafka partition; ask again where the node that was asked is down, or knows none."""
         with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5000)) as admin:
             parts = admin.describe_topics([topic])[0]["partitions"]
-        found = next(part for part in parts if part["partition_index"] == partition)
+        found = next((part for part in parts if part["partition_index"] == partition), None)
+        if found is None:
+            raise UnknownTopicOrPartitionError(f"{topic}/{partition} is not known to the node that was asked, yet")
         leader = found["leader_id"] if found["leader_id"] >= 0 else None
-        return Replicas(leader, frozenset(found["isr_nodes"]), frozenset(found["replica_nodes"]))
+        return Replicas(leader, frozenset(found["isr_nodes"]), tuple(found["replica_nodes"]))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,10 +118,11 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
     """Produce numbered records to a new topic while the leader of its only Kafka partition is killed.
 
     1. The first third is produced in quiet, and each record is on every replica.
-    2. The followers stand still (SIGSTOP): what the leader takes now is on its disk alone. One batch may still reach
-       them, as the answer to a fetch that they had asked before.
+    2. A follower stands still (SIGSTOP), so with acks=all nothing is answered; the other, who leads next, takes the first
+       batch of the second third and then stands still too. One batch more may reach it, as the answer to a fetch that it
+       had asked before; the last one is on the leader's disk alone.
     3. The leader is killed (SIGKILL) with the second third in its log, and the followers go on. They are still in sync
-       by the cluster's books, so one of them leads: that is no unclean election.
+       by the cluster's books, so the next one leads: that is no unclean election.
     4. The last third is produced to the new leader; the old one comes back as a follower and drops what only it had.
 
     The followers stand still for less than the controllers' session time-out; then nobody is counted out.
@@ -145,12 +146,22 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
         leader = replicas.leader
         if leader is None:
             raise TimeoutError(f"{topic}/0 has no leader in quiet")
-        followers = replicas.all - {leader}
+        following, *others = followers = [node for node in replicas.all if node != leader]
         quiet = cluster.log_bytes(leader, topic, 0)
         wait_until(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers), "followers that have it all")
-        with paused(cluster.broker(node).pid for node in followers):
-            _send_to_leader_alone(cluster, leader, topic, guarantees, third, send)
-            cluster.kill(leader)
+        is_answered = guarantees.acks != "all"  # else the leader takes no second request before the first is answered
+
+        def send_to(nodes: Iterable[int], first: int, end: int) -> None:
+            send(first, end)
+            least = quiet + ((end - third) * RECORD_BYTES if is_answered else 1)
+            wait_until(lambda: all(cluster.log_bytes(node, topic, 0) >= least for node in nodes), f"{first} to {end} in a log")
+
+        with paused(cluster.broker(node).pid for node in others):
+            send_to([leader, following], third, 4 * third // 3)
+            with paused([cluster.broker(following).pid]):
+                send_to([leader], 4 * third // 3, 5 * third // 3)
+                send_to([leader], 5 * third // 3, 2 * third)
+                cluster.kill(leader)
         wait_until(lambda: cluster.read_replicas(topic, 0).leader in followers, "another leader")
         send(2 * third, RECORDS)
         with suppress(KafkaError):  # what is not acknowledged is not counted as such: that is the answer
@@ -159,21 +170,6 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
     wait_until(lambda: cluster.read_replicas(topic, 0).in_sync == frozenset(cluster.nodes), "a cluster in sync")
     log = Operations(cluster.bootstrap_servers).read_records(topic, 0)
     return Produced(frozenset(acknowledged), tuple(int(record.value) for record in log))
-
-
-def _send_to_leader_alone(
-    cluster: Cluster, leader: int, topic: str, guarantees: Guarantees, third: int, send: Callable[[int, int], None]
-) -> None:
-    """Send the second third, in two batches: the followers may be given the first, never the second.
-
-    With acks=all the leader takes no second batch from a producer before the first is answered.
-    """
-    before, middle = cluster.log_bytes(leader, topic, 0), third + third // 2
-    send(third, middle)
-    wait_until(lambda: cluster.log_bytes(leader, topic, 0) >= before + (middle - third) * RECORD_BYTES, "the first batch")
-    send(middle, 2 * third)
-    if guarantees.acks != "all":
-        wait_until(lambda: cluster.log_bytes(leader, topic, 0) >= before + third * RECORD_BYTES, "the second batch")
 
 
 def _open_producer(cluster: Cluster, guarantees: Guarantees) -> KafkaProducer:
