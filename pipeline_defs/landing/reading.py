@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
         elif manifest is not None and run.coverage.is_landed(offsets):
             verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
         else:
-            verdicts.append(failed(offsets, reason))
+            verdicts.append(replace(failed(offsets, reason), is_unread=True))
     return verdicts, readings
 
 

@@ -223,6 +223,28 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     assert next(iter(read_tries(world.instance, world.topic.landing).tried.values())).attempts == 2
 
 
+@pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
+def test_more_lost_ranges_than_a_batch_has_keep_no_whole_one_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """[R-32] Else the broker would delete these in turn, while the same batch fails again and again."""
+    monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 2)
+    world.with_policy(order=order)
+    world.create_topic(2)
+    for partition in (0, 1) if order == "oldest_first" else (1, 0):  # so that those which are lost come first
+        world.later(1_000)
+        world.send_numbered(200 if partition else 500, partition)
+        world.plan()
+    world.delete_records(0, 500)
+    began = []
+    world.edges.watch_step = lambda step, **fields: began.append((step, fields.get("key")))
+    result = run_pulse(world)
+    assert not result.success and reasons(result).count("are gone") == 5
+    assert [step for step, _ in began if step in {"failed", "landed"}][:2] == ["failed", "failed"], "the fault: a whole batch"
+    assert {offsets.partition for offsets in world.coverage.manifests} == {1} and len(world.coverage.manifests) == 2
+    assert {each.attempts for each in read_tries(world.instance, world.topic.landing).tried.values()} == {1}
+
+
 def test_a_topic_with_a_backlog_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-32] Batches take turns: the quiet topic is landed by the first one."""
     monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 4)

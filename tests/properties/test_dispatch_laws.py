@@ -15,6 +15,7 @@ from pipeline_defs.core.landing.dispatch import (
     BACKOFF_LAST_SECONDS,
     NEVER_TRIED,
     Tried,
+    alternate,
     choose_alike,
     choose_due,
     next_most_offsets,
@@ -133,6 +134,25 @@ def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attemp
 def test_a_range_is_stalled_after_three_attempts() -> None:
     """[R-33] Stalled is a word for people: the range is still asked for."""
     assert [Tried(n, EPOCH_MS).is_stalled for n in range(7)] == [False] * 3 + [True] * 4
+
+
+@given(st.sets(st.integers(0, 39)), st.integers(1, 4))
+def test_whatever_fails_the_others_are_landed(bad: set[int], most: int) -> None:
+    """[R-32] However many fail, and however few a batch has; and each that fails is tried again and again."""
+    left, tried, now_ms = [*ORDER], dict[OffsetRange, Tried](), EPOCH_MS
+    while {*left} - {ORDER[number] for number in bad}:
+        now_ms += 1_000 * (BACKOFF_LAST_SECONDS + 1)  # as where a batch that wholly fails has all of its topic wait
+        batch = alternate(left, tried)[:most]
+        assert batch and now_ms < EPOCH_MS + 1_000 * (BACKOFF_LAST_SECONDS + 1) * 3 * len(ORDER)
+        for each in batch:
+            if ORDER.index(each) in bad:
+                tried[each] = tried.get(each, NEVER_TRIED).then_failed("run", now_ms)
+            else:
+                left.remove(each)
+    for _ in range(len(left)):
+        now_ms += 1
+        tried |= {each: tried.get(each, NEVER_TRIED).then_failed("run", now_ms) for each in alternate(left, tried)[:most]}
+    assert all(now_ms - each.last_ended_ms <= len(left) for each in tried.values()) and len(tried) == len(left)
 
 
 @given(st.sets(st.integers(0, 39)), st.integers(1, 4), st.lists(st.integers(0, 39), max_size=8))

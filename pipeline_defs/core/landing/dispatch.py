@@ -74,6 +74,16 @@ def choose_due(
     return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
 
 
+def alternate(due: Sequence[OffsetRange], tried: Mapping[OffsetRange, Tried]) -> list[OffsetRange]:
+    """Return ranges with those that have failed between the others, whose order stays: neither keep the others waiting.
+
+    Of those that have failed the one comes first whose last try is longest ago: each has its turn, however few a batch has.
+    """
+    others = [each for each in due if each not in tried]
+    failed = sorted((each for each in due if each in tried), key=lambda each: tried[each].last_ended_ms)
+    return [*filter(None, chain.from_iterable(zip_longest(others, failed)))]
+
+
 def choose_alike(
     due: Sequence[OffsetRange], since_ms: Mapping[OffsetRange, int], tried: Mapping[OffsetRange, Tried], most: int, retries: int
 ) -> list[OffsetRange]:

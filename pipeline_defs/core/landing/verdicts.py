@@ -36,12 +36,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one range with its manifest, or with what was violated."""
+    """The outcome of one range with its manifest, or with what was violated.
+
+    `is_unread` where the broker itself has said why the range cannot be read: of others that says nothing.
+    """
 
     offsets: OffsetRange
     outcome: Outcome
     manifest: Manifest | None = None
     violations: tuple[str, ...] = ()
+    is_unread: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome.is_landed != (self.manifest is not None):

@@ -19,7 +19,7 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData
 
 from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
-from ...core.landing.dispatch import APART, choose_alike, lane_of, next_most_offsets, take_turns
+from ...core.landing.dispatch import APART, alternate, choose_alike, lane_of, next_most_offsets, take_turns
 from ...core.landing.verdicts import Outcome, violations_by_range
 from ...core.offsets import OffsetRange
 from ...core.tables.decoding import Decided, Decoding
@@ -141,7 +141,7 @@ class _PulseRun:
                     self._report_check(topic.check_key(check), lake_result(topic, check, self.edges, is_recent=True))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""
+        """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job."""
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
         duties = [duty for topic in self.topics.values() for duty in (topic.landing, topic.decoding)]
         tries = read_all_tries(self.context.instance, duties)
@@ -155,7 +155,8 @@ class _PulseRun:
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 if due:
                     served = self.served.get(name, 0)
-                    found[name] = served, planned_ms[due[0]], due[::-1] if topic.policy.is_newest_first else due
+                    ordered = due[::-1] if topic.policy.is_newest_first else due
+                    found[name] = served, planned_ms[due[0]], alternate(ordered, tries[topic.landing].tried)
         return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
@@ -183,6 +184,7 @@ class _PulseRun:
                 if told.outcome is Outcome.FAILED:
                     self.failures += violations_by_range(name, told.offsets, told.violations)
                     edges.watch_step("failed", key=told.offsets.key)
+                    done[self.topics[name].landing].update({ALL} if told.is_unread else ())  # the next batch need not wait
                     continue
                 edges.watch_step("landed", key=told.offsets.key)
                 context.log_event(materialization(self.topics[name], told, edges))
