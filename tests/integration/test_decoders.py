@@ -722,7 +722,7 @@ def test_what_confluents_serializers_write_is_read(engine: Engine, registry: Run
         by_name = AvroSerializer(client, order, conf={"subject.name.strategy": record_subject_name_strategy})
         imported = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
         for name, serializer, datum, more, read in (
-            (Format.AVRO, by_name, {"id": 7}, {"subject": "record_name"}, {"id": 7}),
+            (Format.AVRO, by_name, {"id": 7}, {"subject": "record_name", "message": f"shop.R{topic}"}, {"id": 7}),
             (Format.PROTOBUF, imported, kind(to={"city": "Rome"}), {"message": "shop.Outer.Order"}, {"to": {"city": "Rome"}}),
             (Format.JSON_SCHEMA, JSONSerializer(json.dumps(schema), client), {"id": 7}, {}, {"id": 7}),
         ):

@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from pipeline_defs.adapters.formats.avro.spark_avro_schema import find_mismatch, whole_schema
-from pipeline_defs.core.decode.avro import END, enclose, parse_avro, read_avro, record_name
+from pipeline_defs.core.decode.avro import END, enclose, parse_avro, read_avro
 from pipeline_defs.core.decode.decoders import name_subject
 from pipeline_defs.core.errors import UnusableSchema
 
@@ -100,20 +100,18 @@ def test_subjects_are_named_as_confluents_clients_name_them() -> None:
     from confluent_kafka import schema_registry
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-    record = record_name(CITY)
+    record = "geo.City"
     theirs = {
         None: schema_registry.topic_subject_name_strategy,
         "topic_name": schema_registry.topic_subject_name_strategy,
         "record_name": schema_registry.record_subject_name_strategy,
         "topic_record_name": schema_registry.topic_record_subject_name_strategy,
     }
-    assert record == "geo.City"
     for column in (MessageField.KEY, MessageField.VALUE):
         context = SerializationContext("orders", column)
         for ours, strategy in theirs.items():
             assert name_subject(ours, "orders", column, record) == strategy(context, record)
-    assert name_subject("by hand", "orders", "value") == "by hand"
-    assert record_name('"string"') is None
+    assert name_subject("by hand", "orders", "value", "") == "by hand"
 
 
 def diamonds(levels: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -220,6 +221,37 @@ def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
             read_access(write_properties(tmp_path / f"wrong-{number}", values | {"ssl.key.password": "other"}))
         assert key[40:80] not in str(caught.value)
     assert read_access(write_properties(tmp_path / "x", {"security.protocol": "SSL"})).tls.check_hostname  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("trusted", ["root", "middle", "broker", "other"])
+def test_whatever_a_truststore_has_is_trusted_as_java_does(tmp_path: Path, trusted: str) -> None:
+    """The root, who signed the broker's certificate, or that one alone."""
+    root, middle, other = Authority("root"), Authority("middle"), Authority("other")
+    signed = root.sign("middle", middle.key, is_ca=True)
+    key, own = middle.issue("broker", ["127.0.0.1"])
+    (tmp_path / "broker.pem").write_text(key + own + signed)
+    texts = {"root": root.certificate, "middle": signed, "broker": own, "other": other.certificate}
+    values = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.certificates": texts[trusted]}
+    client = read_access(write_properties(tmp_path / "client.properties", values)).tls
+    assert client is not None
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "broker.pem")
+    if trusted == "other":
+        with pytest.raises(ssl.SSLCertVerificationError, match="unable to get"):
+            shake_hands(client, server)
+    else:
+        shake_hands(client, server)
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Have a client and a server, both in this memory, agree; raises what the client says against it."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(back, there, server_hostname="127.0.0.1")
+    theirs = server.wrap_bio(there, back, server_side=True)
+    for each in (ours, theirs) * 3:
+        with suppress(ssl.SSLWantReadError):
+            each.do_handshake()
+    assert ours.version() is not None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import gzip
 import random
 import re
 import socketserver
+import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +40,7 @@ from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, Refused, StaleAnswer, Unavailable
+from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, Refused, StaleAnswer, Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
@@ -306,10 +308,14 @@ SECRET = "hush-4711"
 LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
 
 
+TRICKLE = struct.pack(">i", 900_000) + bytes(2_000)  # byte by byte: a frame that never is whole
+
+
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
     """Listens while the context is open, answers all that comes alike, or never, and keeps what came."""
     heard: list[bytes] = []
+    given_up = threading.Event()
 
     class Answer(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -317,12 +323,17 @@ def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
                 heard.append(self.request.recv(65536))
                 if answer is None:
                     self.request.recv(65536)  # until the other one gives up
+                elif answer == TRICKLE:
+                    for byte in answer:
+                        self.request.sendall(bytes([byte]))
+                        given_up.wait(0.1)
                 else:
                     self.request.sendall(answer)
 
     with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}", heard
+        given_up.set()
         server.shutdown()
 
 
@@ -343,14 +354,25 @@ def test_what_does_not_speak_like_kafka_refuses_nobody(answer: bytes, login: boo
     assert heard and not any(SECRET.encode() in each for each in heard)
 
 
-def test_time_is_kept_where_nobody_answers() -> None:
-    """With all servers of a list together."""
+@pytest.mark.parametrize("answer", [None, TRICKLE], ids=["silent", "trickles"])
+def test_time_is_kept_where_nobody_answers(answer: bytes | None) -> None:
+    """With all servers of a list together; one that says a byte now and then does not answer."""
     patience, silent_servers = 1.0, 120
-    with answering(None) as (silent, heard):
+    with answering(answer) as (silent, heard):
         started = time.monotonic()
         knock(",".join(["127.0.0.1:1", "nonsense", *[silent] * silent_servers]), OPEN, patience)
         assert time.monotonic() - started < patience * silent_servers / 2, "half of what each on its own would take"
     assert heard
+
+
+@pytest.mark.parametrize(("code", "words"), [(10, "a certificate of its chain is of another time"), (20, "is not trusted")])
+def test_a_certificate_of_another_time_is_not_told_as_one_of_nobody(code: int, words: str) -> None:
+    """To name its authority once more would mend nothing."""
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "as OpenSSL says it"
+    access = Access(parse_client_properties(LOGIN, "the file"), Mock(wrap_socket=Mock(side_effect=error)))
+    with answering(None) as (server, _), pytest.raises(BrokerRefuses, match=words):
+        knock(server, access, 2)
 
 
 def test_a_tls_alert_alone_is_not_taken_for_tls() -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ...core.decode.decoders import BY_RECORD, Side, name_subject
+from ...core.decode.decoders import Side, name_subject
 from ...core.errors import UnknownSubject, UnusableSchema, unusable_schema
 from ..kafka.schema_registry import Registered, Registry
 
@@ -43,20 +43,14 @@ class Wire:
     writers: Mapping[int, Registered]
     broken: Mapping[int, str]
 
-    def read_reader(self, side: Side, record: str | None, kind: str) -> Reader:
-        """Return what all of the rows are read with: the side's own schema, else the latest version of its subject.
+    def read_reader(self, side: Side, kind: str) -> Reader:
+        """Return what all rows of a topic are read with: the side's own schema, else the latest version of its subject.
 
-        `record` names the record, or message, where the subject's name has it; `kind` is a language such as AVRO.
+        `kind` is a language such as AVRO.
         """
         if side.schema:
             return Reader(side.schema, {}, f"the reader's schema of {self.topic}'s {self.column}")
-        subject = side.subject
-        if subject in BY_RECORD and not record:
-            raise UnusableSchema(
-                f"subject {subject} of {self.topic}'s {self.column} needs a record's name, expected `message` beside it in "
-                "defs.yaml; nothing was decoded"
-            )
-        latest = self.registry.read_latest(name_subject(subject, self.topic, self.column, record or ""))
+        latest = self.registry.read_latest(name_subject(side.subject, self.topic, self.column, side.message or ""))
         what = f"schema {latest.id} of registry {self.registry.url}"
         if latest.kind != kind:
             raise unusable_schema(what, f"it is {latest.kind}, expected {kind}")
@@ -89,7 +83,7 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
         try:
             schema = registry.read_schema(each) if each < 1 << 31 else None
         except (UnusableSchema, UnknownSubject) as error:
-            broken[each] = f"written with schema {each}, which cannot be had: {error.message}"
+            broken[each] = f"written with schema {each}, which cannot be had: {error.message.partition('; nothing')[0]}"
         else:
             if schema is not None:
                 writers[each] = schema

@@ -104,6 +104,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
     wanted = sorted(_VERSIONS[each] for each in tls.versions)
     context.minimum_version, context.maximum_version = wanted[0], wanted[-1]
     context.check_hostname = tls.checks_host_name
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Java: whatever the truststore has is trusted, root or not
     if tls.trust is None:
         context.load_default_certs()
     else:

@@ -26,6 +26,7 @@ from .access import VARIABLE, Access
 SECONDS = 5.0  # for one broker
 _TRIES = 3  # a connection may end before what is said on it arrives
 _NO_MECHANISM = "none"
+_NOT_NOW = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 _OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -79,7 +80,7 @@ class _Door:
 
     def _log_in(self, sock: socket.socket, when_cut_short: Callable[[], None]) -> bool:
         try:
-            talk = _Talk(sock)
+            talk = _Talk(sock, self._seconds)
         except ssl.SSLError as error:  # TLS 1.3: what the broker thinks of our certificate comes after the handshake
             raise self._no_tls(error) from None
         except (ConnectionError, KafkaError):
@@ -112,6 +113,9 @@ class _Door:
         if error.verify_code in _OTHER_NAME:
             do = "name the broker as its certificate does, in OFFSETLAKE_BOOTSTRAP_SERVERS and its advertised.listeners"
             return self._refuses(f"its certificate is not for {self._place[0]}", do)
+        if error.verify_code in _NOT_NOW:
+            do = "give the broker, or the authority that signed it, a new certificate, or set this machine's clock"
+            return self._refuses(f"a certificate of its chain is of another time: {error.verify_message}", do)
         tls = self._properties.tls
         source = tls.trust.source if tls and tls.trust else "this machine's own"
         reason = f"its certificate is not trusted: {error.verify_message}, expected one of an authority of {source}"
@@ -142,7 +146,7 @@ class _Door:
         """Look whether the port answers without TLS; send no login."""
         with socket.create_connection(self._place, self._seconds) as plain:
             try:
-                _Talk(plain)
+                _Talk(plain, self._seconds)
             except (OSError, KafkaError):
                 return
         raise self._refuses(f"it speaks no TLS, found {self._found}", f"correct that in {self._file}")
@@ -156,9 +160,10 @@ class _Door:
 
 
 class _Talk:
-    """Asks one thing after the other over a connection; begins with which versions are spoken."""
+    """Asks one thing after the other over a connection, for so many seconds in all; begins with which versions are spoken."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds  # a socket's own is of one part of an answer
         self._sock, self._protocol = sock, KafkaProtocol(client_id="offsetlake", receive_message_max_bytes=1_000_000)
         known = self.ask(ApiVersionsRequest(version=0)).api_keys
         self._versions = BrokerVersionData(api_versions={each.api_key: (each.min_version, each.max_version) for each in known})
@@ -171,6 +176,10 @@ class _Talk:
         self._sock.sendall(self._protocol.send_bytes())
         answers: list[tuple[int, Any]] = []
         while not answers:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no whole answer of a Kafka broker in time")
+            self._sock.settimeout(left)
             received = self._sock.recv(65536)
             if not received:
                 raise ConnectionResetError("the connection ended")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ...core.bounds import MOST_ANSWER_BYTES, MOST_LEVELS, MOST_REFERENCES
-from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, unusable_schema
+from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, first_line, unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.setting_values import is_this_machine
-from ..system.outage import Outage
+from ..system.outage import Outage, ask_within
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,6 +32,7 @@ TIMEOUT_SECONDS = 10
 DO = "see whether it runs and `registry` in defs.yaml names it"
 EXPECTED = "expected what a Schema Registry answers"
 RETRIES, RETRY_WAIT_MS = 2, 300
+MOST_SECONDS = 60  # for an answer, however it trickles in
 LONGEST = 300  # characters of an address and of what is answered there
 
 
@@ -160,14 +161,15 @@ class Registry:
             raise self._unavailable(silence)
         answer = None
         try:
-            answer = question()
+            answer = ask_within(MOST_SECONDS, question)
             wrong = check(answer)
         except SchemaRegistryError as error:
             if error.http_status_code == NOT_FOUND and error.error_code in NOT_FOUND_CODES:
                 return None
             raise self._refused(error.http_status_code) from error
         except (httpx2.TransportError, OSError) as error:
-            reason = f"does not answer, within {RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds: {error}"
+            tries = f"{RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds, {MOST_SECONDS} in all"
+            reason = f"does not answer, within {tries}: {first_line(error)}"
             self._outage.note(reason)
             raise self._unavailable(reason) from error
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

@@ -1,10 +1,32 @@
-"""What does not answer is not asked again for a while: whoever else needs it in this process does not wait for it too."""
+"""Somebody outside who does not answer: nobody waits for long, and whoever else needs it in this process not at all."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
+from typing import TypeVar
 
 OUTAGE_SECONDS = 60.0
+Answer = TypeVar("Answer")
+
+
+def ask_within(seconds: float, ask: Callable[[], Answer]) -> Answer:
+    """Return what is answered; raise `TimeoutError` where that takes longer: the thread that asks is left behind.
+
+    For whom a time-out is of one part of an answer, which may trickle for ever.
+    """
+    future = Future[Answer]()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 (raised to whoever waits)
+            future.set_exception(error)
+
+    Thread(target=run, name="offsetlake-asks", daemon=True).start()
+    return future.result(seconds)
 
 
 class Outage:

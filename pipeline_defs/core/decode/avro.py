@@ -98,12 +98,6 @@ def _without_java(schema: Any) -> Any:
     return schema
 
 
-def record_name(text: str) -> str | None:
-    """Return the full name of the record that a schema is of; none for one of another kind."""
-    schema = parse_avro(text)
-    return full_name(schema, "") if isinstance(schema, dict) and schema.get("type") in {"record", "error"} else None
-
-
 def full_name(schema: Mapping[str, Any], namespace: str) -> str:
     """Return the name of a named type with its namespace, or with the one that encloses it."""
     name = str(schema.get("name", ""))

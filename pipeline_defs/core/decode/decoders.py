@@ -50,7 +50,7 @@ REGISTERED = WITH_SCHEMA - {Format.JSON}
 """Those whose schema a registry may have."""
 
 BY_RECORD = frozenset({"record_name", "topic_record_name"})
-"""Subjects, as `name_subject` has them, for which a record's name is needed."""
+"""Subjects, as `name_subject` has them, for which a record's name is needed: `message`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class Side:
 
     `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
     With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
-    readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several.
+    readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are
+    several, or the record that such a subject is named after.
     `package` is what a format of a user's own comes from, with its version: another one is another decoder.
     """
 
@@ -78,6 +79,11 @@ class Side:
             )
         if self.subject and not self.registry:
             raise ValueError("`subject` names a schema of a registry, expected `registry` beside it")
+        if self.subject in BY_RECORD and not (self.message or self.schema):
+            raise ValueError(
+                f"`subject: {self.subject}` has no record's name, expected `message` beside it: the full name of the record, "
+                "such as com.acme.Order, that all are read with"
+            )
         if needs_schema and not (self.schema or self.registry):
             or_registry = ", or `registry`" if self.format in REGISTERED else ""
             raise ValueError(
@@ -130,8 +136,8 @@ class Decode:
         return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def name_subject(subject: str | None, topic: str, column: str, record: str = "") -> str:
-    """Return the subject of a topic's keys or values (`column`); `record` is needed where the strategy names it.
+def name_subject(subject: str | None, topic: str, column: str, record: str) -> str:
+    """Return the subject of a topic's keys or values (`column`); `record` is what the strategy may name.
 
     | `subject` in defs.yaml | the subject of the values of `orders` |
     |---|---|

@@ -267,7 +267,7 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
             f"topic {topic} is to be read from the Kafka cluster {expected}, and `bootstrap_servers` leads to cluster {found}; "
             f"nothing was planned, read or lost; correct `bootstrap_servers`, or, where the topic moved, set "
             f"`cluster_id: {found}` in its defs.yaml: the next tick, or `{command('plan', topic, '--apply')}`, opens a "
-            f"generation of what it has there, and what waits of cluster {expected} is lost",
+            f"generation of what it has there, and what still waits of the cluster that was planned is lost",
             topic=topic,
         )
 

@@ -73,7 +73,9 @@ class SideConfig(YamlModel):
         default=None, min_length=1, description="the registry's subject, by default <topic>-<side>"
     )
     message: Annotated[str | None, WRITTEN] = Field(
-        default=None, min_length=1, description="the Protobuf message, where there are several"
+        default=None,
+        min_length=1,
+        description="the Protobuf message, where there are several, or the record in the subject's name",
     )
 
     def as_side(self, name: str, project: Path) -> Side:

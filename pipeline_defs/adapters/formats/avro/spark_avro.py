@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StringType
 
-from ....core.decode.avro import END, MARK, VALUE, enclose, record_name
+from ....core.decode.avro import END, MARK, VALUE, enclose
 from ....core.decode.decoders import Side
 from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
@@ -57,8 +57,7 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     session, raw = rows.sparkSession, f.col(column)
     writers, failures = usable(wire.writers, KIND, _text)
-    names = {record_name(text) for text in writers.values()}
-    given = wire.read_reader(side, side.message or (names.pop() if len(names) == 1 else None), KIND)
+    given = wire.read_reader(side, KIND)
     reader = check_schema(session, given.text, given.references.values(), given.what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     unparsed = find_unparsed(session, writers)

@@ -37,7 +37,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     raw = f.col(column)
-    given = wire.read_reader(side, side.message, KIND)
+    given = wire.read_reader(side, KIND)
     reader, columns = read_columns(given.text, given.references, given.what)
     checked, failures = usable(
         wire.writers, KIND, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")

@@ -43,7 +43,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     raw = f.col(column)
-    given = wire.read_reader(side, side.message, KIND)
+    given = wire.read_reader(side, KIND)
     file = compile_proto(given.text, given.references, given.what)
     reader = find_message(file, side.message, given.what)
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
