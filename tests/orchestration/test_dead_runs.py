@@ -26,6 +26,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterRun, DagsterRunStatus, RunRecord
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
@@ -33,11 +34,13 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_runs_to_should_retry
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from pipeline_defs.adapters.system.locks import share
+from pipeline_defs.adapters.system.locks import share, share_for_life
+from pipeline_defs.adapters.system.processes import is_stopped, read_process
 from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
+from pipeline_defs.orchestration.home import launcher as launching
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
@@ -51,11 +54,12 @@ from pipeline_defs.orchestration.home.run_locks import (
     lock_path,
     release_run,
 )
-from pipeline_defs.orchestration.runs.projection import is_redo_of_person
+from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
 from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.settings import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
+from tests.support.world import World
 
 LATER_MS = 2**42  # by any clock of ours
 STATUSES = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
@@ -295,6 +299,60 @@ def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
         instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
         assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("how", ["terminated", "looked at for long", "looked at"])
+def test_a_run_that_stands_still_is_woken_to_be_ended_and_after_a_while(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """[R-26] The code server that tells it to end would wait for it, and its lock on Dagster's database holds up others."""
+    monkeypatch.setattr(launching, "STOPPED_SECONDS", 0.0 if how == "looked at for long" else 600.0)
+    asked = Mock(return_value=True)
+    monkeypatch.setattr(dg.DefaultRunLauncher, "terminate", asked)
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        World.wait_until(lambda: is_stopped(pid))
+        if how == "terminated":
+            assert instance.run_launcher.terminate(run.run_id)
+        else:
+            assert run.run_id not in end_dead_runs(instance, LATER_MS)
+        if how == "looked at":
+            assert is_stopped(pid), "the control"
+        else:
+            World.wait_until(lambda: not is_stopped(pid))
+        assert asked.called is (how == "terminated")
+    assert instance.run_launcher.terminate(run.run_id)
+    assert asked.call_count == (how == "terminated"), "nobody is asked for one that is gone"
+    assert status(instance, run) is DagsterRunStatus.CANCELED
+
+
+def _serve(home: str, _run_id: str, serves: Event) -> None:
+    share_for_life(Path(home) / CODE_SERVER)
+    serves.set()
+    signal.pause()
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_a_code_server_that_starts_no_run_any_more_is_ended(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
+) -> None:
+    """[R-31] It ticks, and holds its lock; the control is one that was slow, and answers what it answers at once."""
+    late = DagsterUserCodeUnreachableError("timed out")
+    client = Mock(can_cancel_execution=Mock(side_effect=late if is_stuck else None))
+    monkeypatch.setattr(dg.DefaultRunLauncher, "launch_run", Mock(side_effect=late))
+    monkeypatch.setattr(dg.DefaultRunLauncher, "_get_grpc_client_for_termination", lambda *_: client)
+    monkeypatch.setenv(STARTED_BY_US, "1")
+    run = make_run(instance, DagsterRunStatus.STARTING)
+    with worker(instance, run, _serve) as pid:
+        process = read_process(pid)
+        assert process is not None
+        with pytest.raises(DagsterUserCodeUnreachableError):
+            instance.run_launcher.launch_run(cast("Any", SimpleNamespace(dagster_run=run, workspace=None)))
+        if is_stuck:
+            World.wait_until(lambda: not process.is_running())
+        assert process.is_running() is not is_stuck and client.can_cancel_execution.called
+    assert "did not start it in time; what it was for is asked for again" in read_reason(instance, run.run_id)
 
 
 @pytest.mark.parametrize("folder", [PROJECT, PROJECT / "pipeline_defs"])

@@ -24,18 +24,22 @@ import dagster as dg
 import psutil
 import pytest
 import yaml
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
+from pipeline_defs.adapters.system.locks import Holder
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.lab.environment import plain_environment, variables_of
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
-from pipeline_defs.orchestration.home.daemons import DaemonProcess, Listener, find_daemons, is_silent, read_silence
+from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_silence, read_tick_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
-from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken
+from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
-from pipeline_defs.orchestration.home.run_locks import CODE_SERVER_COMMAND, is_code_server_gone
+from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import asset_keys, is_answering, run_ids, terminal
@@ -368,21 +372,51 @@ def test_a_daemon_that_hangs_is_ended_by_who_has_started_it(home: Path, monkeypa
     server = server_of(home)
     with daemon(home) as process:
         monkeypatch.setattr(server, "_process", read_process(process.pid))
-        assert [server.end_hung(None) for _ in range(3)] == [[]] * 3
-        assert server.end_hung(0.0) == [], "it is heard"
+        assert [server.end_hung(None, None) for _ in range(3)] == [[]] * 3
+        assert server.end_hung(0.0, None) == [], "it is heard"
         process.send_signal(signal.SIGSTOP)
         with open_instance(home) as instance:
             told = find_missing_tick(instance, now_ms=2**52)
         assert told.startswith(f"wait for Dagster's daemon, process {process.pid} on "), "what `status` says"
-        assert server.end_hung(1_000.0) == [], "from now on it is listened to"
-        assert [each.pid for each in server.end_hung(1_000.0)] == [process.pid]
+        assert server.end_hung(1_000.0, None) == [], "from now on it is listened to"
+        (said,) = server.end_hung(1_000.0, None)
+        assert said.startswith(f"Dagster's daemon, process {process.pid} on ") and "it was ended" in said
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     with open_instance(home) as instance:
         assert find_missing_tick(instance, now_ms=2**52) == "start Dagster (`offsetlake up`)", "the control"
 
 
+def test_a_code_server_that_ticks_no_more_is_ended_by_who_has_started_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be stopped, or wait for something that never comes, and holds its lock all the while; its daemon is heard."""
+    monkeypatch.setattr("pipeline_defs.orchestration.home.daemons.HUNG_AFTER_SECONDS", 0.0)
+    server = server_of(home)
+    share_and_wait = (
+        "import sys, signal; from pathlib import Path; from pipeline_defs.adapters.system.locks import share_for_life; "
+        "share_for_life(Path(sys.argv[1])); print('.', flush=True); signal.pause()"
+    )
+    command = [sys.executable, "-c", share_and_wait, str(home / CODE_SERVER)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, process_group=0) as process:
+        assert process.stdout is not None and process.stdout.read(1)
+        monkeypatch.setattr(server, "_process", read_process(process.pid))
+        assert [server.end_hung(0.0, None) for _ in range(3)] == [[]] * 3, "none has ticked yet"
+        assert server.end_hung(0.0, 0.0) == [] and server.end_hung(0.0, 1_000.0) == []
+        (said,) = server.end_hung(0.0, 1_000.0)
+        assert said.startswith(f"Dagster's code server, process {process.pid} on ")
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+
+
+def test_ticks_are_missed_only_where_a_sensor_is_switched_on(home: Path) -> None:
+    with open_instance(home) as instance:
+        assert read_tick_silence(instance, 5_000.0) == 0.0
+        repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
+        for status, ticked in ((InstigatorStatus.DECLARED_IN_CODE, 4_000.0), (InstigatorStatus.STOPPED, 4_900.0)):
+            origin, data = RemoteInstigatorOrigin(repository, status.value), SensorInstigatorData(last_tick_timestamp=ticked)
+            instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, data))
+        assert read_tick_silence(instance, 5_000.0) == 1_000.0
+
+
 def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_still() -> None:
-    listener, new = Listener(), DaemonProcess(2, "here")
+    listener, new = Listener(), Holder(2, "here")
     assert listener.find_hung([new], 15.0, now=0.0) == [], "a heartbeat of the one before"
     assert [listener.find_hung([new], 91.0 + now, now) for now in (76.0, 300.0, 900.0)] == [[]] * 3
     assert listener.find_hung([new], 1.0, now=901.0) == [], "its own"
@@ -405,7 +439,7 @@ def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(h
                 assert leader is not None
                 found = find_daemons(home)
                 assert {each.pid for each in found} == {process.pid, other.pid}
-                assert [each.pid for each in found if not each.is_in_group(leader.pid)] == [other.pid]
+                assert [each.pid for each in found if not is_led_by(leader, each)] == [other.pid]
             World.wait_until(lambda: has_heartbeat(instance))
             with pytest.raises(Refused, match=f"runs already, process {process.pid} on .*nothing was started"), server:
                 pass

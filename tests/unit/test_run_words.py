@@ -230,16 +230,16 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once_until_it_
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a full disk, say; also while a defs.yaml is read that somebody saved, which Dagster looks up there."""
     silent = OperationalError("SELECT", {}, Exception("unable to open database file"))
-    server = Mock(find_others=list, find_load_error=lambda: None, url="http://127.0.0.1:3000")
+    server = Mock(find_others=list, find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
     looks = Mock(side_effect=[None, silent, silent, None, KeyboardInterrupt])
     fakes = {
-        **dict.fromkeys(("_handle_signals", "_revive", "_end_hung", "_tell_news", "LandedSince", "FailedSince"), Mock()),
+        **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince"), Mock()),
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
         "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path)),
         "find_project": lambda: tmp_path,
         "find_other_config": lambda *_: None,
-        "read_silence": lambda *_: None,
+        **dict.fromkeys(("read_silence", "read_tick_silence"), lambda *_: None),
         "load_topics": lambda: TopicFiles(Mock(), {"orders": ORDERS}),
         "_Files": lambda *_: Mock(look=looks),
         "LOOKS_EVERY_SECONDS": 0.0,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import re
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +29,7 @@ START_POLL_SECONDS = 0.1
 T = TypeVar("T")
 START_LOCK = ".lock"
 SCRATCH = "offsetlake-scratch-"
+_NAME = re.compile(r"process (\d+) on (.*)", re.DOTALL)
 _scratch: dict[int, Path] = {}  # by process id: a fork has a folder of its own
 _for_life: dict[Path, int] = {}  # of this process: the descriptor by file
 
@@ -132,7 +135,31 @@ def share_for_life(path: Path) -> None:
 
 def own_name() -> str:
     """Return this process in words, as the owner of a lock."""
-    return f"process {os.getpid()} on {socket.gethostname()}"
+    return Holder(os.getpid(), socket.gethostname()).text
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds a lock: its pid, and the host or container whose pid that is."""
+
+    pid: int
+    host: str
+
+    @property
+    def text(self) -> str:
+        """The process in words."""
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the pid is one of this host's."""
+        return self.host == socket.gethostname()
+
+
+def find_holder(path: Path) -> Holder | None:
+    """Find the process that holds a share of a file now, by the name in it; none where nobody does, or the name says none."""
+    found = _NAME.fullmatch(read_holder(path) or "")
+    return Holder(int(found[1]), found[2]) if found else None
 
 
 def read_owner(path: Path) -> str | None:

@@ -43,16 +43,23 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the system shows for a pid; `has_ended` is a zombie."""
+    """What the system shows for a pid; `has_ended` is a zombie, `is_stopped` is one that stands still (SIGSTOP)."""
 
     process: Process
     has_ended: bool
+    is_stopped: bool
 
 
 def read_process(pid: int) -> Process | None:
     """Return the process that has `pid` now, None when there is none; a zombie counts until its parent reaps it."""
     seen = _observe(pid)
     return seen.process if seen else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process stands still (SIGSTOP); one that does not run does not."""
+    seen = _observe(pid)
+    return seen is not None and seen.is_stopped
 
 
 def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> Process:
@@ -144,14 +151,16 @@ def _observe_in_proc(pid: int) -> _Seen | None:
     state, *fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     # a zombie whose other threads are still ending holds its ports and files until they are gone
-    return _Seen(Process(pid, f"{boot_id}:{fields[18]}"), has_ended=state in "ZX" and int(fields[16]) <= 1)
+    has_ended = state in "ZX" and int(fields[16]) <= 1
+    return _Seen(Process(pid, f"{boot_id}:{fields[18]}"), has_ended, is_stopped=state == "T")
 
 
 def _observe_with_ps(pid: int) -> _Seen | None:
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     shown = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
     state, _, started = shown.stdout.strip().partition(" ")
-    return _Seen(Process(pid, started.strip()), has_ended=state.startswith("Z")) if started else None
+    process = Process(pid, started.strip())
+    return _Seen(process, has_ended=state.startswith("Z"), is_stopped=state.startswith("T")) if started else None
 
 
 def free_ports(count: int) -> list[int]:

@@ -17,10 +17,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
+from ...adapters.system.locks import Holder
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, LandedSince, landed_text
-from ...orchestration.home.daemons import DaemonProcess, read_silence
+from ...orchestration.home.daemons import read_silence, read_tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import find_other_config, make_home, write_env
@@ -73,7 +74,7 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history = set[DaemonProcess](), _History(edges.settings.dagster_home)
+            told, history = set[Holder](), _History(edges.settings.dagster_home)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -83,7 +84,9 @@ def up(port: int | None) -> None:
                     told.add(other)
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
-                    _end_hung(server, read_silence(instance, "SENSOR", time.time()))
+                    silences = read_silence(instance, "SENSOR", time.time()), read_tick_silence(instance, time.time())
+                    for ended in server.end_hung(*silences):
+                        _say(ended)
                     _tell_news(failed, since)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
@@ -167,12 +170,6 @@ class _Files:
 
 def _of(broken: Broken) -> tuple[Path, str]:
     return broken.folder, broken.error.message
-
-
-def _end_hung(server: DagsterServer, silent_seconds: float | None) -> None:
-    """End a daemon of ours that hangs, for `_revive`."""
-    for hung in server.end_hung(silent_seconds):
-        OUT.print(f"Dagster's daemon, {hung.text}, has said nothing for minutes; it was ended", soft_wrap=True)
 
 
 def _revive(server: DagsterServer) -> None:

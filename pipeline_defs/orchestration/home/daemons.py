@@ -7,18 +7,18 @@ A heartbeat is 30 seconds apart from the next, and outlives its daemon; a lock e
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import dagster as dg
+from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.run_coordinator import QueuedRunCoordinator
+from dagster._core.scheduler.instigation import SensorInstigatorData
 
-from ...adapters.system.locks import read_holder, remove_unheld, share_for_life
+from ...adapters.system.locks import Holder, find_holder, remove_unheld, share_for_life
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -27,27 +27,6 @@ HUNG_AFTER_SECONDS = 180.0  # of silence beyond that
 Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster names them
 
 FOLDER = "daemon_locks"
-_OWNER = re.compile(r"process (\d+) on (.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonProcess:
-    """A process that is Dagster's daemon of a home: its pid, and the host or container whose pid that is."""
-
-    pid: int
-    host: str
-
-    @property
-    def text(self) -> str:
-        """The process in words."""
-        return f"process {self.pid} on {self.host}"
-
-    def is_in_group(self, leader: int) -> bool:
-        """Return whether the process is one of this host's, in the process group of a leader."""
-        try:
-            return self.host == socket.gethostname() and os.getpgid(self.pid) == leader
-        except ProcessLookupError:
-            return False
 
 
 def is_daemon() -> bool:
@@ -69,39 +48,37 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
             share_for_life(Path(instance.root_directory) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
 
 
-def find_daemons(home: str | Path) -> list[DaemonProcess]:
+def find_daemons(home: str | Path) -> list[Holder]:
     """Find the daemons of a home that run now; files of those that have ended are removed."""
     folder = Path(home) / FOLDER
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         remove_unheld(path)
-        owner = _OWNER.fullmatch(read_holder(path) or "")
-        if owner is not None:
-            found.append(DaemonProcess(int(owner[1]), owner[2]))
-    return found
+        found.append(find_holder(path))
+    return [each for each in found if each is not None]
 
 
 class Listener:
-    """What is known of daemons by listening: one hangs that was heard, and has been silent while somebody listened.
+    """What is known of processes by listening: one hangs that was heard, and has been silent while somebody listened.
 
     One that starts, or was away with its machine, does not.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[DaemonProcess, float] = {}  # and since when
-        self._heard = set[DaemonProcess]()
+        self._seen: dict[Holder, float] = {}  # and since when
+        self._heard = set[Holder]()
         self._silent_since: float | None = None
 
-    def find_hung(self, daemons: Collection[DaemonProcess], silent_seconds: float | None, now: float) -> list[DaemonProcess]:
-        """Return which of the daemons that run now hang; `now` counts seconds in which this process runs too."""
-        self._seen = {each: self._seen.get(each, now) for each in daemons}
+    def find_hung(self, running: Collection[Holder], silent_seconds: float | None, now: float) -> list[Holder]:
+        """Return which of the processes that run now hang; `now` counts seconds in which this process runs too."""
+        self._seen = {each: self._seen.get(each, now) for each in running}
         if silent_seconds is not None and not is_silent(silent_seconds):  # a heartbeat of before is that of another one
-            self._heard |= {each for each in daemons if silent_seconds < now - self._seen[each]}
+            self._heard |= {each for each in running if silent_seconds < now - self._seen[each]}
             self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
         elif now - self._silent_since > HUNG_AFTER_SECONDS:
-            return [each for each in daemons if each in self._heard]
+            return [each for each in running if each in self._heard]
         return []
 
 
@@ -109,6 +86,14 @@ def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: floa
     """Read for how many seconds a daemon has said nothing; none where it never has."""
     heartbeat = instance.get_daemon_heartbeats().get(daemon)
     return now_seconds - heartbeat.timestamp if heartbeat else None
+
+
+def read_tick_silence(instance: dg.DagsterInstance, now_seconds: float) -> float | None:
+    """Read for how many seconds no sensor has ticked, 0 where none is switched on; none where none ever has."""
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+    ticks = [cast("SensorInstigatorData", each.instigator_data) for each in states if each.is_running and each.instigator_data]
+    newest = max((each.last_tick_timestamp or 0.0 for each in ticks), default=now_seconds)
+    return now_seconds - newest if newest else None
 
 
 def is_silent(silent_seconds: float | None) -> bool:

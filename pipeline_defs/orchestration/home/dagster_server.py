@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import yaml
 from dagster_graphql import DagsterGraphQLClient
 
-from ...adapters.system.locks import START_LOCK, try_start_lock
+from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, read_process, spawn_process
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...settings import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
-from .daemons import DaemonProcess, Listener, find_daemons
+from .daemons import Listener, find_daemons
 from .dagster_home import open_instance
-from .run_locks import is_code_server_gone
+from .run_locks import find_code_server, is_code_server_gone
 
 START_SECONDS = 300
 ANSWER_SECONDS = 10
@@ -89,7 +89,7 @@ class DagsterServer:
         self._is_alone = False
         self._storage: object = None
         self._looks_without, self._gone_at = 0, 0.0
-        self._listener = Listener()
+        self._listener, self._code_listener = Listener(), Listener()
         self._revived: list[float] = []
 
     @property
@@ -182,21 +182,29 @@ class DagsterServer:
                 self._ask(_RELOAD)
         return ""
 
-    def find_others(self) -> list[DaemonProcess]:
+    def find_others(self) -> list[Holder]:
         """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
         return [each for each in find_daemons(self._home) if not self._is_ours(each)]
 
-    def _is_ours(self, daemon: DaemonProcess) -> bool:
-        return self._process is not None and daemon.is_in_group(self._process.pid)
+    def _is_ours(self, process: Holder) -> bool:
+        return self._process is not None and is_led_by(self._process, process)
 
-    def end_hung(self, silent_seconds: float | None) -> list[DaemonProcess]:
-        """End each daemon of ours that hangs, and with it all of Dagster, for `revive`; return which."""
-        ours = [each for each in find_daemons(self._home) if self._is_ours(each)]
-        hung = self._listener.find_hung(ours, silent_seconds, time.monotonic())
-        for each in hung:
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
-        return hung
+    def end_hung(self, silent_seconds: float | None, tickless_seconds: float | None) -> list[str]:
+        """End the daemon of ours that is silent, and with it all of Dagster, or the code server that ticks no more.
+
+        `revive` and `revive_code_server` start others. Return which were ended, in words.
+        """
+        server = find_code_server(self._home)
+        told = []
+        for listener, what, running, silent in (
+            (self._listener, "daemon", find_daemons(self._home), silent_seconds),
+            (self._code_listener, "code server", [server] if server else [], tickless_seconds),
+        ):
+            for each in listener.find_hung([each for each in running if self._is_ours(each)], silent, time.monotonic()):
+                told.append(f"Dagster's {what}, {each.text}, has said nothing for minutes; it was ended")
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+        return told
 
     def find_load_error(self) -> str | None:
         """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
@@ -323,7 +331,14 @@ class _Started(NamedTuple):
 
     def is_there(self, home: Path) -> bool:
         """Return whether it runs, or a daemon of its group does."""
-        return self.process.is_running() or any(each.is_in_group(self.process.pid) for each in find_daemons(home))
+        return self.process.is_running() or any(is_led_by(self.process, each) for each in find_daemons(home))
+
+
+def is_led_by(leader: Process, process: Holder) -> bool:
+    """Return whether a process is one of this host's, in the process group of a leader."""
+    with suppress(ProcessLookupError):
+        return process.is_here and os.getpgid(process.pid) == leader.pid
+    return False
 
 
 def _stop_group(process: Process) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dagster._serdes import deserialize_value
 
-from ...adapters.system.locks import own_name, read_owner, remove_unheld, share, share_for_life
+from ...adapters.system.locks import Holder, find_holder, own_name, read_owner, remove_unheld, share, share_for_life
 
 FOLDER, LAUNCHED = "run_locks", ".launched"
 CODE_SERVER = "code_server"
@@ -80,6 +80,11 @@ def is_code_server_gone(home: str | Path) -> bool:
         return read_owner(Path(home) / CODE_SERVER) is not None
     except FileNotFoundError:
         return False
+
+
+def find_code_server(home: str | Path) -> Holder | None:
+    """Find the process that is the code server of a home now, where one is."""
+    return find_holder(Path(home) / CODE_SERVER)
 
 
 def list_locked(home: str | Path) -> list[str]:
