@@ -21,7 +21,7 @@ from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
 from .calendar import NO_DAY, clamped_moment
-from .compaction import Group, choose_files
+from .compaction import Group, choose_files, grown, weight_of
 from .decoded_sums import DecodedSums, sum_up
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
@@ -282,15 +282,15 @@ class DecodedGroup(Group):
 def find_groups(table: Snapshot, target_bytes: int, *, every: bool = False) -> list[DecodedGroup]:
     """Find what to compact of a decoded table: its small files in the order of their event times, cut at `target_bytes`.
 
-    A file without rows, which says that a range has none any more, stays as it is.
+    A file without rows, which says that a range has none any more, stays as it is, and so does one that weighs that much.
     """
+    target_bytes = grown(target_bytes, table)
     stretches: dict[bool, list[File]] = {False: [], True: []}
     for file in table.files.values():
-        if file.rows:
+        if file.rows and weight_of(file) < target_bytes:
             stretches[is_of_dead_letters(file)].append(file)
     ordered = [sorted(files, key=_order) for files in stretches.values()]
-    chosen = choose_files(ordered, table, target_bytes, every=every)
-    return [_group(files) for files in chosen]
+    return [_group(files) for files in choose_files(ordered, target_bytes, every=every)]
 
 
 def _order(file: File) -> tuple[int, OffsetRange]:
