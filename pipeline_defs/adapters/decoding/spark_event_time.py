@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
 from ...core.tables.calendar import FIRST, LAST, SECONDS_A_DAY
-from ...core.tables.days import UNITS, EventTime, Kind
+from ...core.tables.days import UNITS, EventTime
 from ...core.tables.decoded_table import EVENT_TIME
 from ..formats.spark_calendar import is_of_a_calendar
+
+KINDS: Mapping[type[DataType], str] = {
+    **dict.fromkeys((types.TimestampType, types.TimestampNTZType), "timestamp"),
+    types.DateType: "date",
+    **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
+}
 
 
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
@@ -25,7 +33,7 @@ def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
     return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 
-def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
+def _find(schema: StructType, event_time: EventTime) -> tuple[str | None, str]:
     found: DataType = schema
     at = "the row"
     for name in event_time.parts:
@@ -33,12 +41,7 @@ def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
             names = f"of {', '.join(found.names)}" if isinstance(found, types.StructType) else found.simpleString()
             return None, f"no column {name} in {at}, which is {names}"
         found, at = found[name].dataType, name
-    kinds: list[tuple[tuple[type[DataType], ...], Kind]] = [
-        ((types.TimestampType, types.TimestampNTZType), "timestamp"),
-        ((types.DateType,), "date"),
-        ((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
-    ]
-    return next((kind for classes, kind in kinds if isinstance(found, classes)), None), found.simpleString()
+    return KINDS.get(type(found)), found.simpleString()
 
 
 def _from_integer(column: Column, per_second: int) -> Column:

@@ -12,9 +12,10 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import BrokenManifest, OffsetlakeError, cause_of
 from ..log.frontier import place_of, place_text
@@ -35,7 +36,6 @@ TREE = "tables/decoded"  # below the lake's root
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _DECODING = "decoding"  # tag of one file of a range that has files of its own
 _PACKED = "packed"  # tag of a compacted file
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,36 +150,32 @@ def is_packed(file: File) -> bool:
 
 def read_packed(file: File) -> Packed:
     """Read what the log says of a compacted file."""
-    return _explained(lambda: Packed.from_json(file.tags[_PACKED]), file)
+    with _reading(file):
+        return Packed.from_json(file.tags[_PACKED])
 
 
 def read_contents(file: File) -> Contents:
     """Read what the log says of a file with the rows of one range."""
-    return _explained(lambda: _contents_of(file), file)
+    with _reading(file):
+        text = file.tags.get(_DECODING)
+        decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
+        return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
 
 
 def read_document(data: bytes, file: File) -> Contents:
     """Read the document of a compacted file; raise `BrokenManifest` where it is not the one that was written with it."""
-
-    def read() -> Contents:
+    with _reading(file):
         if hashlib.sha256(data).hexdigest() != read_packed(file).sha256:
             raise ValueError("its document is gone, or was changed")
         document = json.loads(data)
         decodings = (Decoding.from_document(each) for each in document["decodings"])
         return Contents(tuple(map(parse_key, document["ranges"])), tuple(decodings))
 
-    return _explained(read, file)
 
-
-def _contents_of(file: File) -> Contents:
-    text = file.tags.get(_DECODING)
-    decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
-    return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
-
-
-def _explained(read: Callable[[], T], file: File) -> T:
+@contextmanager
+def _reading(file: File) -> Iterator[None]:
     try:
-        return read()
+        yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
         raise BrokenManifest(
             f"what the log says of {file.path} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
