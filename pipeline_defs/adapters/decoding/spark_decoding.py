@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import DecodeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
-from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import IDENTITY
 from ..formats.avro.spark_avro import decode_avro
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
 from ..formats.json.spark_json import decode_json
+from ..lake.parquet import RAW_SCHEMA
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
 from ..store.remote_file import File
@@ -35,20 +36,12 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.variant.allowDuplicateKeys": "true",  # a text with a field twice is JSON all the same
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
-_DDL = {
-    RawType.STRING: "STRING",
-    RawType.INTEGER: "INT",
-    RawType.LONG: "BIGINT",
-    RawType.TIMESTAMP: "TIMESTAMP",
-    RawType.BINARY: "BINARY",
-    RawType.HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-}
 
 
 def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
     """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
-    types = {"key": key, "value": value}
-    return ", ".join(f"{column.name} {types.get(column.name, _DDL[column.type])}" for column in RAW_COLUMNS)
+    types = {field.name: from_arrow_type(field.type).simpleString() for field in RAW_SCHEMA} | {"key": key, "value": value}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
