@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from ..log.coverage import Coverage
+from ..log.document import FORMAT, take_offsets
 from ..log.manifest import Manifest, Provenance, StagedFile
 from ..offsets import OffsetRange, find_backward, merge_intervals
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,7 @@ class Decoding:
         Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.
         """
         document = dict(document)
-        if document.pop("format") != FORMAT:
-            raise ValueError(f"expected format {FORMAT}")
-        key = document.pop("key")
-        offsets = OffsetRange(**document.pop("offsets"))
-        if offsets.key != key:
-            raise ValueError(f"key {key} but offsets {offsets.key}")
+        offsets = take_offsets(document)
         decoded, dead_letters = (document.pop(name) for name in ("decoded", "dead_letters"))
         return cls(
             offsets=offsets,
