@@ -33,7 +33,6 @@ from ...core.tables.decoded_table import (
     first_range,
     is_packed,
     path_of,
-    paths_of,
     read_contents,
     read_document,
     replace_ranges,
@@ -109,10 +108,6 @@ class Decodings:
 
         dead_letters = placed(decoding.dead_letters, is_dead=True)
         return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
-
-    def take_away(self, decoding: Decoding) -> None:
-        """Delete the files of a range that were placed and that no version will have."""
-        self.delete(decoding.topic, paths_of(decoding))
 
     def delete(self, topic: str, paths: Iterable[str]) -> None:
         """Delete files of a table's folder that no version has, and that none will have."""

@@ -142,16 +142,14 @@ class Duck:
         if not self._is_closed:
             close_in(self._connection, self._folders)
             self._is_closed = True
-        return self._explained(statement, lambda: ask(self._connection, statement))
+        with self._explained(statement):
+            return ask(self._connection, statement)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run one statement of our own; return column names and rows. Raises `Refused` with DuckDB's own words."""
-
-        def run() -> tuple[list[str], list[tuple[Any, ...]]]:
+        with self._explained(sql):
             result = self._connection.execute(sql, list(parameters))
             return [column[0] for column in result.description or []], result.fetchall()
-
-        return self._explained(sql, run)
 
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
         """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
@@ -162,11 +160,10 @@ class Duck:
             if re.search(rf"(?<![\w.-])(?:(?:{schemas})\.)?{re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
         ]
 
-    def _explained(
-        self, sql: str, run: Callable[[], tuple[list[str], list[tuple[Any, ...]]]]
-    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+    @contextmanager
+    def _explained(self, sql: str) -> Iterator[None]:
         try:
-            return run()
+            yield
         except duckdb.Error as error:
             if isinstance(error, duckdb.CatalogException) and (reasons := self.find_left_out(sql)):
                 raise reasons[0] from error
