@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.lake.layout import data_path, manifest_path
-from pipeline_defs.adapters.tables import decodings
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import TopicsFailed
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.latency import WINDOW_MS
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables import decoded_table
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.reports import trace_row
@@ -184,8 +184,8 @@ def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, 
     compact_decoded(world.edges.lake, world.name)
     go_on(10)  # and a tick sums up what came before
     read: list[str] = []
-    real = decodings.read_document
-    monkeypatch.setattr(decodings, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
+    real = decoded_table.read_document
+    monkeypatch.setattr(decoded_table, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
     go_on(10)
     assert read == []
     later_ms = world.edges.now_ms() + 2 * WINDOW_MS  # of the last hour each range is looked at
