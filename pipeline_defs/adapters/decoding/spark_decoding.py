@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import unusable_schema
@@ -209,7 +208,7 @@ def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
 
 # ---- event times
 
-KINDS: Mapping[type[DataType], str] = {
+KINDS: Mapping[type[types.DataType], str] = {
     **dict.fromkeys((types.TimestampType, types.TimestampNTZType), "timestamp"),
     types.DateType: "date",
     **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
@@ -225,12 +224,12 @@ def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
     if kind == "integer" and event_time.unit:
         time = _from_integer(column, UNITS[event_time.unit])
     else:  # of a date far beyond the calendar a cast would fail the whole job
-        time = f.when(is_of_a_calendar(column, DateType() if kind == "date" else TimestampType()), column)
+        time = f.when(is_of_a_calendar(column, types.DateType() if kind == "date" else types.TimestampType()), column)
     return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 
-def _find(schema: StructType, event_time: EventTime) -> tuple[str | None, str]:
-    found: DataType = schema
+def _find(schema: types.StructType, event_time: EventTime) -> tuple[str | None, str]:
+    found: types.DataType = schema
     at = "the row"
     for name in event_time.parts:
         if not isinstance(found, types.StructType) or name not in found.names:
