@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -33,7 +34,7 @@ from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import COLUMNS, SCHEMA, Due, RangeFiles
 from .staging_places import LocalStaging, Staging, told_if_gone
-from .standing import find_otherwise, table_file
+from .standing import find_otherwise, has_bytes_of, table_file
 
 
 class _LookAgain(Exception):
@@ -156,16 +157,9 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
 def _is_whole(manifest: Manifest, lake: Lake) -> bool:
     """Return whether the landed file of a range is there, as it was landed; a range without rows needs none."""
     own = lake.own_path(manifest)
-    return manifest.file is None or (own is not None and _digest(own, lake) == manifest.digest)
-
-
-def _digest(path: str, lake: Lake) -> str | None:
-    """Return the digest of a file of the lake; none where it is not there, or cannot be read."""
-    try:
-        with lake.store.local_copy(path) as copy:
-            return parquet.digest(copy)
-    except (FileNotFoundError, DamagedFile):
-        return None
+    with suppress(DamagedFile):
+        return manifest.file is None or (own is not None and has_bytes_of(manifest, own, lake))
+    return False
 
 
 def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:

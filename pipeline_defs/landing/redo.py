@@ -19,7 +19,7 @@ from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from .attempt import Run
-from .standing import TRIES, Digests, count_only_in_table, landed_files
+from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
 
 
 class Act(StrEnum):
@@ -115,14 +115,8 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
 
 def roll_forward(manifest: Manifest, lake: Lake) -> bool:
     """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
-    if manifest.file is not None:
-        try:
-            with lake.store.explained("read", manifest.file.path), lake.store.local_copy(manifest.file.path) as staged:
-                if parquet.digest(staged) != manifest.digest:
-                    return False
-        except FileNotFoundError:
-            return False
-    return lake.publish(manifest) is not None
+    has_file = manifest.file is None or has_bytes_of(manifest, manifest.file.path, lake)
+    return has_file and lake.publish(manifest) is not None
 
 
 def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
@@ -137,10 +131,9 @@ def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
             with suppress(TableFileGone):
                 Digests(lake).table_path(before)
                 return replace(before, drop=replace(before.drop, number=manifest.serial + 1 - before.revision))
-        if before.file is not None and lake.store.size(path) == before.file.bytes:
-            with suppress(FileNotFoundError), lake.store.local_copy(path) as standing:
-                if parquet.digest(standing) == before.digest:
-                    return replace(before, revision=manifest.revision + 1)
+        is_as_large = before.file is not None and lake.store.size(path) == before.file.bytes
+        if is_as_large and has_bytes_of(before, path, lake):
+            return replace(before, revision=manifest.revision + 1)
     return None
 
 
