@@ -128,5 +128,5 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             reopened=reopened,
         )
         if lake.goes_on(log) and lake.commit_step(step):
-            lake.forget_reopened(step)
+            lake.frontiers.forget_reopened(step)
             return step

@@ -73,7 +73,7 @@ def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[Of
 
 
 def has_bytes_of(manifest: Manifest, path: str, lake: Lake) -> bool:
-    """Return whether a file of the lake is there and has the digest of a manifest; raise `DamagedFile` for an unreadable one."""
+    """Return whether a file of the lake is there and has a manifest's digest; raise `DamagedFile` for an unreadable one."""
     try:
         with lake.store.explained("read", path), lake.store.local_copy(path) as file:
             return parquet.digest(file) == manifest.digest

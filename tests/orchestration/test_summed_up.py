@@ -115,8 +115,8 @@ def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> N
     assert run_pulse(old).success
     old.assert_all_landed_once()
 
-    old.edges.lake.forget_frontiers(old.name)
-    assert not old.edges.lake.is_summed_up(old.name), "the fault: who lands by commands alone has no sensor that sums up"
+    old.edges.lake.frontiers.forget(old.name)
+    assert not old.edges.lake.frontiers.has(old.name), "the fault: who lands by commands alone has no sensor that sums up"
     rebuild_topic(old.topic, old.edges, old.instance)
     assert old.edges.lake.recent(old.name).log.base is not None
     old.assert_proven()
@@ -157,7 +157,7 @@ def test_what_is_landed_and_not_told_is_not_summed_up(world: World, monkeypatch:
     keys = {offsets.key for offsets in world.coverage.log.ranges}
     assert world.materialized() == keys
     assert not is_decoded or world.instance.get_materialized_partitions(world.topic.decoded_key) == keys
-    assert world.edges.lake.is_summed_up(world.name), "the control: it goes on once all is told"
+    assert world.edges.lake.frontiers.has(world.name), "the control: it goes on once all is told"
 
 
 def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
