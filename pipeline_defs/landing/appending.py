@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -28,32 +29,12 @@ from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange, subtract_intervals
 from ..core.steps import StepWatcher, no_step
+from ..core.tables import raw_table
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
-from ..core.tables.raw_table import (
-    COLUMNS,
-    SCHEMA,
-    Due,
-    RangeFiles,
-    compacted_file,
-    compacted_name,
-    file_of,
-    find_clashes,
-    find_due,
-    find_due_by_files,
-    find_lacking,
-    how_to_mend,
-    is_compacted,
-    lacks_columns,
-    name_of,
-    number_of,
-    offsets_of,
-    ranges_by_file,
-    revision_in,
-    revisions_of,
-)
+from ..core.tables.raw_table import COLUMNS, SCHEMA, Due, RangeFiles
 from .staging_places import LocalStaging, Staging, told_if_gone
-from .standing import find_otherwise, table_file
+from .standing import find_otherwise, has_bytes_of, table_file
 
 
 class _LookAgain(Exception):
@@ -88,7 +69,7 @@ def append_landed(
     while True:
         table = log.read_head()
         coverage = lake.recent(topic)  # read after the table: what that names was landed before
-        due = None if doubts.ranges or uncut else find_due(coverage, table)
+        due = None if doubts.ranges or uncut else raw_table.find_due(coverage, table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
@@ -96,7 +77,7 @@ def append_landed(
                 if log.read_head().version != table.version:  # others have gone on between the two
                     continue
                 raise lost
-            due = find_due_by_files(coverage, table, _find_wrong(doubts, coverage, table, lake, log), uncut)
+            due = raw_table.find_due_by_files(coverage, table, _find_wrong(doubts, coverage, table, lake, log), uncut)
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             if uncut:
                 raise _not_cut(uncut, coverage, lake.store.url(log.folder))
@@ -108,7 +89,7 @@ def append_landed(
         on_step("link_to_table", topic=topic, files=len(files))
         at_ms = now_ms()
         commit = Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions)
-        if log.commit(commit, table, at_ms, SCHEMA if lacks_columns(table) else None):
+        if log.commit(commit, table, at_ms, SCHEMA if raw_table.lacks_columns(table) else None):
             on_step("append", topic=topic, version=table.version + 1, files=len(files))
             write_checkpoint_if_due(topic, log, table.version + 1, on_step)
             if not uncut:
@@ -118,7 +99,9 @@ def append_landed(
 def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
     """Make the files that a commit adds; say in `uncut` by path why a compacted one cannot be cut."""
     standing = RangeFiles(table)
-    files = [file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds]
+    files = [
+        raw_table.file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
+    ]
     for path, ranges in due.cuts.items():
         try:
             files += _cut(table.files[path], ranges, lake, log, at_ms)
@@ -155,7 +138,7 @@ def try_append(
 def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
     """Return the ranges of which the landed file, which is as it was landed, is to take the place of the table's."""
     wrong, by_path = set[OffsetRange](), defaultdict[str, list[Manifest]](list)
-    files, standing = RangeFiles(table), ranges_by_file(coverage, table)
+    files, standing = RangeFiles(table), raw_table.ranges_by_file(coverage, table)
     for offsets in doubts.ranges:
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
         if manifest is not None and file is not None:
@@ -166,23 +149,17 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
             found = find_otherwise(file, manifests, standing.get(path, ()), log.folder, lake)
             wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
         except DamagedFile:
-            wrong |= {each.offsets for each in manifests if not is_compacted(file) and _is_whole(each, lake)}  # nobody cuts it
+            if not raw_table.is_compacted(file):  # nobody cuts it
+                wrong |= {each.offsets for each in manifests if _is_whole(each, lake)}
     return wrong
 
 
 def _is_whole(manifest: Manifest, lake: Lake) -> bool:
     """Return whether the landed file of a range is there, as it was landed; a range without rows needs none."""
     own = lake.own_path(manifest)
-    return manifest.file is None or (own is not None and _digest(own, lake) == manifest.digest)
-
-
-def _digest(path: str, lake: Lake) -> str | None:
-    """Return the digest of a file of the lake; none where it is not there, or cannot be read."""
-    try:
-        with lake.store.local_copy(path) as copy:
-            return parquet.digest(copy)
-    except (FileNotFoundError, DamagedFile):
-        return None
+    with suppress(DamagedFile):
+        return manifest.file is None or (own is not None and has_bytes_of(manifest, own, lake))
+    return False
 
 
 def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
@@ -193,9 +170,9 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
         raise _gone(manifest, lake, table, log)
-    is_copy = standing is not None and revision_in(standing, manifest.offsets) == manifest.revision
-    for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
-        name = name_of(manifest, number)
+    is_copy = standing is not None and raw_table.revision_in(standing, manifest.offsets) == manifest.revision
+    for number in count(raw_table.number_of(standing.path) + 1 if standing is not None and is_copy else 0):
+        name = raw_table.name_of(manifest, number)
         path = f"{log.folder}/{name}"
         if name in table.removed or not _is_free_or_same(own, path, file, lake):
             continue
@@ -215,7 +192,7 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
 
     Raise `DamagedFile` where it is not what the log says.
     """
-    whole, revisions = offsets_of(file), revisions_of(file)
+    whole, revisions = raw_table.offsets_of(file), raw_table.revisions_of(file)
     left = [
         OffsetRange(whole.generation, whole.partition, start, end)
         for start, end in subtract_intervals([(whole.start, whole.end)], ((each.start, each.end) for each in ranges))
@@ -241,17 +218,17 @@ def add_to_folder(staging: Staging, part: parquet.PartFile, group: RawGroup, log
 
     The group has its offsets, and the revisions of its ranges.
     """
-    staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(group.offsets, file_id))
-    file = compacted_file(path, group.offsets, staged, group.revisions, now_ms, group.weight_bytes)
+    staged, path = place_in_folder(staging, part, log, lambda file_id: raw_table.compacted_name(group.offsets, file_id))
+    file = raw_table.compacted_file(path, group.offsets, staged, group.revisions, now_ms, group.weight_bytes)
     return replace(file, tags={**file.tags, COLUMNS: str(len(part.schema))})
 
 
 def place_in_folder(
-    staging: Staging, part: parquet.PartFile, log: DeltaLog, name_of: Callable[[str], str]
+    staging: Staging, part: parquet.PartFile, log: DeltaLog, to_name: Callable[[str], str]
 ) -> tuple[StagedFile, str]:
     """Give a staged file a name in a table's folder, durable, of an id that no other file has; return both."""
     file_id = str(uuid.uuid4())
-    staged, path = staging.settle(part, f"compacted-{file_id}"), name_of(file_id)
+    staged, path = staging.settle(part, f"compacted-{file_id}"), to_name(file_id)
     staging.bring(part, staged)
     with told_if_gone(staged.path):
         staging.lake.store.publish(staged.path, f"{log.folder}/{path}")
@@ -268,7 +245,7 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
     return DamagedFile(
         f"{len(uncut)} files of the table {url} cannot be cut, though ranges of them were replaced: they are not what its log "
         f"says; they stay as they are, all else is in the table, and the replaced ranges are in `data/`; "
-        f"{how_to_mend(coverage, url)}; `{command('audit', coverage.log.topic)}` names all that is amiss",
+        f"{raw_table.how_to_mend(coverage, url)}; `{command('audit', coverage.log.topic)}` names all that is amiss",
         [*uncut.values()],
     )
 
@@ -276,13 +253,13 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
 def _why_lost(coverage: Coverage, table: Snapshot, url: str) -> OffsetlakeError | None:
     """Return why a table cannot have all that is landed: a backup of it, or of the plan log, was an older one."""
     files = RangeFiles(table)
-    if clashes := find_clashes(coverage, files):
+    if clashes := raw_table.find_clashes(coverage, files):
         return BrokenTable(
             f"the table {url} has ranges that no plan step has, as where a backup has an older plan log: {clashes[0]}; nothing "
             f"was added to it; {MEND}",
             clashes,
         )
-    if lacking := find_lacking(coverage, files):
+    if lacking := raw_table.find_lacking(coverage, files):
         return TableFileGone(
             f"the table {url} does not have {counted(len(lacking), 'range')} whose files were dropped: {lacking[0]}; nothing "
             "was added to it; restore its folder from a backup that has them"

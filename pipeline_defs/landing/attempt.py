@@ -12,6 +12,7 @@ from ..adapters.tables.delta_log import raw_table_log
 from ..core.errors import BrokenTable, OffsetlakeError, as_ours
 from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
+from ..core.log.manifest import Provenance
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.delta import Snapshot
@@ -36,6 +37,10 @@ class Attempt:
     code_version: str
     redo: bool = False
     on_change: Literal["keep", "replace"] = "keep"
+
+    def provenance(self, writer: str, plan_seq: int, topic_id: str | None, at_ms: int, seconds: float) -> Provenance:
+        """Return the lineage of what it has landed, or decoded, by `writer` in so many seconds."""
+        return Provenance(self.id, self.run_id, self.code_version, writer, plan_seq, topic_id, at_ms, round(seconds, 3))
 
 
 @dataclass(frozen=True, slots=True)

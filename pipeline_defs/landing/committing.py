@@ -149,18 +149,18 @@ def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *
     while True:
         standing = lake.newest(standing)
         is_first_since = standing.revision == run.revision_before(standing.offsets)
-        found = compare(standing, ours, part, run, is_redo=is_redo, is_first_since=is_first_since)
-        if found.act is Act.MEND and ours.file is not None:
+        act, verdict = compare(standing, ours, part, run, is_redo=is_redo, is_first_since=is_first_since)
+        if act is Act.MEND and ours.file is not None:
             run.staging.bring(part, ours.file)
-            return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)
-        if found.act is Act.NEXT:
+            return _publish(run, standing, verdict, staged=ours.file.path, mend=True)
+        if act is Act.NEXT:
             newer = _next_revision(run, ours, part, standing)
             standing = lake.commit_manifest(newer)
             if standing == newer:
                 run.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
-                return _publish(run, newer, replace(found.verdict, manifest=newer))
+                return _publish(run, newer, replace(verdict, manifest=newer))
         elif not lake.is_replaced(standing):
-            return found.verdict
+            return verdict
 
 
 def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:

@@ -18,7 +18,7 @@ from ..core.log.manifest import Manifest
 from ..core.log.plan_step import TopicIds
 from ..core.offsets import merge_intervals, subtract_intervals
 from ..core.steps import StepWatcher
-from .standing import landed_files
+from .standing import has_bytes_of, landed_files
 
 MAY_BE_THERE = {Cause.COMPACTED, Cause.LOST}  # what Kafka had and has no more; nothing else becomes a hole
 
@@ -59,12 +59,7 @@ def _left_of(hole: Interval, runs: Iterable[tuple[int, int]]) -> list[Interval]:
 def publish_from(manifest: Manifest, paths: Iterable[str], lake: Lake) -> bool:
     """Publish what a manifest names from a file with those very bytes, where its own is gone; false where there is none."""
     for path in paths:
-        try:
-            with lake.store.local_copy(path) as found:
-                has_its_bytes = parquet.digest(found) == manifest.digest
-        except FileNotFoundError:
-            continue
-        if has_its_bytes:
+        if has_bytes_of(manifest, path, lake):
             return lake.publish(manifest, path) is not None
     return False
 

@@ -97,7 +97,7 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
     needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE
     if tools.delivery is Delivery.AT_LEAST_ONCE:  # it leaves files that no manifest names, and nobody can guess
-        tools.lake.forget_frontiers(topic, for_good=True)
+        tools.lake.frontiers.forget(topic, for_good=True)
     coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
     steps = [*map(coverage.log.ranges.__getitem__, ranges)]

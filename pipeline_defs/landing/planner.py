@@ -16,17 +16,7 @@ from ..adapters.lake.lake import Lake
 from ..core.errors import BrokenPlanLog
 from ..core.log.coverage import Coverage
 from ..core.log.plan_step import LogState, PlanStep
-from ..core.log.planning import (
-    Policy,
-    SkipAhead,
-    TopicState,
-    find_shrunk,
-    is_proven,
-    may_be_older,
-    plan,
-    plan_skip,
-    refuse_return,
-)
+from ..core.log.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, may_be_older, plan, refuse_return
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 
@@ -72,10 +62,9 @@ class Planner:
         state = replace(seen, is_restored=self.is_restored)
         if not self.may_return and self.policy.cluster_id == state.cluster_id:
             refuse_return(log_state, state)
-        if skip is not None:
-            skip = replace(skip, pending=(*coverage.pending(),))
-            return plan_skip(log_state, state, self.policy, now_ms, skip, planner=self.name)
-        return plan(log_state, state, self.policy, now_ms, planner=self.name, through_end=through_end)
+        skip = skip and replace(skip, pending=(*coverage.pending(),))
+        step = plan(log_state, state, self.policy, now_ms, through_end=through_end, skip=skip)
+        return step and replace(step, planner=self.name)
 
     def commit(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
@@ -127,24 +116,17 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
                 f"the plan log of topic {coverage.log.topic} is gone since its ranges were read; nothing was written: restore "
                 f"plan/{coverage.log.topic} from a backup of the lake"
             )
-        log_state, last = log.state, log.steps[-1]
-        former, growths = log_state.former_ids, log_state.growths
-        step = PlanStep(
-            log_state.seq,
-            log.topic,
-            log_state.generation,
-            log_state.topic_id,
-            now_ms,
-            last.policy,
-            {},
-            (),
-            log_state.moved_by(log_state.generation, log_state.heads),
-            planner,
-            former,
-            growths,
+        step = replace(
+            log.steps[-1],
+            seq=log.state.seq,
+            planned_at_ms=now_ms,
+            watermarks={},
+            links=(),
+            heads=log.state.moved_by(log.generation, log.state.heads),
+            planner=planner,
+            skips=(),
             reopened=reopened,
-            cluster_id=log_state.cluster_id,
         )
         if lake.goes_on(log) and lake.commit_step(step):
-            lake.forget_reopened(step)
+            lake.frontiers.forget_reopened(step)
             return step

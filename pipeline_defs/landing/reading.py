@@ -105,26 +105,22 @@ def stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
     Spark writes the file, as it does all others. Raises `ScanFailed`, `EngineUnavailable` or `LakeUnavailable`; then nothing
     counts.
     """
+    rest, tools, staging = reading.rest, run.tools, run.staging
+    assert rest is not None
+    path = f"staging/{run.attempt.id}/log/{run.topic}/{rest.key}.parquet"
+    store = tools.lake.store
     try:
-        _stage_log(run, reading, folder)
+        records = tools.kafka.read_records(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+        with store.explained("write", path), tempfile.TemporaryDirectory(dir=scratch()) as temporary:
+            file = Path(temporary) / "log.parquet"
+            parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
+            store.upload(file, path)
+        with told_if_gone(path), staging.opened([path]) as sources:
+            tools.files.merge(f"range {rest.text(run.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
     except (ScanFailed, EngineUnavailable, LakeUnavailable):
         raise
     except Unavailable as error:  # of the broker, of a batch that cannot be read, or of a staged file that is gone
         raise ScanFailed(error.message, topic=run.topic) from error
-
-
-def _stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
-    rest, tools, staging = reading.rest, run.tools, run.staging
-    assert rest is not None
-    path = f"staging/{run.attempt.id}/log/{run.topic}/{rest.key}.parquet"
-    records = tools.kafka.read_records(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
-    store = tools.lake.store
-    with store.explained("write", path), tempfile.TemporaryDirectory(dir=scratch()) as temporary:
-        file = Path(temporary) / "log.parquet"
-        parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
-        store.upload(file, path)
-    with told_if_gone(path), staging.opened([path]) as sources:
-        tools.files.merge(f"range {rest.text(run.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
 
 
 def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ Invariant: nothing here commits, and nothing becomes visible but what a manifest
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from ..adapters.lake import parquet
@@ -19,7 +19,7 @@ from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from .attempt import Run
-from .standing import TRIES, Digests, count_only_in_table, landed_files
+from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
 
 
 class Act(StrEnum):
@@ -30,18 +30,12 @@ class Act(StrEnum):
     NEXT = "next"  # commit what was read as the next revision
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What is to be done about a range that was read, and the verdict once it is done."""
-
-    act: Act
-    verdict: Verdict
-
-
 def compare(
     standing: Manifest, ours: Manifest, part: parquet.PartFile | None, run: Run, *, is_redo: bool, is_first_since: bool
-) -> Comparison:
+) -> tuple[Act, Verdict]:
     """Hold what was read now against the manifest that stands, and the file that stands for it.
+
+    Return what is to be done about the range, and the verdict once it is done.
 
     `is_first_since` says that what would be committed now is the first revision since before it was read: only then is it
     known to be the newer reading.
@@ -65,15 +59,15 @@ def compare(
         if difference is None:
             outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
             notes = () if is_same else ("equal rows, other bytes: of another writer, or without columns that came later",)
-            return Comparison(Act.KEEP, Verdict(offsets, outcome, standing, notes))
+            return Act.KEEP, Verdict(offsets, outcome, standing, notes)
         if may_replace:
             return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)
         text = f"range {offsets.text(ours.topic)}: {difference}"
-        return Comparison(Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,)))
+        return Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,))
     is_gone = lake.store.size(published_path(standing)) is None
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
-        return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
+        return Act.MEND, Verdict(offsets, outcome, standing, (damage,))
     alone = count_only_in_table(standing, run.table_files, part.path if part else None, lake) if is_gone else 0
     if (is_gone and not alone) or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
@@ -83,18 +77,18 @@ def compare(
         f"{kept}nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
         f"`{replace_command(ours.topic, offsets.key)}`"
     )
-    return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))
+    return Act.KEEP, failed(offsets, f"{damage}; {advice}")
 
 
-def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: str, is_first_since: bool) -> Comparison:
+def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: str, is_first_since: bool) -> tuple[Act, Verdict]:
     if is_first_since:
-        return Comparison(Act.NEXT, Verdict(offsets, outcome, standing, notes))
+        return Act.NEXT, Verdict(offsets, outcome, standing, notes)
     overtaken = (
         f"range {offsets.text(standing.topic)}: attempt {standing.provenance.attempt} committed revision {standing.revision} "
         "since this run began, so which of the two has read later is not known; nothing was written, that revision stands; "
         "read the range again"
     )
-    return Comparison(Act.KEEP, failed(offsets, *notes, overtaken))
+    return Act.KEEP, failed(offsets, *notes, overtaken)
 
 
 def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
@@ -121,14 +115,8 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
 
 def roll_forward(manifest: Manifest, lake: Lake) -> bool:
     """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
-    if manifest.file is not None:
-        try:
-            with lake.store.explained("read", manifest.file.path), lake.store.local_copy(manifest.file.path) as staged:
-                if parquet.digest(staged) != manifest.digest:
-                    return False
-        except FileNotFoundError:
-            return False
-    return lake.publish(manifest) is not None
+    has_file = manifest.file is None or has_bytes_of(manifest, manifest.file.path, lake)
+    return has_file and lake.publish(manifest) is not None
 
 
 def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
@@ -143,10 +131,9 @@ def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
             with suppress(TableFileGone):
                 Digests(lake).table_path(before)
                 return replace(before, drop=replace(before.drop, number=manifest.serial + 1 - before.revision))
-        if before.file is not None and lake.store.size(path) == before.file.bytes:
-            with suppress(FileNotFoundError), lake.store.local_copy(path) as standing:
-                if parquet.digest(standing) == before.digest:
-                    return replace(before, revision=manifest.revision + 1)
+        is_as_large = before.file is not None and lake.store.size(path) == before.file.bytes
+        if is_as_large and has_bytes_of(before, path, lake):
+            return replace(before, revision=manifest.revision + 1)
     return None
 
 

@@ -23,7 +23,7 @@ from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
 from ..core.log.holes import Rows, explain_holes, missing_offsets
 from ..core.log.losses import Reading
-from ..core.log.manifest import Manifest, Provenance, StagedFile
+from ..core.log.manifest import Manifest, StagedFile
 from ..core.log.plan_step import PlanStep, TopicIds
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.steps import StepWatcher
@@ -159,15 +159,8 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
         offsets,
         file,
         gaps.holes,
-        Provenance(
-            attempt=attempt.id,
-            run_id=attempt.run_id,
-            code_version=attempt.code_version,
-            writer=tools.spark.writer,
-            plan_seq=step.seq,
-            topic_id=step.topic_id,
-            landed_at_ms=tools.now_ms(),
-            seconds=round(staged.seconds_per_offset * len(offsets), 3),
+        attempt.provenance(
+            tools.spark.writer, step.seq, step.topic_id, tools.now_ms(), staged.seconds_per_offset * len(offsets)
         ),
         isolation_level=tools.isolation_level,
         delivery=tools.delivery,

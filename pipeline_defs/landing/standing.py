@@ -72,6 +72,15 @@ def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[Of
         yield {offsets: LandedFile(path, is_cut=True) for offsets, path in paths.items()}
 
 
+def has_bytes_of(manifest: Manifest, path: str, lake: Lake) -> bool:
+    """Return whether a file of the lake is there and has a manifest's digest; raise `DamagedFile` for an unreadable one."""
+    try:
+        with lake.store.explained("read", path), lake.store.local_copy(path) as file:
+            return parquet.digest(file) == manifest.digest
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
     """Give a file of a table to read, for a while; raise `DamagedFile` where it is not what the table's log says."""

@@ -6,32 +6,21 @@ Invariant: only `staging/` is touched, and never a file that a manifest names an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
 
 from ..adapters.lake.lake import Lake
+from ..adapters.store.store import Entry
 from ..core.log.settling import LONGEST_RUN_SECONDS
 
 SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """What one attempt left in staging: its name, its size, and when anything in it was last written."""
-
-    name: str
-    bytes: int
-    changed_at_ms: int
-
-
-def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> list[Orphan]:
-    """Find what an attempt left that has written nothing for so long, unless a manifest needs a file of it."""
-    old = {
-        name: Orphan(name, entry.bytes, entry.changed_at_ms)
-        for name, entry in lake.store.entries("staging").items()
-        if now_ms - entry.changed_at_ms > older_than_seconds * 1000
-    }
-    needed = _needed(lake, set(old)) if old else set()
-    return [orphan for name, orphan in sorted(old.items()) if name not in needed]
+def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> dict[str, Entry]:
+    """Find what attempts left that have written nothing for so long, by their names, unless a manifest needs a file of it."""
+    latest_ms = now_ms - older_than_seconds * 1000
+    old = {name: entry for name, entry in lake.store.entries("staging").items() if entry.changed_at_ms < latest_ms}
+    needed = _needed(lake, old.keys()) if old else set()
+    return {name: entry for name, entry in sorted(old.items()) if name not in needed}
 
 
 def sweep_orphans(
@@ -39,19 +28,19 @@ def sweep_orphans(
     now_ms: int,
     older_than_seconds: float = SWEEP_AFTER_SECONDS,
     on_swept: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Orphan]:
+) -> dict[str, Entry]:
     """Delete the orphans and return them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
 
     Were an attempt alive after all, it would fail to publish, and its ranges would be landed again: nothing is lost.
     """
     orphans = find_orphans(lake, now_ms, older_than_seconds)
     for done, orphan in enumerate(orphans, 1):
-        lake.store.delete_folder(f"staging/{orphan.name}")
+        lake.store.delete_folder(f"staging/{orphan}")
         on_swept(done, len(orphans))
     return orphans
 
 
-def _needed(lake: Lake, names: set[str]) -> set[str]:
+def _needed(lake: Lake, names: AbstractSet[str]) -> set[str]:
     """Return those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
     needed: set[str] = set()
     for topic in lake.read_topics():

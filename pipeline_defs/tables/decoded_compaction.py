@@ -18,18 +18,9 @@ from ..adapters.tables.delta_log import DeltaLog
 from ..core.command_lines import command
 from ..core.errors import DamagedFile, LakeUnavailable
 from ..core.offsets import OffsetRange
+from ..core.tables import decoded_table
 from ..core.tables.decoded_ranges import DecodedRanges
-from ..core.tables.decoded_table import (
-    EVENT_TIME,
-    Contents,
-    DecodedGroup,
-    compacted_file,
-    find_groups,
-    first_range,
-    is_of_dead_letters,
-    merge,
-    path_of,
-)
+from ..core.tables.decoded_table import EVENT_TIME, Contents, DecodedGroup
 from ..core.tables.delta import File as TableFile
 from ..landing.appending import place_in_folder
 from ..landing.attempt import Tools
@@ -53,12 +44,12 @@ class DecodedTable:
 
     def how_to_mend(self, file: TableFile) -> str:
         """Say what to do about a file that is not as it was."""
-        key = first_range(file).key
+        key = decoded_table.first_range(file).key
         return f"`{command('decode', self.topic, '--key', key)}` has all ranges of the file decoded again"
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""
-        return find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
+        return decoded_table.find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
 
     def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows by their event time, in columns that hold all of them."""
@@ -83,13 +74,13 @@ class DecodedTable:
     ) -> TableFile:
         """Give a staged file with these contents a name in the table's folder; return what the log is to say of it."""
         staged, path = place_in_folder(
-            staging, part, self.log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
+            staging, part, self.log, lambda file_id: decoded_table.path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
         )
         self.decodings.keep_contents(self.topic, path, contents)
-        return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
+        return decoded_table.compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
     def _contents(self, group: DecodedGroup) -> Contents:
-        return merge(self.decodings.contents_of(self.topic, file) for file in group.files)
+        return decoded_table.merge(self.decodings.contents_of(self.topic, file) for file in group.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +141,4 @@ def _cut(
         return None
     part = staging.read_part(target)
     assert part is not None, "each of its ranges has rows"
-    return DecodedTable(topic, decodings).put(part, left, staging, now_ms, is_dead=is_of_dead_letters(file))
+    return DecodedTable(topic, decodings).put(part, left, staging, now_ms, is_dead=decoded_table.is_of_dead_letters(file))

@@ -20,7 +20,7 @@ from ..adapters.tables.event_time import count_days
 from ..core.command_lines import command
 from ..core.decode.decoders import Decode
 from ..core.log.coverage import Coverage
-from ..core.log.manifest import Manifest, Provenance, StagedFile
+from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.days import EventTime
@@ -85,7 +85,7 @@ def describe(
     work: Work, manifest: Manifest, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, batch: Batch
 ) -> Decoding:
     """Return the document of what was staged of a range, as the first revision."""
-    attempt, tools = work.attempt, work.tools
+    tools, landed = work.tools, manifest.provenance
     sides = [name for name, side in tools.decode.sides.items() if side.registry]
     ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
     schemas = {name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()}
@@ -98,15 +98,8 @@ def describe(
         tools.decode.fingerprint,
         _staged(work, manifest, decoded, "decoded"),
         _staged(work, manifest, dead, "dead_letters"),
-        Provenance(
-            attempt=attempt.id,
-            run_id=attempt.run_id,
-            code_version=attempt.code_version,
-            writer=batch.writer,
-            plan_seq=manifest.provenance.plan_seq,
-            topic_id=manifest.provenance.topic_id,
-            landed_at_ms=tools.now_ms(),
-            seconds=round(batch.seconds_per_row * manifest.rows, 3),
+        work.attempt.provenance(
+            batch.writer, landed.plan_seq, landed.topic_id, tools.now_ms(), batch.seconds_per_row * manifest.rows
         ),
         schema_ids=ids,
         error_classes=parquet.count_values(dead.path, "error_class") if dead else {},

@@ -34,7 +34,7 @@ from ..core.landing.selection import find_ranges
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.tables.decoded_ranges import DecodedRanges
-from ..core.tables.decoded_table import IDENTITY, TREE
+from ..core.tables.decoded_table import IDENTITY, TREE, paths_of
 from ..core.tables.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
 from ..landing.appending import write_checkpoint_if_due
 from ..landing.attempt import Attempt
@@ -279,7 +279,7 @@ def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) 
 
 
 def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
-    work.tools.decodings.take_away(verified.placed)
+    work.tools.decodings.delete(work.topic, paths_of(verified.placed))
     return verdict
 
 

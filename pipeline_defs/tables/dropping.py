@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
+from ..core.tables.compaction import are_all_of
 from ..core.tables.delta import File
-from ..core.tables.raw_table import is_compacted, offsets_of, ranges_by_file
+from ..core.tables.raw_table import is_compacted, ranges_by_file
 from ..landing.standing import why_not_as_landed
 
 
@@ -57,18 +57,12 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
     found = []
     for path, file in sorted(table.files.items()):
         manifests = ranges.get(path, [])
-        is_whole = is_compacted(file) and _are_all(file, manifests, coverage)
+        is_whole = is_compacted(file) and are_all_of(file, manifests, coverage)
         is_old = all(at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests)))
         if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
             here = [each for each in manifests if each.rows and each.offsets in coverage.published]
             found += [Droppable(file, here)] if here else []
     return found
-
-
-def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
-    """Return whether ranges are all that are planned between a file's offsets, and landed."""
-    is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
-    return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
 
 
 def drop_range_files(

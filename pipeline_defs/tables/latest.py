@@ -151,9 +151,9 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
             if not due.has_work:
                 return Updated()
             try:
-                done = _Update(topic, config, tools, due, folder).run()
+                done = _try_update(topic, config, tools, due, folder)
             except DamagedFile as error:
-                done = _Update(topic, config, tools, replace(due, why_anew=str(error)), folder).run()
+                done = _try_update(topic, config, tools, replace(due, why_anew=str(error)), folder)
             if done is not None:
                 return done
     raise LakeUnavailable(
@@ -173,61 +173,52 @@ def working_folder(attempt: str, lake: Lake) -> Iterator[Path]:
         staging.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """One try of an update."""
+def _try_update(topic: str, config: Latest, tools: LatestTools, due: DueUpdate, folder: Path) -> Updated | None:
+    """Do what is due; return none where another one was faster."""
+    lake, metadata = tools.lake, due.decoded.table.metadata
+    assert metadata is not None
+    if due.decoded.has_rows:
+        schema = table_schema(topic, arrow_schema(metadata.schema), config)
+    else:  # what stands goes, and keeps its columns: dead letters have none of them
+        assert due.standing is not None
+        schema = due.standing.schema
+    brought = first_decoded(each for each in map(due.decoded.get, due.change.fresh) if each is not None)
+    now_ms = tools.now_ms()
+    waits = [] if due.why_anew else waits_of((file, now_ms) for file, _ in brought)
+    applied = Applied(due.decoded.table, config.order, waits)
+    table, standing, why = LatestTable(lake, topic), due.standing, due.why_anew
+    if not why and standing is not None and not holds(schema, standing.schema):
+        why = "its columns do not hold what is decoded now"
+    if standing is not None and standing.damage:
+        refuse_changed((each.path for each in due.placed.values()), due, lake)  # before it goes
+    if standing is None or standing.damage:
+        standing = table.start(schema, anew=standing is not None)
+    if why:
+        placed = place(due.decoded, lake.recent(topic).log.epoch_of)
+        due = replace(due, standing=standing, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
+        tools.on_step("rebuild_latest", topic=topic, reason=why)
+    is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
+    if not (is_whole or due.waiting):
+        return _told(topic, tools, 0, "", has_committed=table.note(standing, applied))
+    goes_on = not why
+    tools.on_step("read_decoded", topic=topic, ranges=len(due.change.fresh))
+    inputs = Inputs(
+        fresh=find_stretches(due.placed, due.change.fresh, lake),
+        everything=find_stretches(due.placed, due.placed, lake) if goes_on and due.change.changed else (),
+        present=[*standing.files] if goes_on and (is_whole or due.change.changed) else (),
+        changed=due.change.changed,
+        with_present=is_whole,
+    )
+    commit = table.overwrite if is_whole else table.merge
+    winners = Winners(lake, inputs, schema, config, folder)
+    with told_if_unreadable(inputs, due, lake), winners.rows() as source:
+        has_committed = commit(standing, source, applied)
+    return _told(topic, tools, len(due.change.fresh), why, has_committed=has_committed)
 
-    topic: str
-    config: Latest
-    tools: LatestTools
-    due: DueUpdate
-    folder: Path
 
-    def run(self) -> Updated | None:
-        """Do what is due; return none where another one was faster."""
-        due, metadata = self.due, self.due.decoded.table.metadata
-        assert metadata is not None
-        if due.decoded.has_rows:
-            schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
-        else:  # what stands goes, and keeps its columns: dead letters have none of them
-            assert due.standing is not None
-            schema = due.standing.schema
-        brought = first_decoded(each for each in map(due.decoded.get, due.change.fresh) if each is not None)
-        now_ms = self.tools.now_ms()
-        waits = [] if due.why_anew else waits_of((file, now_ms) for file, _ in brought)
-        applied = Applied(due.decoded.table, self.config.order, waits)
-        table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
-        if not why and standing is not None and not holds(schema, standing.schema):
-            why = "its columns do not hold what is decoded now"
-        if standing is not None and standing.damage:
-            refuse_changed((each.path for each in due.placed.values()), due, self.tools.lake)  # before it goes
-        if standing is None or standing.damage:
-            standing = table.start(schema, anew=standing is not None)
-        if why:
-            placed = place(due.decoded, self.tools.lake.recent(self.topic).log.epoch_of)
-            due = replace(due, standing=standing, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
-            self.tools.on_step("rebuild_latest", topic=self.topic, reason=why)
-        is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
-        if not (is_whole or due.waiting):
-            return self._told(0, "", has_committed=table.note(standing, applied))
-        goes_on = not why
-        self.tools.on_step("read_decoded", topic=self.topic, ranges=len(due.change.fresh))
-        inputs = Inputs(
-            fresh=find_stretches(due.placed, due.change.fresh, self.tools.lake),
-            everything=find_stretches(due.placed, due.placed, self.tools.lake) if goes_on and due.change.changed else (),
-            present=[*standing.files] if goes_on and (is_whole or due.change.changed) else (),
-            changed=due.change.changed,
-            with_present=is_whole,
-        )
-        commit = table.overwrite if is_whole else table.merge
-        winners = Winners(self.tools.lake, inputs, schema, self.config, self.folder)
-        with told_if_unreadable(inputs, due, self.tools.lake), winners.rows() as source:
-            has_committed = commit(standing, source, applied)
-        return self._told(len(due.change.fresh), why, has_committed=has_committed)
-
-    def _told(self, ranges: int, why: str, *, has_committed: bool) -> Updated | None:
-        self.tools.on_step("commit_latest", topic=self.topic, ranges=ranges, committed=has_committed)
-        return Updated(ranges, why, has_committed=True) if has_committed else None
+def _told(topic: str, tools: LatestTools, ranges: int, why: str, *, has_committed: bool) -> Updated | None:
+    tools.on_step("commit_latest", topic=topic, ranges=ranges, committed=has_committed)
+    return Updated(ranges, why, has_committed=True) if has_committed else None
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.adapters.spark import engine as engine_module
-from pipeline_defs.adapters.tables.columns_of_table import DECODED, text_of
-from pipeline_defs.adapters.tables.duck import NO_DEAD_LETTERS, Duck
+from pipeline_defs.adapters.tables.columns_of_table import DEAD_LETTERS, DECODED, text_of
+from pipeline_defs.adapters.tables.duck import Duck, no_rows
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, UnusableSchema
@@ -83,7 +83,7 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     assert rows == [(n, n, n) for n in range(3)]
     dead = duck.query(f'SELECT "offset", side, error_class FROM dead_letters."{world.name}" ORDER BY 1')[1]
     assert dead == [(3, "key", FORMATS[key][2]), (4, "value", FORMATS[value][2])]
-    of_none = duck.query(f"DESCRIBE SELECT {NO_DEAD_LETTERS} WHERE false")[1]
+    of_none = duck.query(f"DESCRIBE {no_rows(DEAD_LETTERS)}")[1]
     assert sorted(of_none) == sorted(duck.query(f'DESCRIBE dead_letters."{world.name}"')[1]), "the view of a table without any"
 
 

@@ -33,6 +33,7 @@ from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.steps import StepWatcher, no_step
+from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.tables.raw_table import KEY, REVISION, REVISIONS, SCHEMA, name_of, offsets_of, revision_in
 from pipeline_defs.lab.environment import plain_environment
@@ -580,7 +581,7 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(world: SmallWorld, 
 
 def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] It is told as any other reason, by its type."""
-    monkeypatch.setattr(appending, "find_due", Mock(side_effect=KeyError("a secret")))
+    monkeypatch.setattr(raw_table, "find_due", Mock(side_effect=KeyError("a secret")))
     said = Heard("append_failed")
     grow(world, said)
     (reason,) = (each["reason"] for each in said)

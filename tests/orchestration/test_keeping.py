@@ -500,7 +500,7 @@ def test_any_number_may_sweep_at_once(world: World) -> None:
     (world.lake_folder / "staging" / "plan-dead").write_bytes(b"a planner died")
     with ThreadPoolExecutor(8) as pool:
         swept = list(pool.map(lambda _: sweep_orphans(world.edges.lake, world.edges.now_ms() + LATER_MS), range(8)))
-    assert {each.name for found in swept for each in found} == {"plan-dead", *(f"dead-{n}" for n in range(40))}
+    assert {name for found in swept for name in found} == {"plan-dead", *(f"dead-{n}" for n in range(40))}
     assert list((world.lake_folder / "staging").iterdir()) == []
 
 

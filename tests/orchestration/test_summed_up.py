@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.lake.layout import data_path, manifest_path
-from pipeline_defs.adapters.tables import decodings
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import TopicsFailed
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.latency import WINDOW_MS
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables import decoded_table
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.reports import trace_row
@@ -115,8 +115,8 @@ def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> N
     assert run_pulse(old).success
     old.assert_all_landed_once()
 
-    old.edges.lake.forget_frontiers(old.name)
-    assert not old.edges.lake.is_summed_up(old.name), "the fault: who lands by commands alone has no sensor that sums up"
+    old.edges.lake.frontiers.forget(old.name)
+    assert not old.edges.lake.frontiers.has(old.name), "the fault: who lands by commands alone has no sensor that sums up"
     rebuild_topic(old.topic, old.edges, old.instance)
     assert old.edges.lake.recent(old.name).log.base is not None
     old.assert_proven()
@@ -157,7 +157,7 @@ def test_what_is_landed_and_not_told_is_not_summed_up(world: World, monkeypatch:
     keys = {offsets.key for offsets in world.coverage.log.ranges}
     assert world.materialized() == keys
     assert not is_decoded or world.instance.get_materialized_partitions(world.topic.decoded_key) == keys
-    assert world.edges.lake.is_summed_up(world.name), "the control: it goes on once all is told"
+    assert world.edges.lake.frontiers.has(world.name), "the control: it goes on once all is told"
 
 
 def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +184,8 @@ def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, 
     compact_decoded(world.edges.lake, world.name)
     go_on(10)  # and a tick sums up what came before
     read: list[str] = []
-    real = decodings.read_document
-    monkeypatch.setattr(decodings, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
+    real = decoded_table.read_document
+    monkeypatch.setattr(decoded_table, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
     go_on(10)
     assert read == []
     later_ms = world.edges.now_ms() + 2 * WINDOW_MS  # of the last hour each range is looked at

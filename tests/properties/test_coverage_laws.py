@@ -35,7 +35,7 @@ from pipeline_defs.core.log.losses import (
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, plan_skip
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from pipeline_defs.orchestration.map.page import page
 from pipeline_defs.orchestration.map.words import bar, summary
@@ -327,7 +327,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
     before = covered(log, (landed(offsets, ()) for number, offsets in enumerate(log.ranges) if number in numbers))
     policy = Policy(records_per_range=grid)
     skip = skip_in(state, log.state, percent, before.pending())
-    step = plan_skip(log.state, state, policy, now_ms, skip)
+    step = plan(log.state, state, policy, now_ms, skip=skip)
     marks = {p: seen.watermarks for p, seen in state.partitions.items()}
     seen = [o for o in before.pending() if o.generation == log.generation and o.partition in marks]
     waiting = [o for o in seen if o.start >= marks[o.partition].earliest]
@@ -350,7 +350,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
     skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
     assert sorted(listed) == sorted(skipped)
     again = replace(skip, pending=(*after.pending(),))
-    assert plan_skip(step.after(log.state), state, policy, now_ms, again) is None, "nothing is decided twice"
+    assert plan(step.after(log.state), state, policy, now_ms, skip=again) is None, "nothing is decided twice"
 
 
 @given(logs(), st.data())
@@ -378,7 +378,7 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     skip = skip_in(world.observe(log_state), log_state, 100)
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):
-        plan_skip(log_state, world.observe(log_state), policy, EPOCH_MS, skip)
+        plan(log_state, world.observe(log_state), policy, EPOCH_MS, skip=skip)
 
 
 def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:

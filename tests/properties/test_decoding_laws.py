@@ -154,7 +154,7 @@ def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[
         for offsets, state in by_range.items()
         if state in {"current", "other_source"}
     }
-    due = find_due(covered(log, manifests), decodings)
+    due = find_due(covered(log, manifests), decodings.get)
     assert due == [offsets for offsets, state in by_range.items() if state in {"none", "other_source"}]
 
 

@@ -26,7 +26,7 @@ from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import find_losses, find_skips
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY
-from pipeline_defs.core.log.planning import Policy, plan, plan_skip
+from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.log.settling import is_true_of
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot
@@ -236,7 +236,7 @@ class History:
         skip = skip_in(state, log_state, self.draw.randrange(101), coverage.pending())
         if state.topic_id != log_state.topic_id:
             return
-        step = plan_skip(log_state, state, self.policy, self.world.now_ms, skip, planner="test")
+        step = plan(log_state, state, self.policy, self.world.now_ms, skip=skip)
         for offsets in coverage.pending():
             if self.draw.random() < 0.5:
                 self.land(offsets)

@@ -494,7 +494,7 @@ def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_take
 def test_the_same_inputs_give_the_same_step_and_after_it_nothing(script: Script) -> None:
     """[R-7] Two planners that race write the same boundaries; where the budget was used up, more ranges come after them."""
     for tick in script.play():
-        step = plan(tick.before, tick.state, script.policy, tick.now_ms, planner="test")
+        step = plan(tick.before, tick.state, script.policy, tick.now_ms)
         assert (step and step.to_json()) == (tick.step and tick.step.to_json())
         again = plan(tick.after, tick.state, script.policy, tick.now_ms)
         if len(planned(tick)) < script.policy.budget:

@@ -22,7 +22,7 @@ from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
+from pipeline_defs.core.log.planning import PartitionState, Policy, SkipAhead, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
 
@@ -248,11 +248,11 @@ class Script:
             if name == "skip":
                 planned = [offsets for tick in ticks if tick.step for offsets in tick.step.ranges]
                 skip = skip_in(state, log_state, arguments[0], planned)
-                step = plan_skip(before, state, self.policy, world.now_ms, skip, planner="test")
+                step = plan(before, state, self.policy, world.now_ms, skip=skip)
             else:
                 getattr(world, name)(*arguments)
                 state = world.observe(log_state)
-                step = plan(before, state, self.policy, world.now_ms, planner="test")
+                step = plan(before, state, self.policy, world.now_ms)
             log_state = step.after(before) if step else before
             waiting = {p: log.records[log_state.heads[p].offset :] for p, log in enumerate(world.partitions)}
             first = {p: records[0] for p, records in waiting.items() if records}

@@ -258,7 +258,7 @@ def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: Lake) ->
     manifests = {**coverage.manifests, first: replace(coverage.manifests[first], delivery=Delivery.AT_LEAST_ONCE)}
     assert sum_up(replace(coverage, manifests=manifests), EPOCH_MS, LONG_MS) is None
     assert sum_up(replace(coverage, doubles={"data/x": first}), EPOCH_MS, LONG_MS) is None
-    lake.forget_frontiers(TOPIC)
+    lake.frontiers.forget(TOPIC)
     assert lake.recent(TOPIC).log.base is None
 
 

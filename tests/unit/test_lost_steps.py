@@ -239,7 +239,7 @@ def test_a_backup_beside_a_log_that_was_planned_anew_is_refused(settled: SmallWo
     """[R-96] A document that keeps two steps of before does not make one log of that one and these; nor does anybody else."""
     for _ in range(2):
         settled.grow(3)
-    settled.lake.forget_frontiers(TOPIC)
+    settled.lake.frontiers.forget(TOPIC)
     assert settled.lake.move_frontier(settled.coverage, EPOCH_MS, 0), "a document that keeps both"
     plan = settled.lake.store.list(f"plan/{TOPIC}")
     lost = lose_steps(settled, 2)
@@ -419,7 +419,7 @@ def test_a_file_without_a_name_is_found_though_a_tick_sums_up_beside_its_run(set
 
     def die(step: str, **_: object) -> None:
         if step == "scan":
-            tick._frontiers.put(document)  # which it has made before the run took them away
+            tick.frontiers.put(document)  # which it has made before the run took them away
         if step == "publish":
             raise Dead
 
@@ -462,10 +462,10 @@ def test_no_document_is_written_where_there_is_to_be_none(settled: SmallWorld) -
     old = lake.recent(TOPIC)
     assert old.log.base is not None
     assert lake.move_frontier(old, EPOCH_MS + 1, 0), "the control"
-    lake.forget_frontiers(TOPIC)
+    lake.frontiers.forget(TOPIC)
     assert not lake.move_frontier(old, EPOCH_MS + 2, 0)
     assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 3, 0), "one of the whole history"
-    lake.forget_frontiers(TOPIC, for_good=True)
+    lake.frontiers.forget(TOPIC, for_good=True)
     for number in range(3):
         assert not lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 4 + number, 0)
     assert [path.rpartition("/")[2] for path in lake.store.list(f"frontier/{TOPIC}")] == ["none"]

@@ -9,22 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
 
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
-from ...core.raw_columns import RAW_COLUMNS, RawType
-from ...core.tables.decoded_table import IDENTITY
+from ...core.tables.calendar import FIRST, LAST, SECONDS_A_DAY
+from ...core.tables.days import UNITS, EventTime
+from ...core.tables.decoded_table import EVENT_TIME, IDENTITY
 from ..formats.avro.spark_avro import decode_avro
 from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
 from ..formats.json.spark_json import decode_json
+from ..formats.spark_calendar import is_of_a_calendar
+from ..lake.parquet import RAW_SCHEMA
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
 from ..store.remote_file import File
 from .own_formats import decode_own, told
-from .spark_event_time import with_event_time
 from .spark_serialized import decode_serialized
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
@@ -35,20 +38,12 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.variant.allowDuplicateKeys": "true",  # a text with a field twice is JSON all the same
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
-_DDL = {
-    RawType.STRING: "STRING",
-    RawType.INTEGER: "INT",
-    RawType.LONG: "BIGINT",
-    RawType.TIMESTAMP: "TIMESTAMP",
-    RawType.BINARY: "BINARY",
-    RawType.HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-}
 
 
 def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
     """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
-    types = {"key": key, "value": value}
-    return ", ".join(f"{column.name} {types.get(column.name, _DDL[column.type])}" for column in RAW_COLUMNS)
+    types = {field.name: from_arrow_type(field.type).simpleString() for field in RAW_SCHEMA} | {"key": key, "value": value}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
@@ -209,3 +204,43 @@ def _dead_letters(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFram
 
 def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
     return [side.schema_id.alias(f"{name}_schema_id") for name, side in sides.items()]
+
+
+# ---- event times
+
+KINDS: Mapping[type[types.DataType], str] = {
+    **dict.fromkeys((types.TimestampType, types.TimestampNTZType), "timestamp"),
+    types.DateType: "date",
+    **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
+}
+
+
+def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
+    """Return decoded rows with their event time; raise `BadSetting` where it is no column of theirs, or no time."""
+    kind, found = _find(rows.schema, event_time)
+    if not event_time.accepts(kind):
+        raise event_time.refuse(found)
+    column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
+    if kind == "integer" and event_time.unit:
+        time = _from_integer(column, UNITS[event_time.unit])
+    else:  # of a date far beyond the calendar a cast would fail the whole job
+        time = f.when(is_of_a_calendar(column, types.DateType() if kind == "date" else types.TimestampType()), column)
+    return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
+
+
+def _find(schema: types.StructType, event_time: EventTime) -> tuple[str | None, str]:
+    found: types.DataType = schema
+    at = "the row"
+    for name in event_time.parts:
+        if not isinstance(found, types.StructType) or name not in found.names:
+            names = f"of {', '.join(found.names)}" if isinstance(found, types.StructType) else found.simpleString()
+            return None, f"no column {name} in {at}, which is {names}"
+        found, at = found[name].dataType, name
+    return KINDS.get(type(found)), found.simpleString()
+
+
+def _from_integer(column: Column, per_second: int) -> Column:
+    """Return the moment so many units after 1970; null where no calendar has it: a cast beyond would fail the whole job."""
+    first, end = (day * SECONDS_A_DAY * per_second for day in (FIRST, LAST + 1))
+    micros = column.cast("bigint") * f.lit(1_000_000 // per_second)
+    return f.when(column.between(first, end - 1), f.timestamp_micros(micros))

@@ -76,3 +76,20 @@ def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decod
     """Return how a key or value decodes whose `value` is null where its bytes cannot be decoded; a null stays one."""
     read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
     return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
+
+
+def decoded_where_read(
+    plain: Decoded, is_unread: Column, why: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
+) -> Decoded:
+    """Return how a key or value decodes of which a registry's schemas say whether it can be read at all.
+
+    `why` has class and text of what is wrong with one that `is_unread`; `written_with` is the id of its schema.
+    """
+    read = f.struct(plain.read.alias("plain"), is_unread.alias("is_unread"), written_with.alias("schema_id"))
+
+    def judge(read: Column) -> SideOutcome:
+        found = plain.judge(read["plain"])
+        failure = f.when(read["is_unread"], failed(*why)).otherwise(found.failure)
+        return SideOutcome(found.value, ~read["is_unread"] & found.is_right, failure, read["schema_id"])
+
+    return Decoded(read, judge, schemas)

@@ -25,9 +25,9 @@ class Frontiers:
         self._lake = lake
         self._kept = Kept(self._read)
 
-    def find(self, topic: str) -> Frontier | None:
-        """Return the newest document of a topic; none where there is none."""
-        return next(self.read(topic), None)
+    def has(self, topic: str) -> bool:
+        """Return whether a document sums up anything of a topic."""
+        return next(self.read(topic), None) is not None
 
     def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
         """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
@@ -46,15 +46,15 @@ class Frontiers:
             return self._lake.store.exists(_path(log.base))
         return not self._lake.store.exists(_none_of(log.topic))
 
-    def forget(self, topic: str, *, for_good: bool) -> None:
-        """Delete the documents of a topic; those that somebody writes later count for nothing either, where it is for good."""
+    def forget(self, topic: str, *, for_good: bool = False) -> None:
+        """Delete the documents of a topic: all of its history is read until there is another one, or for good."""
         if for_good:
             self._lake.store.put_new(_none_of(topic), b"", "staging/frontier")
         for path in self._list(topic):
             self._lake.store.delete_folder(path)
 
     def forget_reopened(self, step: PlanStep) -> None:
-        """Delete the documents that sum up anything of what a step reopens."""
+        """Delete the documents that are not true any more once a step says what it reopens: it may be lost."""
         for each in self.read(step.topic):
             if reopens(step, each):
                 self._lake.store.delete_folder(_path(each))

@@ -56,7 +56,7 @@ class Lake(DataFiles):
         super().__init__(root, memory)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
-        self._frontiers = Frontiers(self)
+        self.frontiers = Frontiers(self)
         self._begun = BegunSteps(self)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
@@ -140,7 +140,7 @@ class Lake(DataFiles):
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
             if elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
-                self.forget_frontiers(log.topic)
+                self.frontiers.forget(log.topic)
                 judged |= elsewhere
                 self._begun.delete_old(log.topic, elsewhere)
         if log.base is not None and _last_settled(log.base) > max(begun, default=(-1,))[0]:
@@ -264,7 +264,7 @@ class Lake(DataFiles):
         document sums up, and for steps that are lost: `goes_on` refuses these before another step is written. What has
         happened since `since_ms` is in it.
         """
-        for frontier in self._frontiers.read(topic, since_ms):
+        for frontier in self.frontiers.read(topic, since_ms):
             found = self._read_from(topic, frontier)
             if found is not None:
                 return found
@@ -387,27 +387,15 @@ class Lake(DataFiles):
         `waiting`.
         """
         frontier = sum_up(coverage, now_ms, longest_ms, waiting)
-        if frontier is None or not self._frontiers.goes_on(coverage.log):
+        if frontier is None or not self.frontiers.goes_on(coverage.log):
             return False
-        self._frontiers.put(frontier)
+        self.frontiers.put(frontier)
         return True
 
     def coverage_of(self, topic: str, keys: Sequence[str]) -> Coverage:
         """Read a coverage of a topic that has the ranges of some keys: of what is not settled, where these are of that."""
         recent = self.recent(topic)
         return recent if all(parse_key(key) in recent.log.ranges for key in keys) else self.coverage(topic)
-
-    def is_summed_up(self, topic: str) -> bool:
-        """Return whether a frontier document sums up anything of a topic."""
-        return self._frontiers.find(topic) is not None
-
-    def forget_frontiers(self, topic: str, *, for_good: bool = False) -> None:
-        """Delete the frontier documents of a topic: all of its history is read until there is another one, or for good."""
-        self._frontiers.forget(topic, for_good=for_good)
-
-    def forget_reopened(self, step: PlanStep) -> None:
-        """Delete the frontier documents that are not true any more once a step says what it reopens: it may be lost."""
-        self._frontiers.forget_reopened(step)
 
     def _refuse_missing(self, topic: str) -> None:
         """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""

@@ -116,10 +116,8 @@ class DiskStore(Store):
                 self.disk.rename(staged, final)
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        if not guard:
-            return nullcontext()
-        self._refuse_outside(guard, "lock")
-        return hold(self.folder / guard)
+        unlocked = super().locked(guard)
+        return hold(self.folder / guard) if guard else unlocked
 
     def linked_at_ms(self, path: str) -> int | None:
         with self.explained("read", path):

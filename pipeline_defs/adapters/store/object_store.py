@@ -9,7 +9,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -144,11 +144,6 @@ class RemoteStore(Store):
         found = self._head(path)
         return None if found is None else _version_in(found)
 
-    def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        if guard:
-            self._refuse_outside(guard, "lock")
-        return nullcontext()
-
     def linked_at_ms(self, path: str) -> int | None:
         with self.explained("read", path):
             found = self._head(path)
@@ -162,12 +157,6 @@ class RemoteStore(Store):
             paths = [meta["path"] for meta in self._list(prefix)]
             if paths or self.exists(prefix):
                 obstore.delete(self.objects, paths or prefix)
-
-    def attempt_folder(self, attempt: str) -> Path | None:  # noqa: ARG002 (a disk says more)
-        return None
-
-    def path_of(self, file: Path) -> str | None:  # noqa: ARG002 (a disk says more)
-        return None
 
     @contextmanager
     def local_folder(self, name: str) -> Iterator[Path]:

@@ -11,7 +11,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -135,10 +135,6 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        """Hold the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
-
-    @abstractmethod
     def linked_at_ms(self, path: str) -> int | None:
         """Return when an object got its name, or a later one (ms since 1970); none where there is no such object."""
 
@@ -152,14 +148,6 @@ class Store(ABC):
 
         What another sweeper has deleted is as good.
         """
-
-    @abstractmethod
-    def attempt_folder(self, attempt: str) -> Path | None:
-        """Return the folder of this machine in which an attempt stages; none where its place is not on this machine."""
-
-    @abstractmethod
-    def path_of(self, file: Path) -> str | None:
-        """Return the path in the lake of a file of this machine; none where it is not in the lake."""
 
     @abstractmethod
     def local_folder(self, name: str) -> AbstractContextManager[Path]:
@@ -211,6 +199,20 @@ class Store(ABC):
             return obstore.head(self.objects, path)
         except (NotFoundError, FileNotFoundError):
             return None
+
+    def locked(self, guard: str | None) -> AbstractContextManager[None]:
+        """Hold the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
+        if guard:
+            self._refuse_outside(guard, "lock")
+        return nullcontext()
+
+    def attempt_folder(self, attempt: str) -> Path | None:  # noqa: ARG002 (a disk says more)
+        """Return the folder of this machine in which an attempt stages; none where its place is not on this machine."""
+        return None
+
+    def path_of(self, file: Path) -> str | None:  # noqa: ARG002 (a disk says more)
+        """Return the path in the lake of a file of this machine; none where it is not in the lake."""
+        return None
 
     def _cannot_be(self, path: str) -> bool:  # noqa: ARG002 (a disk says more)
         """Return whether there can be no object of a name: what is above it is no folder."""

@@ -12,18 +12,12 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 
 from ...core.errors import first_line, unusable_schema
-from ...core.tables.decoded_table import DEAD, EVENT_TIME
+from ...core.tables.decoded_table import DEAD, EVENT_TIME, IDENTITY
+from ..lake.parquet import RAW_SCHEMA
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# what every file may have, whatever is decoded
-_COLUMNS = pa.schema(
+DEAD_LETTERS = pa.schema(
     [
-        ("topic", pa.string()),
-        ("generation", pa.int32()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("headers", _HEADERS),
+        *(RAW_SCHEMA.field(name) for name in (*IDENTITY, "headers")),
         ("key_schema_id", pa.int32()),
         ("value_schema_id", pa.int32()),
         ("raw_key", pa.binary()),
@@ -31,15 +25,12 @@ _COLUMNS = pa.schema(
         ("side", pa.string()),
         ("error_class", pa.string()),
         ("error", pa.string()),
-        (EVENT_TIME, pa.timestamp("us", "UTC")),
-        (DEAD, pa.bool_()),
     ]
 )
+# what every file may have, whatever is decoded
+_COLUMNS = pa.schema([*DEAD_LETTERS, (EVENT_TIME, pa.timestamp("us", "UTC")), (DEAD, pa.bool_())])
 DECODED = ("key", "value")
-DECODED_COLUMNS = (  # of decoded rows; the others are of dead letters, or say which are
-    *("topic", "generation", "partition", "offset", "timestamp", "headers", *DECODED),
-    *("key_schema_id", "value_schema_id", EVENT_TIME),
-)
+DECODED_COLUMNS = (*IDENTITY, "headers", *DECODED, "key_schema_id", "value_schema_id", EVENT_TIME)
 MOST_DIGITS = 38
 
 

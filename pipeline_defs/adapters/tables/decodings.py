@@ -24,20 +24,9 @@ from ...core.command_lines import command
 from ...core.errors import DamagedFile
 from ...core.log.manifest import StagedFile
 from ...core.offsets import OffsetRange
+from ...core.tables import decoded_table
 from ...core.tables.decoded_ranges import DecodedRanges
-from ...core.tables.decoded_table import (
-    DEAD,
-    TREE,
-    Contents,
-    document_path,
-    first_range,
-    is_packed,
-    path_of,
-    paths_of,
-    read_contents,
-    read_document,
-    replace_ranges,
-)
+from ...core.tables.decoded_table import DEAD, TREE, Contents
 from ...core.tables.decoding import Decoding
 from ...core.tables.delta import File
 from ...core.tables.raw_table import stem_of
@@ -78,13 +67,14 @@ class Decodings:
 
     def contents_of(self, topic: str, file: File) -> Contents:
         """Read which ranges a file has, and what became of them; raise `BrokenManifest` where that cannot be read."""
-        if not is_packed(file):
-            return read_contents(file)
-        return read_document(self.lake.store.get(f"{TREE}/{topic}/{document_path(file.path)}") or b"", file)
+        if not decoded_table.is_packed(file):
+            return decoded_table.read_contents(file)
+        document = self.lake.store.get(f"{TREE}/{topic}/{decoded_table.document_path(file.path)}")
+        return decoded_table.read_document(document or b"", file)
 
     def keep_contents(self, topic: str, path: str, contents: Contents) -> None:
         """Write the document of a compacted file, before a version has that."""
-        document = f"{TREE}/{topic}/{document_path(path)}"
+        document = f"{TREE}/{topic}/{decoded_table.document_path(path)}"
         self.lake.store.put_new(document, contents.to_json(), f"staging/ranges-{uuid.uuid4()}")
 
     def find_lacking(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
@@ -92,7 +82,7 @@ class Decodings:
         folder = f"{TREE}/{decoded.topic}"
         sizes = self.lake.store.list(folder)
         return [
-            (first_range(file), f"{folder}/{path}")
+            (decoded_table.first_range(file), f"{folder}/{path}")
             for path, file in sorted(decoded.table.files.items())
             if sizes.get(f"{folder}/{path}") != file.bytes
         ]
@@ -103,21 +93,17 @@ class Decodings:
         def placed(staged: StagedFile | None, *, is_dead: bool = False) -> StagedFile | None:
             if staged is None:
                 return None
-            path = path_of(f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet", is_dead=is_dead)
+            path = decoded_table.path_of(f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet", is_dead=is_dead)
             self.lake.store.publish(staged.path, f"{TREE}/{decoding.topic}/{path}")
             return replace(staged, path=path)
 
         dead_letters = placed(decoding.dead_letters, is_dead=True)
         return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
 
-    def take_away(self, decoding: Decoding) -> None:
-        """Delete the files of a range that were placed and that no version will have."""
-        self.delete(decoding.topic, paths_of(decoding))
-
     def delete(self, topic: str, paths: Iterable[str]) -> None:
         """Delete files of a table's folder that no version has, and that none will have."""
         for path in paths:
-            for name in (path, document_path(path)):
+            for name in (path, decoded_table.document_path(path)):
                 self.lake.store.delete_folder(f"{TREE}/{topic}/{name}")
 
     def commit(
@@ -134,7 +120,7 @@ class Decodings:
         Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
         """
         left = onto.find_left([*(each.offsets for each in ours), *lost])
-        commit = replace_ranges(ours, left, rests or {}, now_ms)
+        commit = decoded_table.replace_ranges(ours, left, rests or {}, now_ms)
         columns = onto.columns_beside(left) | {each.columns for each in ours if each.columns}
         schema = schema_of(self._texts_of(onto.topic, columns))
         self._write_lacking_texts(onto.topic, columns.union(*map(texts_of, ours)))

@@ -18,20 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.errors import BrokenTable, DamagedFile, LakeUnavailable, Refused, first_line
-from ...core.tables.delta import (
-    EMPTY,
-    MEND,
-    Commit,
-    Metadata,
-    Snapshot,
-    apply,
-    check,
-    from_actions,
-    from_json,
-    replay,
-    to_json,
-    without_files,
-)
+from ...core.tables import delta
+from ...core.tables.delta import EMPTY, MEND, Commit, Metadata, Snapshot
 from ...core.tables.raw_table import SCHEMA
 from ..lake.parquet import read_rows
 from ..store.store import Answer, Store
@@ -72,7 +60,7 @@ class DeltaLog:
         if base > snapshot.version:
             snapshot = self._read_base(base)
         newer = (self._read(version) for version in range(snapshot.version + 1, newest + 1))
-        return self._with_commit(replay(newer, snapshot))
+        return self._with_commit(delta.replay(newer, snapshot))
 
     def read_version(self, version: int) -> Snapshot | None:
         """Return the snapshot of a version, none where commits that it needs are cleaned up."""
@@ -100,9 +88,9 @@ class DeltaLog:
         if newest == base and not self._store.exists(
             self._path(newest, _JSON)
         ):  # of an idle table, whose commits are cleaned up
-            return without_files(self.read())
-        head = apply(self._read(newest), Snapshot(newest - 1))
-        return without_files(head if head.transactions else replace(self.read(), transactions={}))
+            return delta.without_files(self.read())
+        head = delta.apply(self._read(newest), Snapshot(newest - 1))
+        return delta.without_files(head if head.transactions else replace(self.read(), transactions={}))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.
@@ -113,7 +101,7 @@ class DeltaLog:
         """
         if onto.commit_id and not self._is_last(onto):
             return False
-        check(commit, onto, self._store.url(self.folder))
+        delta.check(commit, onto, self._store.url(self.folder))
         for file in commit.adds:
             path = f"{self.folder}/{file.path}"
             if self._store.size(path) != file.bytes:
@@ -131,7 +119,7 @@ class DeltaLog:
             assert onto.metadata is not None, "a head does not say the schema: it was to be read whole"
             if schema != onto.metadata.schema:
                 said = replace(said, metadata=replace(onto.metadata, schema=schema))
-        data = to_json(said, commit_id, now_ms)
+        data = delta.to_json(said, commit_id, now_ms)
         path = self._path(onto.version + 1, _JSON)
         answer = self._store.put_new(path, data, f"staging/table-{commit_id}")
         if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto) and self._is_moved(onto):
@@ -212,7 +200,7 @@ class DeltaLog:
         needed = range(before.version + 1, version + 1)
         if not {*needed} <= {number for number, kind in versions if kind == _JSON}:
             return None
-        return replay((self._read(number) for number in needed), before)
+        return delta.replay((self._read(number) for number in needed), before)
 
     def _delete_checkpoint(self, version: int) -> None:
         """Delete a checkpoint that commits can replace; raise `BrokenTable` where they are gone: it may be all there is."""
@@ -231,13 +219,13 @@ class DeltaLog:
             raise BrokenTable(
                 f"{self._store.url(path)} is not there, and a later version is; nothing was written; {self._mend}"
             )
-        return from_json(data, self._store.url(path), self._mend)
+        return delta.from_json(data, self._store.url(path), self._mend)
 
     def _read_id(self, version: int) -> str | None:
         """Read the id of the commit of a version; none where it is not there."""
         path = self._path(version, _JSON)
         data = self._store.get(path)
-        return None if data is None else from_json(data, self._store.url(path), self._mend).id
+        return None if data is None else delta.from_json(data, self._store.url(path), self._mend).id
 
     def _read_base(self, newest: int) -> Snapshot:
         """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
@@ -251,7 +239,7 @@ class DeltaLog:
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)
         actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn", "metaData"))
-        return apply(from_actions(actions, self._store.url(path), self._mend), Snapshot(version - 1))
+        return delta.apply(delta.from_actions(actions, self._store.url(path), self._mend), Snapshot(version - 1))
 
     def _find(self) -> tuple[int, int]:
         """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import duckdb
@@ -20,11 +20,12 @@ from ...core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, V
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, find_losses
 from ...core.offsets import OffsetRange
-from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.decoded_table import DEAD
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.raw_table import is_compacted_name
 from ..lake.lake import Lake
+from ..lake.parquet import RAW_SCHEMA
+from .columns_of_table import DEAD_LETTERS
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained, find_unquoted
 from .latest_table import LatestTable
@@ -71,29 +72,7 @@ _TABLES = """
     FROM information_schema.tables ORDER BY ALL
 """
 TABLES = ("ranges", "losses")
-NO_DEAD_LETTERS = ", ".join(
-    f"NULL::{kind} AS {name}"
-    for kind, names in (
-        ("VARCHAR", ("topic", "side", "error_class", "error")),
-        ("INTEGER", ("generation", '"partition"', "key_schema_id", "value_schema_id")),
-        ("BIGINT", ('"offset"',)),
-        ("TIMESTAMPTZ", ('"timestamp"',)),
-        ("BLOB", ("raw_key", "raw_value")),
-        ("STRUCT(key VARCHAR, value BLOB)[]", ("headers",)),
-    )
-    for name in names
-)
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
-_TYPES = {
-    RawType.STRING: "VARCHAR",
-    RawType.INTEGER: "INTEGER",
-    RawType.LONG: "BIGINT",
-    RawType.TIMESTAMP: "TIMESTAMPTZ",
-    RawType.BINARY: "BLOB",
-    RawType.HEADERS: 'STRUCT("key" VARCHAR, "value" BLOB)[]',
-}
-_NO_VALUES = ", ".join(f'NULL::{_TYPES[column.type]} AS "{column.name}"' for column in RAW_COLUMNS)
-_EMPTY_TOPIC = f"SELECT {_NO_VALUES} WHERE false"
 
 
 class Duck:
@@ -163,16 +142,14 @@ class Duck:
         if not self._is_closed:
             close_in(self._connection, self._folders)
             self._is_closed = True
-        return self._explained(statement, lambda: ask(self._connection, statement))
+        with self._explained(statement):
+            return ask(self._connection, statement)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run one statement of our own; return column names and rows. Raises `Refused` with DuckDB's own words."""
-
-        def run() -> tuple[list[str], list[tuple[Any, ...]]]:
+        with self._explained(sql):
             result = self._connection.execute(sql, list(parameters))
             return [column[0] for column in result.description or []], result.fetchall()
-
-        return self._explained(sql, run)
 
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
         """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
@@ -183,11 +160,10 @@ class Duck:
             if re.search(rf"(?<![\w.-])(?:(?:{schemas})\.)?{re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
         ]
 
-    def _explained(
-        self, sql: str, run: Callable[[], tuple[list[str], list[tuple[Any, ...]]]]
-    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+    @contextmanager
+    def _explained(self, sql: str) -> Iterator[None]:
         try:
-            return run()
+            yield
         except duckdb.Error as error:
             if isinstance(error, duckdb.CatalogException) and (reasons := self.find_left_out(sql)):
                 raise reasons[0] from error
@@ -263,7 +239,7 @@ def _decoded_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
         if paths:
             yield schema, _all_of(paths, lake)
         elif files and schema == "dead_letters":
-            yield schema, f"SELECT {NO_DEAD_LETTERS} WHERE false"
+            yield schema, no_rows(DEAD_LETTERS)
 
 
 def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
@@ -288,12 +264,21 @@ def _all_of(paths: Iterable[str], lake: Lake, *, are_alike: bool = False) -> str
     return f"SELECT * FROM read_parquet([{named}], union_by_name = {not are_alike}, hive_partitioning = false)"
 
 
+@cache
+def no_rows(columns: pa.Schema) -> str:
+    """Return the SELECT of no rows in some columns, of the types that DuckDB reads them as."""
+    with duckdb.connect() as connection:
+        relation = connection.from_arrow(columns.empty_table())
+        values = (f"NULL::{kind} AS {quoted(name)}" for name, kind in zip(relation.columns, relation.types, strict=True))
+        return f"SELECT {', '.join(values)} WHERE false"
+
+
 def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:
     """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
     parts, others = list(parts), list(others)
     files = {*(part.path for part in parts if part.is_whole), *others}
     are_alike = not any(part.is_older for part in parts) and not others
-    selects = [] if parts and are_alike else [_EMPTY_TOPIC]  # which has all columns
+    selects = [] if parts and are_alike else [no_rows(RAW_SCHEMA)]  # which has all columns
     selects += [_all_of(files, lake, are_alike=are_alike)] if files else []
     for part in parts:
         if not part.is_whole:

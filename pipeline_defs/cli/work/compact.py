@@ -178,7 +178,7 @@ def sweep(older_than: float, apply: bool) -> None:
             orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.update)
         else:
             orphans = find_orphans(edges.lake, edges.now_ms(), seconds)
-    rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
+    rows = [(name, size_text(each.bytes), time_text(each.changed_at_ms)) for name, each in orphans.items()]
     verb = "swept" if apply else "would sweep"
     print_table(
         f"{verb} {counted(len(orphans), 'orphan')} of {edges.lake.store.url('staging')}",

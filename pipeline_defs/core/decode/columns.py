@@ -11,7 +11,7 @@ from functools import partial
 
 from ..errors import BadSetting
 from ..near import meant
-from ..tables.days import EventTime, Kind
+from ..tables.days import EventTime
 from ..tables.latest import refuse_sequence
 
 _UNORDERED = frozenset({"struct", "list", "map", "boolean", "binary", "float"})
@@ -51,7 +51,7 @@ def row_of(key: Column, value: Column) -> Column:
 
 def check_event_time(row: Column, event_time: EventTime) -> None:
     """Raise `BadSetting` where an event time is certainly no column of a row, or no time."""
-    check_path(row, event_time.path, lambda kind: event_time.accepts(_time(kind)), event_time.refuse)
+    check_path(row, event_time.path, event_time.accepts, event_time.refuse)
 
 
 def check_sequence(row: Column, sequence: str, topic: str) -> None:
@@ -76,11 +76,3 @@ def check_path(row: Column, path: str, accepts: Callable[[str], bool], refuse: C
 
 def _one(kind: str) -> str:
     return f"an {kind}" if kind.startswith("i") else f"a {kind}"
-
-
-def _time(kind: str) -> Kind | None:
-    match kind:
-        case "timestamp" | "date" | "integer":
-            return kind
-        case _:
-            return None

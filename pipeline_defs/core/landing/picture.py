@@ -119,7 +119,7 @@ def draw_picture(
         picture.lines.append(Line(generation, partition, start or 0, first, len(picture.lengths) - first, *ends))
     _add_holes(picture, gone, budget)
     if decodings is not None:
-        due = set(find_due(coverage, decodings))
+        due = set(find_due(coverage, decodings.get))
         picture.dead_letters.extend(
             NOT_LANDED
             if not coverage.is_landed(each.offsets)

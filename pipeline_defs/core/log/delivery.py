@@ -5,17 +5,12 @@ Invariant: a word never changes; the first one of a range stands.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from ..errors import BrokenManifest, cause_of
 from ..offsets import OffsetRange
-
-FORMAT = 1
-T = TypeVar("T")
+from .document import check_format, decode, encode, take_offsets
 
 
 class Delivery(StrEnum):
@@ -38,20 +33,13 @@ class Claim:
 
     def to_json(self) -> bytes:
         """Encode the claim; the same claim gives the same bytes."""
-        return _encode({"key": self.offsets.key, **asdict(self)})
+        return encode({"key": self.offsets.key, **asdict(self)})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Claim:
         """Decode a claim; `where` names the object in the error."""
         advice = "its range is then read once more, and if it was landed before, nothing changes"
-        return _decode(data, f"claim {where}", f"delete it: {advice}", cls._of)
-
-    @classmethod
-    def _of(cls, document: dict[str, Any]) -> Claim:
-        offsets = OffsetRange(**document.pop("offsets"))
-        if document.pop("key") != offsets.key:
-            raise ValueError(f"key is not {offsets.key}")
-        return cls(offsets=offsets, **document)
+        return decode(data, f"claim {where}", f"delete it: {advice}", lambda found: cls(offsets=take_offsets(found), **found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +58,16 @@ class Acceptance:
     def to_json(self) -> bytes:
         """Encode the acceptance; the same acceptance gives the same bytes."""
         document = asdict(self)
-        return _encode({"key": self.offsets.key, **document.pop("offsets"), **document})
+        return encode({"key": self.offsets.key, **document.pop("offsets"), **document})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Acceptance:
         """Decode an acceptance; `where` names the object in the error."""
-        return _decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
+        return decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
 
     @classmethod
     def _of(cls, document: dict[str, Any]) -> Acceptance:
+        check_format(document)
         offsets = OffsetRange(*(document[name] for name in ("generation", "partition", "start", "end")))
         first, last = document["lost"]
         return cls(document["topic"], offsets, (first, last), document["accepted_by"], document["accepted_at_ms"])
-
-
-def _encode(document: Mapping[str, object]) -> bytes:
-    return (json.dumps({"format": FORMAT, **document}, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _decode(data: bytes, what: str, instead: str, read: Callable[[dict[str, Any]], T]) -> T:
-    try:
-        document = json.loads(data)
-        if (found := document.pop("format")) != FORMAT:
-            raise ValueError(f"format {found}, expected {FORMAT}")
-        return read(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BrokenManifest(
-            f"{what} cannot be read: {cause_of(error)}; restore it from a backup of the lake, or {instead}"
-        ) from error

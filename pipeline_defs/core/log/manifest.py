@@ -6,16 +6,15 @@ Invariant: a manifest that exists satisfies the completeness equation
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from ..errors import BrokenManifest, cause_of
+from ..errors import BrokenManifest
 from ..offsets import OffsetRange
 from .delivery import Delivery
+from .document import decode, encode, take_offsets
 from .holes import Interval
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,39 +109,24 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Encode the manifest; the same manifest gives the same bytes."""
-        document = asdict(self)
-        document["format"] = FORMAT
-        document["key"] = self.offsets.key
-        document["schema"] = dict(self.schema)
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+        return encode({"key": self.offsets.key, **asdict(self)})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Manifest:
         """Decode a manifest; `where` names the object in the error."""
-        try:
-            document = json.loads(data)
-            if document.pop("format") != FORMAT:
-                raise ValueError(f"expected format {FORMAT}")
-            key = document.pop("key")
-            offsets = OffsetRange(**document.pop("offsets"))
-            if offsets.key != key:
-                raise ValueError(f"key {key} but offsets {offsets.key}")
-            file = document.pop("file")
-            holes = tuple(Interval(**hole) for hole in document.pop("holes"))
-            delivery = Delivery(document.pop("delivery"))
-            drop = document.pop("drop")
-            return cls(
-                offsets=offsets,
-                file=StagedFile(**file) if file else None,
-                holes=holes,
-                provenance=Provenance(**document.pop("provenance")),
-                delivery=delivery,
-                named_after=document.pop("named_after"),
-                drop=Drop(**drop) if drop else None,
-                **document,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:
-            raise BrokenManifest(
-                f"manifest {where} cannot be read: {cause_of(error)}; a manifest never changes: restore it from a backup of "
-                "the lake, or delete it and land the range again while Kafka has it"
-            ) from error
+        return decode(data, f"manifest {where}", "delete it and land the range again while Kafka has it", cls._of)
+
+    @classmethod
+    def _of(cls, document: dict[str, Any]) -> Manifest:
+        offsets = take_offsets(document)
+        file, drop = document.pop("file"), document.pop("drop")
+        return cls(
+            offsets=offsets,
+            file=StagedFile(**file) if file else None,
+            holes=tuple(Interval(**hole) for hole in document.pop("holes")),
+            provenance=Provenance(**document.pop("provenance")),
+            delivery=Delivery(document.pop("delivery")),
+            named_after=document.pop("named_after"),
+            drop=Drop(**drop) if drop else None,
+            **document,
+        )

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
+from .document import check_format, encode
 
-FORMAT = 1
 ALL_HEADS_EVERY = 32  # steps: so few are read to find an old offset's
 
 
@@ -179,7 +179,6 @@ class PlanStep:
     def to_json(self) -> bytes:
         """Encode the step; the same step gives the same bytes."""
         document = {
-            "format": FORMAT,
             "seq": self.seq,
             "topic": self.topic,
             "generation": self.generation,
@@ -196,15 +195,14 @@ class PlanStep:
             "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
             "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
         }
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+        return encode(document)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> PlanStep:
         """Decode a step; `where` names the object in the error."""
         try:
             document = json.loads(data)
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']}, expected {FORMAT}")
+            check_format(document)
             return cls(
                 seq=whole(document["seq"]),
                 topic=document["topic"],

@@ -118,30 +118,6 @@ class SkipAhead:
 
 
 def plan(
-    log_state: LogState, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
-) -> PlanStep | None:
-    """Decide the next plan step, or none where there is nothing to decide.
-
-    `through_end` cuts the tail now, whatever its age: a person said so.
-    """
-    step = _plan(log_state, state, policy, now_ms, through_end=through_end)
-    return None if step is None else replace(step, planner=planner)
-
-
-def plan_skip(
-    log_state: LogState, state: TopicState, policy: Policy, now_ms: int, skip: SkipAhead, *, planner: str = ""
-) -> PlanStep | None:
-    """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
-
-    It plans ranges up to where the skip goes, and leaves them out beside those that are pending before it. So each is a
-    range like any other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the
-    broker has deleted something stays pending: that is a loss, which a person's word is needed for.
-    """
-    step = _plan(log_state, state, policy, now_ms, skip=skip)
-    return replace(step, planner=planner) if step is not None and step.skips else None
-
-
-def _plan(
     log_state: LogState,
     state: TopicState,
     policy: Policy,
@@ -150,6 +126,15 @@ def _plan(
     through_end: bool = False,
     skip: SkipAhead | None = None,
 ) -> PlanStep | None:
+    """Decide the next plan step, or none where there is nothing to decide; who plans is to be written into it.
+
+    `through_end` cuts the tail now, whatever its age: a person said so.
+
+    With `skip` the step skips ahead, and is none where nothing is left out by it; raise `Refused` for another topic. It plans
+    ranges up to where the skip goes, and leaves them out beside those that are pending before it. So each is a range like any
+    other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the broker has
+    deleted something stays pending: that is a loss, which a person's word is needed for.
+    """
     refuse_other_cluster(state.topic, policy.cluster_id or log_state.cluster_id, state.cluster_id)
     refuse_stale(log_state, state)
     opened, opening_links = _open(log_state, state, policy)
@@ -163,16 +148,18 @@ def _plan(
 
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
-    turns = zip_longest(*_cuts_by_partition(at, state, grid, max_age_ms, now_ms))  # one of each Kafka partition in turn
-    cuts = islice((each for each in chain.from_iterable(turns) if each is not None), policy.budget)
-    for offsets in cuts if skip is None else _cuts_before(skip, at, state, grid):
+    if skip is None:
+        turns = zip_longest(*_cuts_by_partition(at, state, grid, max_age_ms, now_ms))  # one of each Kafka partition in turn
+        cuts = list(islice((each for each in chain.from_iterable(turns) if each is not None), policy.budget))
+        skips: tuple[Link, ...] = ()
+    else:
+        cuts = _cuts_before(skip, at, state, grid)
+        skips = _skips(skip, cuts, state)
+    for offsets in cuts:
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
-    planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
-    whole = [each for each in skip.pending if _is_whole(each, state)] if skip is not None else []
-    skips = () if skip is None else _skips(skip, [*whole, *planned])
 
-    if not links and not skips and opened == log_state:
+    if not skips and (skip is not None or (not links and opened == log_state)):
         return None
     return PlanStep(
         former_ids=opened.former_ids,
@@ -223,9 +210,10 @@ def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
     return seen is not None and offsets.start >= seen.watermarks.earliest
 
 
-def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> tuple[Link, ...]:
-    """Return the stretches of those of the ranges that end before where a skip goes."""
-    left_out = (o for o in ranges if o.generation == skip.generation and o.end <= skip.to.get(o.partition, 0))
+def _skips(skip: SkipAhead, cuts: Iterable[OffsetRange], state: TopicState) -> tuple[Link, ...]:
+    """Return the stretches of pending ranges, and of those that are planned now, that end before where a skip goes."""
+    whole = (each for each in skip.pending if _is_whole(each, state))
+    left_out = (o for o in (*whole, *cuts) if o.generation == skip.generation and o.end <= skip.to.get(o.partition, 0))
     return tuple(Link(LinkKind.SKIPPED, each, skip.cause) for each in merge_ranges(left_out))
 
 

@@ -26,44 +26,21 @@ PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain bad_setti
 
 # what boundaries, bytes and completeness rest on, and what a command's own options say
 OURS = frozenset(
-    [
-        "bootstrap.servers",
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "isolation.level",
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "key.deserializer",
-        "value.deserializer",
-        "key.serializer",
-        "value.serializer",
-        "interceptor.classes",
-        "check.crcs",
-        "allow.auto.create.topics",
-        "acks",
-        "enable.idempotence",
-        "transactional.id",
-    ]
+    (
+        *("bootstrap.servers", "group.id", "group.instance.id", "group.protocol", "enable.auto.commit", "auto.offset.reset"),
+        *("isolation.level", "check.crcs", "allow.auto.create.topics", "interceptor.classes"),
+        *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"),
+        *("acks", "enable.idempotence", "transactional.id"),
+    )
 )
 KNOWN = frozenset(
-    [
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.jaas.config",
-        "ssl.truststore.type",
-        "ssl.truststore.location",
-        "ssl.truststore.certificates",
-        "ssl.keystore.type",
-        "ssl.keystore.location",
-        "ssl.keystore.key",
-        "ssl.keystore.certificate.chain",
-        "ssl.key.password",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.enabled.protocols",
-        "schema.registry.basic.auth.user.info",
-        "schema.registry.ssl.ca.location",
-    ]
+    (
+        *("security.protocol", "sasl.mechanism", "sasl.jaas.config"),
+        *(f"ssl.truststore.{what}" for what in ("type", "location", "certificates")),
+        *(f"ssl.keystore.{what}" for what in ("type", "location", "key", "certificate.chain")),
+        *("ssl.key.password", "ssl.endpoint.identification.algorithm", "ssl.enabled.protocols"),
+        *("schema.registry.basic.auth.user.info", "schema.registry.ssl.ca.location"),
+    )
 )
 _OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
 _CLOSED = ("security.", "sasl.", "ssl.", "schema.registry.", "config.providers")  # below these, what is not known is refused

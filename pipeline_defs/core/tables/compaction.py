@@ -7,24 +7,20 @@ each as it is landed: nothing can land between them any more. Which files of a d
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from ..log.coverage import Coverage, State
-from ..offsets import OffsetRange, Place, find_backward
+from ..log.manifest import Manifest
+from ..offsets import OffsetRange, find_backward
 from .delta import File, Snapshot
-from .raw_table import WEIGHT, RangeFiles, offsets_of, revision_in
+from .raw_table import WEIGHT, RangeFiles, offsets_of, ranges_by_file
 
 FOOTER_BYTES = 3_000  # about what a file takes beside its rows: many small ones become less than their sum
 FILES_AT_ONCE = 2_000  # read by one Spark task
 MANY_FILES = 1_000  # that wait in a table for more; above that they are compacted though they weigh little
 MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
-
-
-M = TypeVar("M", bound="File | _Member")
 
 
 class CompactionOutcome(StrEnum):
@@ -81,10 +77,13 @@ def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every
 
     A file that weighs so much stays as it is.
     """
-    target_bytes = _grown(target_bytes, table)
-    cut = [[*_cut_at(stretch, target_bytes)] for stretch in _stretches(coverage, table)]
-    chosen = _with_tails(cut, lambda group: len(_files(group)), every=every)
-    return [_group(_trimmed(group)) for group in chosen if len(_files(group)) > 1]
+    files, ranges = RangeFiles(table), ranges_by_file(coverage, table)
+    whole = [file for path, file in table.files.items() if are_all_of(file, ranges.get(path, ()), coverage)]
+    inside = {manifest.offsets for file in whole for manifest in ranges[file.path]}
+    walls = [each for each in coverage.states() if each not in inside and not _is_empty(each, coverage, files)]
+    chosen = choose_files(_find_neighbours(whole, walls), grown(target_bytes, table), every=every)
+    landed = sorted(coverage.manifests.values(), key=lambda manifest: manifest.offsets)
+    return [_group(group, landed) for group in chosen]
 
 
 def may_be_due(coverage: Coverage, table: Snapshot, target_bytes: int) -> bool:
@@ -92,60 +91,80 @@ def may_be_due(coverage: Coverage, table: Snapshot, target_bytes: int) -> bool:
 
     It is asked often, and of what is not settled alone; `find_groups` says which they are.
     """
-    walls = sorted(offsets for offsets, state in coverage.states().items() if state is not State.LANDED)
+    walls = [offsets for offsets, state in coverage.states().items() if state is not State.LANDED]
+    return bool(choose_files(_find_neighbours(table.files.values(), walls), grown(target_bytes, table)))
+
+
+def are_all_of(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
+    """Return whether ranges are all that are planned between a file's offsets, and landed."""
+    is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
+    return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
+
+
+def _is_empty(offsets: OffsetRange, coverage: Coverage, files: RangeFiles) -> bool:
+    """Return whether a link is a landed range without rows, of which the table has none either."""
+    is_landed = coverage.states()[offsets] is State.LANDED
+    return is_landed and not coverage.manifests[offsets].rows and files.find(offsets) is None
+
+
+def _find_neighbours(files: Iterable[File], walls: Iterable[OffsetRange]) -> list[list[File]]:
+    """Return files of a raw table by stretch, in offset order: of one Kafka partition, with no wall among their offsets."""
     stretches: list[list[File]] = []
-    before: OffsetRange | None = None
-    for file in sorted(table.files.values(), key=offsets_of):
+    bounds, before = sorted(walls), None
+    for file in sorted(files, key=offsets_of):
         offsets = offsets_of(file)
-        at = bisect_left(walls, before) if before is not None else 0
-        is_next = before is not None and before.place == offsets.place and not (at < len(walls) and walls[at] < offsets)
-        if not is_next:
+        here = offsets.place, bisect_left(bounds, offsets)
+        if here != before:
             stretches.append([])
         stretches[-1].append(file)
-        before = offsets
-    return bool(choose_files(stretches, table, target_bytes))
+        before = here
+    return stretches
 
 
-def choose_files(
-    stretches: Iterable[Sequence[File]], table: Snapshot, target_bytes: int, *, every: bool = False
-) -> list[Sequence[File]]:
-    """Choose which files of some stretches become one, in their order; those that weigh `target_bytes` are left out."""
-    target_bytes = _grown(target_bytes, table)
-    small = ([file for file in files if weight_of(file) < target_bytes] for files in stretches)
-    chosen = _with_tails([[*_cut_at(files, target_bytes)] for files in small], len, every=every)
-    return [group for group in chosen if len(group) > 1]
+def _group(files: Sequence[File], landed: Sequence[Manifest]) -> RawGroup:
+    """Return neighbours as what is to be compacted; `landed` are sorted."""
+    first, last = offsets_of(files[0]), offsets_of(files[-1])
+    offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
+    at, behind = (
+        bisect_left(landed, (*offsets.place, edge), key=lambda manifest: (*manifest.offsets.place, manifest.offsets.start))
+        for edge in (offsets.start, offsets.end)
+    )
+    revisions = {manifest.offsets.start: manifest.revision for manifest in landed[at:behind]}
+    return RawGroup(files, offsets.key, offsets, revisions)
 
 
-def _grown(target_bytes: int, table: Snapshot) -> int:
+def grown(target_bytes: int, table: Snapshot) -> int:
     """Return the target of a table: a large one has larger files than are asked for, lest it have too many."""
     return max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
 
 
-def _with_tails(cut: Iterable[Sequence[Sequence[M]]], count: Callable[[Sequence[M]], int], *, every: bool) -> list[Sequence[M]]:
-    """Return the groups of all stretches that are due, of each of which the last one weighs less than the target.
+def choose_files(stretches: Iterable[Sequence[File]], target_bytes: int, *, every: bool = False) -> list[Sequence[File]]:
+    """Choose which files of some stretches become one, in their order.
 
-    These tails wait for more, unless `every` is set. Of more than a thousand such files those are compacted that weigh less
-    than the ones behind them together: so each row is written again as often as its file has doubled, not each time.
+    The last ones of a stretch weigh less than the target, and wait for more, unless `every` is set. Of more than a thousand
+    such files those are compacted that weigh less than the ones behind them together: so each row is written again as often as
+    its file has doubled, not each time.
     """
-    groups, tails = list[Sequence[M]](), list[Sequence[M]]()
-    for *full, tail in cut:
+    groups, tails = list[Sequence[File]](), list[Sequence[File]]()
+    for stretch in stretches:
+        *full, tail = _cut_at(stretch, target_bytes)
         groups += full
         tails.append(tail if every else _lighter(tail))
-    if every or sum(count(tail) for tail in tails if count(tail) > 1) > MANY_FILES:
+    if every or sum(len(tail) for tail in tails if len(tail) > 1) > MANY_FILES:
         groups += tails
-    return groups
+    return [group for group in groups if len(group) > 1]
 
 
-def _cut_at(stretch: Sequence[M], target_bytes: int) -> Iterator[Sequence[M]]:
+def _cut_at(stretch: Sequence[File], target_bytes: int) -> Iterator[Sequence[File]]:
     """Yield groups that weigh enough, or that large files or many enclose; the last one is what is left, if anything."""
-    group, weight = list[M](), 0
-    for member in stretch:
-        added = weight_of(member)
+    group, weight = list[File](), 0
+    for file in stretch:
+        added = weight_of(file)
         if added >= target_bytes or len(group) >= FILES_AT_ONCE:
             yield group
             group, weight = [], 0
         if added < target_bytes:
-            group.append(member)
+            group.append(file)
             weight += added
         if weight >= target_bytes:
             yield group
@@ -153,8 +172,8 @@ def _cut_at(stretch: Sequence[M], target_bytes: int) -> Iterator[Sequence[M]]:
     yield group
 
 
-def _lighter(tail: Sequence[M]) -> Sequence[M]:
-    """Return the last members, of which none weighs more than those behind it together."""
+def _lighter(tail: Sequence[File]) -> Sequence[File]:
+    """Return the last files, of which none weighs more than those behind it together."""
     weight = 0
     for number in range(len(tail) - 1, -1, -1):
         added = weight_of(tail[number])
@@ -164,86 +183,8 @@ def _lighter(tail: Sequence[M]) -> Sequence[M]:
     return tail
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A file of a stretch, or a landed range without rows, which has none; and the revisions of its ranges."""
-
-    offsets: OffsetRange
-    file: File | None
-    revisions: Mapping[int, int]
-
-
-def _stretches(coverage: Coverage, table: Snapshot) -> Iterator[list[_Member]]:
-    """Yield what is contiguous in a Kafka partition, landed, and in the table as it is landed."""
-    files = RangeFiles(table)
-    by_place: dict[Place, list[OffsetRange]] = defaultdict(list)
-    for offsets in coverage.states():
-        by_place[offsets.place].append(offsets)
-    for _, links in sorted(by_place.items()):
-        stretch = list[_Member]()
-        for file, ranges in _by_file(links, files):
-            member = _member(file, ranges, coverage)
-            if member is None and stretch:
-                yield stretch
-                stretch = []
-            if member is not None:
-                stretch.append(member)
-        if stretch:
-            yield stretch
-
-
-def _by_file(links: Sequence[OffsetRange], files: RangeFiles) -> Iterator[tuple[File | None, list[OffsetRange]]]:
-    """Yield the links of a Kafka partition by the file that has them; each alone that no file has."""
-    held: tuple[File | None, list[OffsetRange]] | None = None
-    for offsets in sorted(links):
-        file = files.find(offsets)
-        if held is not None and file is not None and held[0] is file:
-            held[1].append(offsets)
-            continue
-        if held is not None:
-            yield held
-        held = file, [offsets]
-    if held is not None:
-        yield held
-
-
-def _member(file: File | None, ranges: Sequence[OffsetRange], coverage: Coverage) -> _Member | None:
-    """Return a file with just these ranges, all as they are landed, or a range without rows; none for anything else."""
-    manifests = [coverage.manifests[each] for each in ranges if coverage.states()[each] is State.LANDED]
-    if len(manifests) != len(ranges):
-        return None
-    first, last = ranges[0], ranges[-1]
-    offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
-    if file is None:
-        is_settled = not any(each.rows for each in manifests)
-    else:
-        is_settled = offsets == offsets_of(file) and all(revision_in(file, m.offsets) == m.revision for m in manifests)
-    revisions = {each.offsets.start: each.revision for each in manifests}
-    return _Member(offsets, file, revisions) if is_settled else None
-
-
-def _trimmed(group: Sequence[_Member]) -> Sequence[_Member]:
-    """Return a group from its first file to its last."""
-    at = [number for number, each in enumerate(group) if each.file is not None]
-    return group[at[0] : at[-1] + 1] if at else []
-
-
-def _group(members: Sequence[_Member]) -> RawGroup:
-    first, last = members[0].offsets, members[-1].offsets
-    revisions = {start: revision for each in members for start, revision in each.revisions.items()}
-    offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
-    return RawGroup(_files(members), offsets.key, offsets, revisions)
-
-
-def _files(group: Sequence[_Member]) -> list[File]:
-    return [each.file for each in group if each.file is not None]
-
-
-def weight_of(member: File | _Member) -> int:
+def weight_of(file: File) -> int:
     """Return about how many bytes a file adds to a compacted one: that it was compacted makes it no lighter."""
-    file = member.file if isinstance(member, _Member) else member
-    if file is None:
-        return 0
     own = max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
     return max(own, int(file.tags.get(WEIGHT, 0)))
 

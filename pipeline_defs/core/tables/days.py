@@ -18,7 +18,6 @@ from .calendar import NO_DAY, day_at
 from .decoding import Decoding
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000}
-Kind = Literal["timestamp", "date", "integer"]
 _PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
 
 
@@ -49,9 +48,9 @@ class EventTime:
         """Names the definition: documents that were counted by the same one can be compared."""
         return f"{self.path}:{self.unit or ''}" if self.unit or ":" in self.path else self.path
 
-    def accepts(self, kind: Kind | None) -> bool:
-        """Return whether a column of that kind is a time: an integer with a unit, everything else without."""
-        return kind is not None and (kind == "integer") == (self.unit is not None)
+    def accepts(self, kind: str | None) -> bool:
+        """Return whether a column of that kind is a time: an integer with a unit, a timestamp or date without."""
+        return kind == "integer" if self.unit else kind in {"timestamp", "date"}
 
     def refuse(self, found: str) -> BadSetting:
         """Return the error for a column that is none; `found` says what is there."""

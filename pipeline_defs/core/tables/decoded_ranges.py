@@ -15,7 +15,7 @@ from ..log.frontier import CONTENTS, content_of
 from ..offsets import OffsetRange, find_clash
 from .decoded_sums import DecodedSums, sum_up
 from .decoded_table import TREE, Contents, Packed, is_of_dead_letters, is_packed, read_contents, read_packed
-from .decoding import Decoding, Lookup, find_due, of_nothing
+from .decoding import Decoding, find_due, of_nothing
 from .delta import File, Snapshot
 
 
@@ -79,7 +79,7 @@ class DecodedRanges:
     def _known(self) -> Mapping[OffsetRange, Decoding]:
         return _by_range(map(self.contents_of, self.table.files))
 
-    def get(self, offsets: OffsetRange, /) -> Decoding | None:
+    def get(self, offsets: OffsetRange) -> Decoding | None:
         """Return what became of a range; none where it has neither rows nor dead letters in the table."""
         if self._is_all_read:
             return self.known.get(offsets)
@@ -143,7 +143,7 @@ class DecodedRanges:
 
     def find_due(self, coverage: Coverage) -> list[OffsetRange]:
         """Find the landed ranges of a coverage that are not decoded as they are landed now, in log order."""
-        return find_due(coverage, self._for(coverage))
+        return find_due(coverage, self._getter(coverage))
 
     def is_all_decoded(self, coverage: Coverage) -> bool:
         """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
@@ -156,17 +156,17 @@ class DecodedRanges:
 
     def of(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
         """Return what became of each range of a coverage, also of those without rows, of which the table says nothing."""
-        known, found = self._for(coverage), dict[OffsetRange, Decoding]()
+        look_up, found = self._getter(coverage), dict[OffsetRange, Decoding]()
         for offsets in coverage.log.ranges:
-            manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
+            manifest, decoding = coverage.manifests.get(offsets), look_up(offsets)
             if decoding is None and manifest is not None and not manifest.rows and coverage.is_landed(offsets):
                 decoding = of_nothing(manifest)
             if decoding is not None:
                 found[offsets] = decoding
         return found
 
-    def _for(self, coverage: Coverage) -> Lookup:
-        return self if coverage.log.base is not None else self.known
+    def _getter(self, coverage: Coverage) -> Callable[[OffsetRange], Decoding | None]:
+        return self.known.get if coverage.log.base is None else self.get
 
     # ---- what changes
 

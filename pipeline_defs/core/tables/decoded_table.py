@@ -12,16 +12,17 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import BrokenManifest, OffsetlakeError, cause_of
 from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
 from .calendar import NO_DAY, clamped_moment
-from .compaction import Group, choose_files
+from .compaction import Group, choose_files, grown, weight_of
 from .decoded_sums import DecodedSums, sum_up
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
@@ -35,7 +36,6 @@ TREE = "tables/decoded"  # below the lake's root
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _DECODING = "decoding"  # tag of one file of a range that has files of its own
 _PACKED = "packed"  # tag of a compacted file
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,36 +150,32 @@ def is_packed(file: File) -> bool:
 
 def read_packed(file: File) -> Packed:
     """Read what the log says of a compacted file."""
-    return _explained(lambda: Packed.from_json(file.tags[_PACKED]), file)
+    with _reading(file):
+        return Packed.from_json(file.tags[_PACKED])
 
 
 def read_contents(file: File) -> Contents:
     """Read what the log says of a file with the rows of one range."""
-    return _explained(lambda: _contents_of(file), file)
+    with _reading(file):
+        text = file.tags.get(_DECODING)
+        decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
+        return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
 
 
 def read_document(data: bytes, file: File) -> Contents:
     """Read the document of a compacted file; raise `BrokenManifest` where it is not the one that was written with it."""
-
-    def read() -> Contents:
+    with _reading(file):
         if hashlib.sha256(data).hexdigest() != read_packed(file).sha256:
             raise ValueError("its document is gone, or was changed")
         document = json.loads(data)
         decodings = (Decoding.from_document(each) for each in document["decodings"])
         return Contents(tuple(map(parse_key, document["ranges"])), tuple(decodings))
 
-    return _explained(read, file)
 
-
-def _contents_of(file: File) -> Contents:
-    text = file.tags.get(_DECODING)
-    decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
-    return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
-
-
-def _explained(read: Callable[[], T], file: File) -> T:
+@contextmanager
+def _reading(file: File) -> Iterator[None]:
     try:
-        return read()
+        yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
         raise BrokenManifest(
             f"what the log says of {file.path} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
@@ -282,15 +278,15 @@ class DecodedGroup(Group):
 def find_groups(table: Snapshot, target_bytes: int, *, every: bool = False) -> list[DecodedGroup]:
     """Find what to compact of a decoded table: its small files in the order of their event times, cut at `target_bytes`.
 
-    A file without rows, which says that a range has none any more, stays as it is.
+    A file without rows, which says that a range has none any more, stays as it is, and so does one that weighs that much.
     """
+    target_bytes = grown(target_bytes, table)
     stretches: dict[bool, list[File]] = {False: [], True: []}
     for file in table.files.values():
-        if file.rows:
+        if file.rows and weight_of(file) < target_bytes:
             stretches[is_of_dead_letters(file)].append(file)
     ordered = [sorted(files, key=_order) for files in stretches.values()]
-    chosen = choose_files(ordered, table, target_bytes, every=every)
-    return [_group(files) for files in chosen]
+    return [_group(files) for files in choose_files(ordered, target_bytes, every=every)]
 
 
 def _order(file: File) -> tuple[int, OffsetRange]:

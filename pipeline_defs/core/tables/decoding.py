@@ -7,16 +7,15 @@ the landed range, each row in one of them; with its holes and losses the equatio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from ..log.coverage import Coverage
+from ..log.document import FORMAT, take_offsets
 from ..log.manifest import Manifest, Provenance, StagedFile
 from ..offsets import OffsetRange, find_backward, merge_intervals
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,7 @@ class Decoding:
         Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.
         """
         document = dict(document)
-        if document.pop("format") != FORMAT:
-            raise ValueError(f"expected format {FORMAT}")
-        key = document.pop("key")
-        offsets = OffsetRange(**document.pop("offsets"))
-        if offsets.key != key:
-            raise ValueError(f"key {key} but offsets {offsets.key}")
+        offsets = take_offsets(document)
         decoded, dead_letters = (document.pop(name) for name in ("decoded", "dead_letters"))
         return cls(
             offsets=offsets,
@@ -120,22 +114,15 @@ def of_nothing(manifest: Manifest) -> Decoding:
     return Decoding(manifest.topic, manifest.offsets, manifest.digest, "", "", None, None, manifest.provenance)
 
 
-class Lookup(Protocol):
-    """Where it is looked up what became of a range: a mapping, or what needs not have all of them read."""
-
-    def get(self, offsets: OffsetRange, /) -> Decoding | None:
-        """Return what became of a range."""
-
-
-def find_due(coverage: Coverage, decodings: Lookup) -> list[OffsetRange]:
-    """Find the landed ranges that are not decoded as they are landed now, in log order.
+def find_due(coverage: Coverage, look_up: Callable[[OffsetRange], Decoding | None]) -> list[OffsetRange]:
+    """Find the landed ranges that are not decoded as they are landed now, in log order; `look_up` says what became of one.
 
     A decoder that has changed makes nothing due: old ranges keep what they have until a person has them decoded again.
     """
     return [
         offsets
         for offsets in coverage.log.ranges
-        if coverage.is_landed(offsets) and not _is_decoded(coverage.manifests[offsets], decodings.get(offsets))
+        if coverage.is_landed(offsets) and not _is_decoded(coverage.manifests[offsets], look_up(offsets))
     ]
 
 

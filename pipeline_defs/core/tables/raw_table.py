@@ -24,6 +24,7 @@ from typing import Any
 
 from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State, how_to_restore
+from ..log.frontier import place_text
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange, parse_key
 from ..raw_columns import RAW_COLUMNS, RawType
@@ -129,14 +130,14 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
         return None
     new = list[Manifest]()
     for offsets in filter(coverage.is_landed, sorted(manifests)):
-        frontier = reached.get(_place(offsets), 0)
+        frontier = reached.get(place_text(offsets.place), 0)
         if offsets.start >= frontier:
             new.append(manifests[offsets])
         elif offsets.end > frontier:  # the table has part of it, in another range
             return None
     if any(manifest.is_dropped for manifest in new):
         return None
-    settled = reached.get(SETTLED, 0) + _weight(new)
+    settled = reached.get(SETTLED, 0) + sum(manifest.revision + 1 for manifest in new)
     if settled != coverage.weight():
         return None
     return _due(coverage, head, new, [], settled)
@@ -398,9 +399,9 @@ def _due(
     transactions = dict(table.transactions)
     for generation in {generation for generation, _ in coverage.ends()}:
         for partition, end in coverage.frontier(generation, _claimed(coverage)).items():
-            _raise_to(transactions, f"g{generation}/p{partition}", end)
+            _raise_to(transactions, place_text((generation, partition)), end)
     for manifest in new:  # those without rows too: their weight is settled
-        _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
+        _raise_to(transactions, f"{place_text(manifest.offsets.place)}/end", manifest.offsets.end)
     _raise_to(transactions, COLUMNS, len(RAW_COLUMNS))
     transactions[SETTLED] = settled  # less than before where somebody has deleted the manifest of a replaced range
     return Due([manifest for manifest in new if manifest.rows], removes, transactions, cuts or {})
@@ -414,11 +415,3 @@ def _claimed(coverage: Coverage) -> frozenset[OffsetRange]:
 
 def _raise_to(transactions: dict[str, int], name: str, version: int) -> None:
     transactions[name] = max(version, transactions.get(name, version))
-
-
-def _place(offsets: OffsetRange) -> str:
-    return f"g{offsets.generation}/p{offsets.partition}"
-
-
-def _weight(manifests: Collection[Manifest]) -> int:
-    return sum(manifest.revision + 1 for manifest in manifests)

@@ -28,7 +28,7 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
     @dg.op(name="compare_history", description=description)
     def compare(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
         def compare_one(topic: Topic) -> None:
-            if edges.lake.is_summed_up(topic.name):
+            if edges.lake.frontiers.has(topic.name):
                 found = rebuild_topic(topic, edges, context.instance)
                 context.log.info("step=compared topic=%s keys=%s events=%s", topic.name, found.keys, found.events)
 
@@ -46,7 +46,7 @@ def is_comparison_due(topics: Sequence[Topic], tags: Mapping[str, str], instance
 
     One that failed is made again after ten minutes: it was killed, or found what a person has to mend.
     """
-    if not any(edges.lake.is_summed_up(topic.name) for topic in topics):
+    if not any(edges.lake.frontiers.has(topic.name) for topic in topics):
         return False
     record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE, tags={**tags}), limit=1)), None)
     if record is None:

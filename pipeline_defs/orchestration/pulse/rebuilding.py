@@ -54,7 +54,7 @@ def rebuild_topic(
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
     if document is not None and not is_true_of(document, coverage):
-        edges.lake.forget_frontiers(topic.name)  # somebody has deleted a manifest, say: the next tick reads all
+        edges.lake.frontiers.forget(topic.name)  # somebody has deleted a manifest, say: the next tick reads all
         edges.watch_step("frontier_forgotten", topic=topic.name)
     elif not held and edges.lake.recent(topic.name).pending() == coverage.pending():
         move_frontier(topic, coverage, edges, read_due(topic, edges))

@@ -17,7 +17,7 @@ from ..runs.runs import attempt_of, step_logger
 
 def may_be_due(topic: Topic, edges: Edges) -> bool:
     """Return whether anything may be to be compacted; of a long history without reading all of it."""
-    if not edges.lake.is_summed_up(topic.name):
+    if not edges.lake.frontiers.has(topic.name):
         return any(plan_compaction(topic, edges).values())
     target_bytes = topic.policy.target_file_bytes
     if edges.settings.has_raw_table and RawTable(topic.name, edges.lake).may_be_due(target_bytes):

@@ -183,12 +183,12 @@ def build_sweep() -> dg.Definitions:
     @dg.op(name="sweep", description=description)
     def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
         orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
-        for orphan in orphans:
-            context.log.info("step=swept attempt=%s bytes=%s", orphan.name, orphan.bytes)
+        for name, orphan in orphans.items():
+            context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
         deleted, errors = vacuum(edges.lake, edges.now_ms())
         for path in deleted:
             context.log.info("step=vacuumed path=%s", path)
-        swept_bytes = sum(orphan.bytes for orphan in orphans)
+        swept_bytes = sum(orphan.bytes for orphan in orphans.values())
         context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
         for error in errors:
             raise error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -12,14 +11,13 @@ from pyspark.sql.types import StringType
 from ....core.decode.decoders import Side
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import connect
-from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
+from ..decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, no_id
 from ..spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 from .json_batches import batch_checker
 from .json_checks import Checked, check_schema, read_columns
 from .spark_json import decode_json
 
 KIND = "JSON"
-Unread = tuple["Column", "Column", "Column"]
 
 
 def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
@@ -32,7 +30,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
     raw = f.col(column)
     reader, columns = read_columns(side.schema or "", {}, f"the JSON schema of the {column}")
     violation = in_python(batch_checker({0: reader}), StringType(), f.when(raw.isNotNull(), 0), raw)
-    return _join(decode_json(raw, columns), violation, None, no_id(), {})
+    return _join(decode_json(raw, columns), violation)
 
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
@@ -45,35 +43,23 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
     violation = in_python(batch_checker(checked), StringType(), known, body)
-    unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
     schemas |= {} if side.schema else {"reader": _text(reader)}
-    return _join(decode_json(body, columns), violation, unread, schema_id(raw), schemas)
+    read, is_unread = _join(decode_json(body, columns), violation), raw.isNotNull() & body.isNull()
+    return decoded_where_read(read, is_unread, wire.explain(raw, failures), schema_id(raw), schemas)
 
 
-def _join(
-    document: Decoded, violation: Column, unread: Unread | None, written_with: Column, schemas: Mapping[str, str]
-) -> Decoded:
-    """Return what is read as JSON together with what its schema forbids: what was not read, is no JSON, has no place."""
-    is_unread, *why = unread or (f.lit(False), f.lit(None).cast("string"), f.lit(None).cast("string"))  # noqa: FBT003
-    read = f.struct(
-        document.read.alias("document"),
-        violation.alias("violation"),
-        is_unread.alias("is_unread"),
-        written_with.alias("schema_id"),
-    )
+def _join(document: Decoded, violation: Column) -> Decoded:
+    """Return what is read as JSON together with what its schema forbids: what is no JSON, what has no place."""
+    read = f.struct(document.read.alias("document"), violation.alias("violation"))
 
     def judge(read: Column) -> SideOutcome:
         inner, found = document.judge(read["document"]), read["violation"]
         is_json = inner.is_right | (inner.failure["error_class"] == "json_mismatch")
-        failure = (
-            f.when(read["is_unread"], failed(*why))
-            .when(found.isNotNull() & is_json, failed("schema_violated", found))
-            .otherwise(inner.failure)
-        )
-        return SideOutcome(inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"])
+        failure = f.when(found.isNotNull() & is_json, failed("schema_violated", found)).otherwise(inner.failure)
+        return SideOutcome(inner.value, found.isNull() & inner.is_right, failure, no_id())
 
-    return Decoded(read, judge, schemas)
+    return Decoded(read, judge)
 
 
 def _text(schema: Checked) -> str:

@@ -19,7 +19,7 @@ from ....core.errors import unusable_schema
 from ....core.login.client_properties import ANYBODY, RegistryLogin
 from ...kafka.schema_registry import Registered, connect
 from ...system.panics import is_panic
-from ..decoded import Decoded, SideOutcome, failed, in_python, no_id
+from ..decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, no_id
 from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import Prefixes, ProtoFile, compile_proto, encode_path, find_message, find_mismatches
@@ -36,9 +36,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
         return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the protobuf schema of the {column}"
     file = compile_proto(side.schema or "", {}, what)
-    raw, nothing = f.col(column), f.lit(None).cast("string")
-    read = _read(raw, file, find_message(file, side.message, what), what)
-    return _decoded(f.lit(False), read, (nothing, nothing), no_id(), {})  # noqa: FBT003
+    return _read(f.col(column), file, find_message(file, side.message, what), what)
 
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
@@ -62,7 +60,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     schemas = writers | ({} if side.schema else {"reader": _text(given)})
     is_unread = raw.isNotNull() & body.isNull()
     classes, texts = wire.explain(raw, failures)
-    return _decoded(is_unread, read, (classes, f.coalesce(doubt, texts)), schema_id(raw), schemas)
+    return decoded_where_read(read, is_unread, (classes, f.coalesce(doubt, texts)), schema_id(raw), schemas)
 
 
 def _doubt(schema_id: int, reader: Descriptor, other: str) -> str:
@@ -87,8 +85,8 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[Prefixes, tuple[st
     return encode_path(written), ("other_message", f"another message of schema {schema.id}, expected {reader.full_name}")
 
 
-def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Column:
-    """Return struct<value, error>, of bodies that are not null; raise `UnusableSchema` where ptars panics at the schema."""
+def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Decoded:
+    """Return how bodies decode; raise `UnusableSchema` where ptars panics at the schema."""
     try:
         found = open_reader(file.descriptors, message.full_name).handler.schema()
     except BaseException as error:
@@ -98,21 +96,13 @@ def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Colu
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
     returned = StructType([StructField("value", columns), StructField("error", StringType())])
-    return in_python(batch_decoder(file.descriptors, message.full_name, wanted), returned, body)
-
-
-def _decoded(
-    is_unread: Column, message: Column, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
-) -> Decoded:
-    """Return what was read of messages; `failure` is what is wrong where there is no body to read."""
-    read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
+    read = in_python(batch_decoder(file.descriptors, message.full_name, wanted), returned, body)
 
     def judge(read: Column) -> SideOutcome:
-        value, error = read["message"]["value"], read["message"]["error"]
-        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(failed("protobuf_malformed", error))
-        return SideOutcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
+        error = read["error"]
+        return SideOutcome(read["value"], error.isNull(), failed("protobuf_malformed", error), no_id())
 
-    return Decoded(read, judge, schemas)
+    return Decoded(read, judge)
 
 
 def _text(schema: Registered | Reader) -> str:

@@ -94,7 +94,7 @@ def write_history(bench: Bench, ranges: int) -> None:
     uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
-        step = plan(log_state, state, policy, now_ms, planner="bench")
+        step = plan(log_state, state, policy, now_ms)
         assert step is not None
         _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json())
         for number, offsets in enumerate(step.ranges, start=planned):
