@@ -167,24 +167,9 @@ class Topic:
         return slug_of(self.name)
 
     @property
-    def land_job(self) -> str:
-        """The job that lands ranges."""
-        return f"land_{self.slug}"
-
-    @property
     def backfill_job(self) -> str:
         """The job that launches backfills of what people mean."""
         return f"backfill_{self.slug}"
-
-    @property
-    def decode_job(self) -> str:
-        """The job that decodes landed ranges."""
-        return f"decode_{self.slug}"
-
-    @property
-    def latest_job(self) -> str:
-        """The job that updates the latest records."""
-        return f"latest_{self.slug}"
 
     @property
     def duties(self) -> list[Duty]:
@@ -195,14 +180,14 @@ class Topic:
     @property
     def upserting(self) -> Duty:
         """The work of keeping the latest records."""
-        return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)
+        return Duty(LATEST_TAG, self.name, self.latest_key, f"latest_{self.slug}")
 
     @property
     def landing(self) -> Duty:
         """The work of landing ranges."""
-        return Duty(TOPIC_TAG, self.name, self.asset_key, self.land_job)
+        return Duty(TOPIC_TAG, self.name, self.asset_key, f"land_{self.slug}")
 
     @property
     def decoding(self) -> Duty:
         """The work of decoding landed ranges."""
-        return Duty(DECODE_TAG, self.name, self.decoded_key, self.decode_job)
+        return Duty(DECODE_TAG, self.name, self.decoded_key, f"decode_{self.slug}")

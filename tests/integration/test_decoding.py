@@ -355,7 +355,7 @@ def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_re
     world.plan_and_land()
     edges = Edges(world.settings)
     key = next(iter(world.coverage.log.ranges)).key
-    run = queue_run(world.instance, world.topic.decode_job)
+    run = queue_run(world.instance, world.topic.decoding.job)
     with trying(world.instance, world.topic.decoding, [key], run.run_id, edges.now_ms) as done:
         world.decode()
         run_derive_tick(world.topic, world.instance, edges)

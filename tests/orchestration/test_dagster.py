@@ -40,7 +40,7 @@ from tests.support.world import World
 
 
 def land(world: World, **how: Any) -> dg.ExecuteInProcessResult:
-    return run_job(world, world.topic.land_job, **how)
+    return run_job(world, world.topic.landing.job, **how)
 
 
 def materializations(world: World) -> dict[str, dg.AssetMaterialization]:

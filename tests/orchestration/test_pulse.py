@@ -281,7 +281,7 @@ def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     """[R-31] Whoever asked for that run; it tells of them."""
     world.fill(100, 100)
     world.tick()
-    run = queue_run(world.instance, world.topic.land_job)
+    run = queue_run(world.instance, world.topic.landing.job)
     with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):
         assert run_pulse(world).success
         assert world.materialized() == {"1-0-100"}

@@ -103,7 +103,7 @@ def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began
     with telling(edges.lineage(), "tables", context.log.warning) as tell:
         tell(
             Derived(
-                job=topic.decode_job,
+                job=topic.decoding.job,
                 run_id=context.run.run_id,
                 source_url=url(f"data/{topic.name}"),
                 source_version=None,

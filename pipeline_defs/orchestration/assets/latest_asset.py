@@ -71,7 +71,7 @@ def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, beg
     """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
     url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     return Derived(
-        job=topic.latest_job,
+        job=topic.upserting.job,
         run_id=run_id,
         source_url=url(f"{DECODED}/{topic.name}"),
         source_version=standing.applied(decoded.metadata.id) if decoded.metadata is not None else None,

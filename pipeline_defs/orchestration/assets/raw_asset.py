@@ -148,7 +148,7 @@ def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> I
 
         def tell_landed(verdict: Verdict) -> None:
             if verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
-                tell(Landed(verdict.manifest, topic.land_job, source, data_url))
+                tell(Landed(verdict.manifest, topic.landing.job, source, data_url))
 
         yield tell_landed
 
