@@ -22,7 +22,7 @@ from .home.run_locks import hold_own_lock
 Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
 
 
-def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
+def build_topic_defs(topic: Topic, lake: str) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_own_lock()
     name, raw = topic.name, dg.AssetSelection.assets(topic.asset_key)

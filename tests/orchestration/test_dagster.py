@@ -272,7 +272,7 @@ def decoded(world: World) -> World:
 
 
 def tick(world: World) -> DerivedTick:
-    return run_derive_tick(world.topic, world.instance, world.edges)
+    return run_derive_tick(world.topic, world.instance, world.edges, world.known)
 
 
 def launch(world: World, ranges: list[OffsetRange], *, redo: bool = False) -> list[Launched]:

@@ -36,7 +36,7 @@ from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_lett
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
 
-def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.AssetsDefinition:
+def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDefinition:
     """Build the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
 

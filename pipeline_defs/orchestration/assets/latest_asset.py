@@ -36,7 +36,7 @@ class UpdateConfig(dg.Config):
     full: bool = False
 
 
-def build_latest_asset(topic: Topic, config: Latest, lake: str | None) -> dg.AssetsDefinition:
+def build_latest_asset(topic: Topic, config: Latest, lake: str) -> dg.AssetsDefinition:
     """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
     @derived_asset(topic, topic.upserting, TREE, lake, deps=[topic.decoded_key], description=latest_description(topic, config))

@@ -53,7 +53,7 @@ def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
     return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
-def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
+def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
     """Build the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
     @dg.asset(
