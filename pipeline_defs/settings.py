@@ -57,49 +57,22 @@ _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
 
 MOST_LANES = 8
 
-# name -> (default, what it is); docs/settings.md shows this table, a test holds them together
-VARIABLES: Mapping[str, tuple[str, str]] = {
-    "OFFSETLAKE_BOOTSTRAP_SERVERS": (
-        "the embedded broker if it runs, else localhost:9092",
-        "Kafka brokers to read from, `host:port,host:port`",
-    ),
-    "OFFSETLAKE_KAFKA_PROPERTIES": (
-        "none",
-        "for brokers with TLS or a login: a properties file as Kafka's commands take it ([security.md](security.md))",
-    ),
-    "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
-    "OFFSETLAKE_RAW_TABLE": (
-        "on for a lake at a path, off on an object store",
-        "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([reading.md](reading.md))",
-    ),
-    "OFFSETLAKE_LANES": (
-        "1",
-        "how many runs of `land_pending` land at once, 1 to 8, each its own topics ([keeping-up.md](keeping-up.md))",
-    ),
-    "OFFSETLAKE_RUN_RETENTION_DAYS": (
-        "30",
-        "after how many days runs go from Dagster by which it shows nothing any more; `off`: never",
-    ),
-    "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
-    "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
-    "OFFSETLAKE_ENGINE": (
-        "server",
-        "`server`: one warm Spark server per home, which all runs share; `in-process`: a Spark in each run's own process",
-    ),
-    "OFFSETLAKE_SPARK_REMOTE": (
-        "none",
-        "a Spark Connect server, of a cluster, instead: `sc://host:port/;use_ssl=true` ([cluster.md](cluster.md))",
-    ),
-    "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
-    "OFFSETLAKE_ALERT_URLS": (
-        "none",
-        "whom alerts are sent to beside the UI: Apprise URLs with spaces between, `json://host/hook`",
-    ),
-    "OFFSETLAKE_PAGES_URL": ("none", "where `offsetlake metrics --listen` is reached: Dagster links to the maps there"),
-    "DAGSTER_HOME": (".offsetlake/dagster", "Dagster's instance folder"),
-}
-
-
+VARIABLES = (  # docs/settings.md says what each is, in this order
+    "OFFSETLAKE_BOOTSTRAP_SERVERS",
+    "OFFSETLAKE_KAFKA_PROPERTIES",
+    "OFFSETLAKE_LAKE",
+    "OFFSETLAKE_RAW_TABLE",
+    "OFFSETLAKE_LANES",
+    "OFFSETLAKE_RUN_RETENTION_DAYS",
+    "OFFSETLAKE_SPARK_MASTER",
+    "OFFSETLAKE_SPARK_DRIVER_MEMORY",
+    "OFFSETLAKE_ENGINE",
+    "OFFSETLAKE_SPARK_REMOTE",
+    "OFFSETLAKE_HOME",
+    "OFFSETLAKE_ALERT_URLS",
+    "OFFSETLAKE_PAGES_URL",
+    "DAGSTER_HOME",
+)
 CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_HOME": check_plain,
     "DAGSTER_HOME": check_plain,

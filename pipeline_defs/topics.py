@@ -87,15 +87,10 @@ class Duty:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
+    """One topic's configuration; what each part means is said of the field in `component.py` that it comes from.
 
-    `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
-    the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
-    `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
-    `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
-    decoded; none where they are not. `days` says how decoded rows are counted by day; none where they are not.
-    `latest` says how the latest record of each key is kept; none where it is not. `group_name` is that of the consumer group,
-    with the topic's name where `{topic}` stands.
+    `bootstrap_servers` is none where the machine's setting holds; `decode`, `days` and `latest` are, where nothing is derived
+    so. `group_name` is that of the consumer group, with the topic's name where `{topic}` stands.
     """
 
     name: str
@@ -167,24 +162,9 @@ class Topic:
         return slug_of(self.name)
 
     @property
-    def land_job(self) -> str:
-        """The job that lands ranges."""
-        return f"land_{self.slug}"
-
-    @property
     def backfill_job(self) -> str:
         """The job that launches backfills of what people mean."""
         return f"backfill_{self.slug}"
-
-    @property
-    def decode_job(self) -> str:
-        """The job that decodes landed ranges."""
-        return f"decode_{self.slug}"
-
-    @property
-    def latest_job(self) -> str:
-        """The job that updates the latest records."""
-        return f"latest_{self.slug}"
 
     @property
     def duties(self) -> list[Duty]:
@@ -195,14 +175,14 @@ class Topic:
     @property
     def upserting(self) -> Duty:
         """The work of keeping the latest records."""
-        return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)
+        return Duty(LATEST_TAG, self.name, self.latest_key, f"latest_{self.slug}")
 
     @property
     def landing(self) -> Duty:
         """The work of landing ranges."""
-        return Duty(TOPIC_TAG, self.name, self.asset_key, self.land_job)
+        return Duty(TOPIC_TAG, self.name, self.asset_key, f"land_{self.slug}")
 
     @property
     def decoding(self) -> Duty:
         """The work of decoding landed ranges."""
-        return Duty(DECODE_TAG, self.name, self.decoded_key, self.decode_job)
+        return Duty(DECODE_TAG, self.name, self.decoded_key, f"decode_{self.slug}")

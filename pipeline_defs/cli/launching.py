@@ -29,6 +29,7 @@ from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
 from ..orchestration.runs.projection import RANGE_END, RANGE_START, read_order, read_reason, register_keys
+from ..orchestration.topic_defs import build_topic_defs
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
 from .progress import progress
@@ -56,12 +57,11 @@ def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[Offse
 
 @dataclass(frozen=True, slots=True)
 class InProcessRuns:
-    """Runs of a topic's jobs in this process; `topics` are definitions that are not the project's own."""
+    """Runs of a topic's jobs in this process."""
 
     topic: Topic
     edges: Edges
     instance: dg.DagsterInstance
-    topics: dg.Definitions | None = None
 
     def land(self, ranges: Iterable[OffsetRange], *, redo: bool, on_change: str = "keep") -> Iterator[Launched]:
         """Run the topic's landing job, once per stretch of neighbouring keys.
@@ -105,7 +105,8 @@ class InProcessRuns:
 
     def _job_of(self, duty: Duty) -> dg.JobDefinition:
         end_dead_runs(self.instance, self.edges.now_ms())
-        return build_defs(self.edges, topics=self.topics).resolve_job_def(duty.job)
+        topics = build_topic_defs(self.topic, self.edges.settings.lake)  # of this one: a project's others are not read
+        return build_defs(self.edges, topics=topics).resolve_job_def(duty.job)
 
     def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
         return self.edges.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])

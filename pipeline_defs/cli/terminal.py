@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import Task, TextColumn
-from rich.status import Status
 from rich.text import Text
 
 from ..core.errors import OutputUnwritable
@@ -45,10 +44,6 @@ class Terminal(Console):
         """Return the string as it is; Rich asks here for each one, whatever renders it."""
         literal = {"markup": False, "emoji": False, "highlight": False, "highlighter": None}
         return super().render_str(visible(text), **(options | literal))
-
-    def status(self, status: RenderableType, **options: Any) -> Status:
-        """Return a spinner beside a literal text; Rich reads markup here without asking `render_str`."""
-        return super().status(styled(status) if isinstance(status, str) else status, **options)
 
 
 class TerminalWords(TextColumn):

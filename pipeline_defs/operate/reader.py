@@ -64,13 +64,14 @@ def read(
     _check_topic(topic)
     _check_chosen(table, day, range)
     chosen = None if range is None else parse_key(str(range))
-    found = _default_edges().lake if lake is None else _open(_place_of(lake))
+    decodings = _default_edges().decodings if lake is None else _open(_place_of(lake))
+    found = decodings.lake
     try:
         coverage = _check_landed(topic, chosen, found)
         if day is not None:
-            return _read(find_day(topic, str(day), _decodings(found)), form, found, session)
+            return _read(find_day(topic, str(day), decodings), form, found, session)
         if table == "decoded":
-            return _read(find_decoded(topic, chosen, _decodings(found)), form, found, session)
+            return _read(find_decoded(topic, chosen, decodings), form, found, session)
         if table == "latest":
             return _read(find_latest(topic, found), form, found, session)
         return _read(find_rows(coverage, found).parts(None if chosen is None else {chosen}), form, found, session)
@@ -160,14 +161,9 @@ def _edges(settings: Settings) -> Edges:
 
 
 @cache
-def _decodings(lake: Lake) -> Decodings:
-    return Decodings(lake)
-
-
-@cache
-def _open(place: str) -> Lake:
+def _open(place: str) -> Decodings:
     load_env_file()
-    return Lake(place)
+    return Decodings(Lake(place))
 
 
 def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverage:

@@ -101,7 +101,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
     """Return where a topic stands as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = edges.now_ms()
     known = read_known(instance, [topic], now_ms)
-    found = read_situation(topic, coverage, edges, instance, known)
+    found = read_situation(topic, coverage, edges, known)
     sizes = edges.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
     rows = _partition_rows(topic, found, sizes, now_ms)
     pending = set(found.coverage.pending())

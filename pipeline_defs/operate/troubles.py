@@ -30,7 +30,7 @@ def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance
 
     Return too what is seen of its tables now, to be given as `seen` the next time.
     """
-    found = read_situation(topic, edges.lake.recent(topic.name), edges, instance, known)
+    found = read_situation(topic, edges.lake.recent(topic.name), edges, known)
     ledger, now_ms = found.losses(), edges.now_ms()
     progress = report_standing(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)

@@ -22,7 +22,7 @@ from .home.run_locks import hold_own_lock
 Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
 
 
-def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
+def build_topic_defs(topic: Topic, lake: str) -> dg.Definitions:
     """Build everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_own_lock()
     name, raw = topic.name, dg.AssetSelection.assets(topic.asset_key)
@@ -30,7 +30,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     description = f"Lands planned ranges of `{name}`, then proves tiling and completeness."
     specs = [source_spec(topic), ledger_spec(topic)]
     assets, checks = [build_raw_asset(topic, lake)], build_checks(topic)
-    jobs = [dg.define_asset_job(topic.land_job, selection=raw.without_checks() | quick, description=description)]
+    jobs = [dg.define_asset_job(topic.landing.job, selection=raw.without_checks() | quick, description=description)]
 
     if topic.decode is not None:
         assets.append(build_decoded_asset(topic, topic.decode, lake))

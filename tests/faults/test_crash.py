@@ -186,7 +186,9 @@ def restart(world: World) -> None:
     """Ticks, and runs what the tick asks for: the dead run is failed first, and its back-off waited for."""
     world.later(60_000)
     end_dead_runs(world.instance, world.edges.now_ms())
-    for launched in world.in_process.decode(run_derive_tick(world.topic, world.instance, world.edges).due, redo=False):
+    for launched in world.in_process.decode(
+        run_derive_tick(world.topic, world.instance, world.edges, world.known).due, redo=False
+    ):
         assert launched.succeeded, launched.reason
 
 

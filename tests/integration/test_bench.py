@@ -18,8 +18,8 @@ from pipeline_defs.lab.bench.measurement import Bench, run_part
 from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
-from pipeline_defs.lab.bench.table_costs.delta import DeltaState
 from pipeline_defs.lab.bench.table_costs.orders import VALUES
+from pipeline_defs.lab.bench.table_costs.upsert import DeltaState
 from pipeline_defs.lab.waiting import NotMeasured
 from pipeline_defs.settings import Settings
 from tests.support.world import World

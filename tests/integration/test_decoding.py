@@ -244,7 +244,7 @@ def decode_in_runs(world: World) -> None:
     """Decode what is due through Dagster."""
     edges = Edges(world.settings, now_ms=world.edges.now_ms)
     due = edges.decodings.read_ranges(world.name).find_due(world.coverage)
-    for run in InProcessRuns(world.topic, edges, world.instance, world.definitions).decode(due, redo=False):
+    for run in InProcessRuns(world.topic, edges, world.instance).decode(due, redo=False):
         assert run.succeeded, run.reason
 
 
@@ -355,15 +355,15 @@ def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_re
     world.plan_and_land()
     edges = Edges(world.settings)
     key = next(iter(world.coverage.log.ranges)).key
-    run = queue_run(world.instance, world.topic.decode_job)
+    run = queue_run(world.instance, world.topic.decoding.job)
     with trying(world.instance, world.topic.decoding, [key], run.run_id, edges.now_ms) as done:
         world.decode()
-        run_derive_tick(world.topic, world.instance, edges)
+        run_derive_tick(world.topic, world.instance, edges, world.known)
         assert told(world) == {}, "the run that has the range tells of it"
         done.add(key)
     for process in (edges, edges, Edges(world.settings)):
         for _ in range(2):  # the second one finds that there is no news, and looks no further from then on
-            run_derive_tick(world.topic, world.instance, process)
+            run_derive_tick(world.topic, world.instance, process, world.known)
         assert {day: facts["rows"] for day, facts in told(world).items()} == {"2013-01-01": 5}
         assert report_days(world.topic, world.instance, Edges(world.settings)) == [], "the control: nothing is news"
         world.instance.wipe_assets([world.topic.days_key])

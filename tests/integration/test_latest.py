@@ -581,7 +581,7 @@ def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: Worl
             assert is_new == (step == "commit_latest"), "the fault: it was stopped in the middle"
         later = Edges(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over
         end_dead_runs(world.instance, later.now_ms())
-        tick = run_latest_tick(world.topic, world.topic.latest, world.instance, later)
+        tick = run_latest_tick(world.topic, world.topic.latest, world.instance, later, world.known)
         assert tick.is_due != is_new, "the dead run does not keep the next one from being asked for"
         assert launch(world).succeeded
     assert not reader.errors
@@ -598,9 +598,11 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     world.send({"partition": n % 2, "key": b"k%d" % (n % 7), "value": b"v%d" % n} for n in range(150))
     world.send([{"partition": 1, "key": b"k3", "value": None}, {"partition": 0, "key": None, "value": b"nobody"}])
     world.plan_and_land()
-    assert run_latest_tick(world.topic, config, world.instance, world.edges) == DerivedTick(), "nothing is decoded yet"
+    assert run_latest_tick(world.topic, config, world.instance, world.edges, world.known) == DerivedTick(), (
+        "nothing is decoded yet"
+    )
     world.decode()
-    tick = run_latest_tick(world.topic, config, world.instance, world.edges)
+    tick = run_latest_tick(world.topic, config, world.instance, world.edges, world.known)
     assert tick.is_due and tick.waiting.startswith("2 ranges wait for an update")
     launched = launch(world)
     assert launched.succeeded, launched.reason
@@ -609,7 +611,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     topic = DecodedTopic(world.edges.lake, world.name, pa.string(), pa.string())
     assert (facts["keys"], facts["tombstones"], facts["ranges_read"]) == (len(topic.shown()), 7 - len(topic.shown()), 2)
     assert topic.shown() == topic.recomputed()
-    assert not run_latest_tick(world.topic, config, world.instance, world.edges).is_due
+    assert not run_latest_tick(world.topic, config, world.instance, world.edges, world.known).is_due
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(facts["keys"],)]
 
@@ -634,7 +636,7 @@ def upserted(world: World) -> DecodedTopic:
 
 def launch(world: World) -> Launched:
     edges = Edges(world.settings)
-    return InProcessRuns(world.topic, edges, world.instance, world.definitions).update_latest(full=False)
+    return InProcessRuns(world.topic, edges, world.instance).update_latest(full=False)
 
 
 def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: Wo
     """[R-92] Before, the control, its key stays: it is tried again."""
     behind.tick()
     failed = behind.pending[0]
-    run = queue_run(behind.instance, behind.topic.land_job)
+    run = queue_run(behind.instance, behind.topic.landing.job)
     with trying(behind.instance, behind.topic.landing, [failed.key], run.run_id, behind.edges.now_ms):
         pass
     behind.instance.report_run_canceled(run)

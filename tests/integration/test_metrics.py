@@ -247,7 +247,7 @@ def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver,
         (part,) = target["outputFacets"]["subset"]["outputCondition"]["partitions"]
         assert (source["namespace"], source["name"]) == (f"kafka://{world.settings.bootstrap_servers}", world.name)
         assert (target["namespace"], target["name"]) == ("file", f"{world.lake_folder}/data/{world.name}")
-        assert event["job"] == {"namespace": "offsetlake", "name": f"{world.topic.land_job}.range", "facets": {}}
+        assert event["job"] == {"namespace": "offsetlake", "name": f"{world.topic.landing.job}.range", "facets": {}}
         assert event["run"]["facets"]["parent"]["run"]["runId"] == landed.run_id
         assert source["inputFacets"]["subset"]["inputCondition"]["partitions"] == [part]
         by_key[part["identifier"]] = target
@@ -303,8 +303,8 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
         for kind in ("decoded", "latest")
     )
     assert shown == [
-        (f"{world.topic.decode_job}.table", landed, 151, at_decoded, 150),
-        (f"{world.topic.latest_job}.table", at_decoded, None, at_latest, 5),
+        (f"{world.topic.decoding.job}.table", landed, 151, at_decoded, 150),
+        (f"{world.topic.upserting.job}.table", at_decoded, None, at_latest, 5),
     ]
     heard = len(events)
     decode_again = world.in_process.decode(due, redo=False)

@@ -40,7 +40,7 @@ from tests.support.world import World
 
 
 def land(world: World, **how: Any) -> dg.ExecuteInProcessResult:
-    return run_job(world, world.topic.land_job, **how)
+    return run_job(world, world.topic.landing.job, **how)
 
 
 def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
@@ -272,7 +272,7 @@ def decoded(world: World) -> World:
 
 
 def tick(world: World) -> DerivedTick:
-    return run_derive_tick(world.topic, world.instance, world.edges)
+    return run_derive_tick(world.topic, world.instance, world.edges, world.known)
 
 
 def launch(world: World, ranges: list[OffsetRange], *, redo: bool = False) -> list[Launched]:

@@ -111,7 +111,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
     held = create_run_for_test(
         world.instance,
-        job_name=world.topic.land_job,
+        job_name=world.topic.landing.job,
         status=dg.DagsterRunStatus.STARTED,
         tags={TOPIC_TAG: world.name, RANGE_START: ranges[1].key, RANGE_END: ranges[2].key},
     )

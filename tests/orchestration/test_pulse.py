@@ -303,7 +303,7 @@ def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     """[R-31] Whoever asked for that run; it tells of them."""
     world.fill(100, 100)
     world.tick()
-    run = queue_run(world.instance, world.topic.land_job)
+    run = queue_run(world.instance, world.topic.landing.job)
     with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):
         assert run_pulse(world).success
         assert world.materialized() == {"1-0-100"}
@@ -543,7 +543,7 @@ def since(world: World, run: DagsterRun) -> str:
 
 def all_say(world: World) -> list[str]:
     tick = sensor_says(world)
-    found = read_situation(world.topic, world.coverage, world.edges, world.instance)
+    found = read_situation(world.topic, world.coverage, world.edges, world.known)
     finding = check_progress(world.topic, found, world.instance, world.edges.now_ms())
     return [tick, finding.looked_at, world.status()["next_action"]]
 
@@ -582,10 +582,10 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
     assert all("Dagster's daemon, which would start it, is silent" in text for text in all_say(filled))
     start(filled, own)
     filled.with_policy(max_age_seconds=10**6)
-    found = read_situation(filled.topic, filled.coverage, filled.edges, filled.instance)
+    found = read_situation(filled.topic, filled.coverage, filled.edges, filled.known)
     assert found.block is not None and found.block.why == "nothing done"
     filled.land()
-    assert read_situation(filled.topic, filled.coverage, filled.edges, filled.instance).block is None
+    assert read_situation(filled.topic, filled.coverage, filled.edges, filled.known).block is None
 
 
 def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> None:

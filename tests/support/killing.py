@@ -85,7 +85,7 @@ class Task:
                     self._land(instance, edges)
 
     def _runs(self, instance: dg.DagsterInstance, edges: Edges) -> InProcessRuns:
-        return InProcessRuns(self.topic, edges, instance, build_topic_defs(self.topic))
+        return InProcessRuns(self.topic, edges, instance)
 
     def _land(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         coverage, replaces = edges.lake.coverage(self.topic.name), self.action == "replace"
@@ -95,7 +95,7 @@ class Task:
 
     def _pulse(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         topics = [self.topic, *self.others]
-        defs = dg.Definitions.merge(*map(build_topic_defs, topics), build_pulse(topics))
+        defs = dg.Definitions.merge(*(build_topic_defs(each, edges.settings.lake) for each in topics), build_pulse(topics))
         job = build_defs(edges, topics=defs).resolve_job_def(LAND_PENDING)
         job.execute_in_process(instance=instance, raise_on_error=False)
 
@@ -108,7 +108,7 @@ class Task:
 
 def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
     """Executes a run of the topic's assets that waits, as the worker does that Dagster starts for it."""
-    job = build_defs(edges, topics=build_topic_defs(topic)).resolve_implicit_global_asset_job_def()
+    job = build_defs(edges, topics=build_topic_defs(topic, edges.settings.lake)).resolve_implicit_global_asset_job_def()
     run = instance.get_run_by_id(run_id)
     assert run is not None
     return execute_run(InMemoryJob(job), run.with_status(DagsterRunStatus.STARTING), instance).success

@@ -26,7 +26,8 @@ from tests.support.world import World
 def location_of(world: World, *others: Topic) -> dg.Definitions:
     """Build the code location of a world's topic and others."""
     topics = [world.topic, *others]
-    defs = [*map(build_topic_defs, topics), build_pulse(topics), build_housekeeping(topics)]
+    of_topics = (build_topic_defs(each, world.settings.lake) for each in topics)
+    defs = [*of_topics, build_pulse(topics), build_housekeeping(topics)]
     found = build_defs(world.edges, topics=dg.Definitions.merge(*defs))
     found.get_repository_def().load_all_definitions()  # as a code location does
     return found

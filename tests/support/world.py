@@ -42,6 +42,7 @@ from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import Tick, run_tick
+from pipeline_defs.orchestration.runs.known import Known, read_known
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
 from pipeline_defs.resources import Edges
@@ -333,11 +334,16 @@ class World:
 
     @property
     def definitions(self) -> dg.Definitions:
-        return dg.Definitions.merge(build_topic_defs(self.topic), build_housekeeping([self.topic]))
+        return dg.Definitions.merge(build_topic_defs(self.topic, self.settings.lake), build_housekeeping([self.topic]))
 
     @property
     def in_process(self) -> InProcessRuns:
-        return InProcessRuns(self.topic, self.edges, self.instance, self.definitions)
+        return InProcessRuns(self.topic, self.edges, self.instance)
+
+    @property
+    def known(self) -> Known:
+        """What Dagster knows of this topic now."""
+        return read_known(self.instance, [self.topic], self.edges.now_ms())
 
     def tick(self) -> Tick:
         """Does what the sensor does of this topic."""

@@ -35,7 +35,7 @@ from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 
 
-def specs(topic: Topic, lake: str | None = None) -> dict[dg.AssetKey, dg.AssetSpec]:
+def specs(topic: Topic, lake: str = "/srv/lake") -> dict[dg.AssetKey, dg.AssetSpec]:
     """Are the three assets of a topic, as Dagster is given them."""
     found: dict[dg.AssetKey, dg.AssetSpec] = {}
     for each in build_topic_defs(topic, lake).assets or []:
@@ -47,7 +47,7 @@ def specs(topic: Topic, lake: str | None = None) -> dict[dg.AssetKey, dg.AssetSp
 def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
     owners = ["team:shop", "team:data platform", "ann@example.org", "ann.b+c@mail.example.org"]
     topic = KafkaTopic(topic="orders", owners=owners, tags={"domain": "sales"}, description="**Orders**, as placed.")
-    found = specs(topic.as_topic(), "/srv/lake")
+    found = specs(topic.as_topic())
     assert {key.to_user_string() for key in found} == {"kafka/orders", "raw/orders", "losses/orders"}
     for spec in found.values():
         assert list(spec.owners) == owners
@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused(text: str, found: str) -> None:
 def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
     topic = read("description: Orders.\ndecode: {}\nlatest: {}")
     definitions = build_topic_defs(topic, "/srv/lake")
-    spec = specs(topic, "/srv/lake")[topic.latest_key]
+    spec = specs(topic)[topic.latest_key]
     assert spec.key.to_user_string() == "latest/orders"
     assert spec.description is not None and spec.description.startswith("Orders.\n\n**The latest record of each key**")
     assert "    " not in spec.description
@@ -186,7 +186,7 @@ def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> No
     topic, plain = read(f"{DECODE}days: {{start: 2013-01-01}}"), read(DECODE)
     defs, without = build_topic_defs(topic, "/srv/lake"), build_topic_defs(plain, "/srv/lake")
     assert topic.days_key not in specs(plain)
-    spec = specs(topic, "/srv/lake")[topic.days_key]
+    spec = specs(topic)[topic.days_key]
     (dependency,) = spec.deps
     assert (spec.key, dependency.asset_key) == (topic.days_key, topic.decoded_key)
     assert isinstance(dependency.partition_mapping, dg.AllPartitionMapping)
@@ -207,7 +207,7 @@ def repository() -> Any:
     """One code location with all of them, each with everything that is derived of a topic."""
     edges = Edges(read_settings({}))
     resources = {"edges": edges, "pyspark": LazyPySparkResource(spark_config={})}
-    topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode())) for name in ALIKE]
+    topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode()), "/srv/lake") for name in ALIKE]
     return dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
 
 

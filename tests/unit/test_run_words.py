@@ -135,17 +135,17 @@ def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = No
 def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
     """The controls: a run that failed before, one that did not fail, and one of another project."""
     with dg.DagsterInstance.ephemeral() as instance:
-        fail(instance, ORDERS.land_job)
+        fail(instance, ORDERS.landing.job)
         failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
         assert failed.read(datetime.now(UTC)) == []
         fail(instance, "somebody_elses")
-        run = fail(instance, ORDERS.land_job)
+        run = fail(instance, ORDERS.landing.job)
         now = datetime.now(UTC)
         assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
         assert failed.read(now) == []
-        more = fail(instance, ORDERS.land_job, error=ValueError("one"))
-        fail(instance, ORDERS.decode_job, error=ValueError("two"))
-        other = fail(instance, PAYMENTS.land_job, error=ValueError("three"))
+        more = fail(instance, ORDERS.landing.job, error=ValueError("one"))
+        fail(instance, ORDERS.decoding.job, error=ValueError("two"))
+        other = fail(instance, PAYMENTS.landing.job, error=ValueError("three"))
         assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], "no topic holds another one back"
         assert failed.read(now + timedelta(seconds=59)) == []
         assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
@@ -160,7 +160,7 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
     ):
         with dg.DagsterInstance.ephemeral() as instance:
             failed = FailedSince([ORDERS], instance, datetime.now(UTC))
-            run = instance.create_run_for_job(dg.job(name=ORDERS.land_job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+            run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
             instance.report_run_failed(run, reason)
             assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 

@@ -73,16 +73,11 @@ class Guarantees:
         if wrong:
             raise BadSetting(f"these producer options contradict each other: {'; '.join(wrong)}; nothing was produced")
 
-    @property
-    def is_idempotent(self) -> bool:
-        """Whether the broker drops what it has already from this producer."""
-        return self.acks == "all" if self.enable_idempotence is None else self.enable_idempotence
-
     def config(self) -> dict[str, Any]:
         """Derive kafka-python's configuration."""
         return {
             "acks": "all" if self.acks == "all" else int(self.acks),
-            "enable_idempotence": self.is_idempotent,
+            "enable_idempotence": self.acks == "all" if self.enable_idempotence is None else self.enable_idempotence,
             "transactional_id": self.transactional_id,
         }
 

@@ -47,9 +47,9 @@ JVM_END_SECONDS = 10
 HANG_SECONDS = 60.0  # a JVM that is stopped answers nobody; one whose machine swaps may take its time
 EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
 
+PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"  # by which a session has a Connect server in it
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONNECT_CONF: Mapping[str, str] = {
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
     "spark.connect.execute.manager.detachedTimeout": "30s",  # a client on a busy machine may be late by some seconds
@@ -98,6 +98,8 @@ def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     One that does not come to tell where it listens is ended, as it is where who waits for it is interrupted: by itself
     pyspark waits for ever, and leaves one behind that never ends.
     """
+    from unittest.mock import patch
+
     from pyspark import SparkConf, SparkContext, java_gateway
 
     conf = SparkConf(loadDefaults=False)
@@ -108,6 +110,7 @@ def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     gateways: list[object] = []
     failures: list[Exception] = []
 
+    # pyspark tells nobody which process it has started
     class KeptPopen(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
@@ -124,7 +127,7 @@ def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
 
     with ExitStack() as opened:
         output = opened.enter_context(_open_log(log)) if log is not None else None
-        opened.enter_context(_replaced(java_gateway, "Popen", KeptPopen))
+        opened.enter_context(patch.object(java_gateway, "Popen", KeptPopen))
         launcher = threading.Thread(target=launch, name="offsetlake-spark-start", daemon=True)
         launcher.start()
         try:
@@ -140,17 +143,6 @@ def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     SparkContext._ensure_initialized(gateway=gateways[0])  # noqa: SLF001 (takes the JVM instead of launching one)
 
 
-@contextmanager
-def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
-    """Have a module use something else under a name, for a while: pyspark tells nobody which process it has started."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
 def _open_log(log: Path) -> BinaryIO:
     with telling_folder(log.parent):
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +156,8 @@ def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
 
     (port,) = free_ports(1)
     builder = SparkSession.builder
-    for name, value in {**config, **CONNECT_CONF, "spark.connect.grpc.binding.port": str(port)}.items():
+    own = {**CONNECT_CONF, "spark.plugins": PLUGIN, "spark.connect.grpc.binding.port": str(port)}
+    for name, value in {**config, **own}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate(), port
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -38,9 +38,7 @@ def histogram(name: str, text: str, labels: Sequence[str], samples: Mapping[tupl
 
 def metrics_text(metrics: Iterable[Metric]) -> str:
     """Return the text that Prometheus reads."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Metrics(metrics))
-    return generate_latest(registry).decode()
+    return generate_latest(_Metrics(metrics)).decode()
 
 
 class _Metrics(Collector):

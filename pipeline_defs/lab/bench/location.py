@@ -57,7 +57,7 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
     edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
     topics = [Topic(name, Policy(**policy)) for name, policy in document["topics"].items()]
     return dg.Definitions.merge(
-        *map(build_topic_defs, topics),
+        *(build_topic_defs(topic, settings.lake) for topic in topics),
         build_pulse(topics),
         build_watch(topics),
         build_housekeeping(topics),

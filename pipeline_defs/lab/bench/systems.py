@@ -27,7 +27,6 @@ from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt, Tools
 from ...landing.landing import land
 from ...orchestration.home.dagster_home import open_instance
-from ...orchestration.topic_defs import build_topic_defs
 from ...resources import Edges
 from ...topics import Topic
 from .handwritten import read_and_write
@@ -102,9 +101,8 @@ def offsetlake_through_dagster(place: Place) -> Timed:
     def timed() -> None:
         plan_all(topic, edges)
         ranges = edges.lake.coverage(topic.name).pending()
-        topics = build_topic_defs(topic)
         with instance:
-            launched = list(InProcessRuns(topic, edges, instance, topics).land(ranges, redo=False))
+            launched = list(InProcessRuns(topic, edges, instance).land(ranges, redo=False))
         failures = [each.reason for each in launched if not each.succeeded]
         if failures:
             raise RangesFailed("the benchmark's own Dagster run failed", failures)

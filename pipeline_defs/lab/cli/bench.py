@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ...adapters.system.extras import require
+from ...cli.progress import progress
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import ERRORS, OUT, TerminalWords
+from ...cli.terminal import OUT
 from ...settings import read_settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS
 
 if TYPE_CHECKING:
-    from ..bench.measurement import Part, Tell
+    from ..bench.measurement import Part
 
 DEFAULT_SIZES = "100,1000,10000"
 ROUNDS = {ENGINE: 5, DERIVED: 5, TOPICS: 1, PULSE: 10}
@@ -80,27 +80,19 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
             TOPICS: topics_cost.measure_topics,
             PULSE: pulse_cost.measure_pulse,
         }
-        with _telling() as tell:
-            wanted = None if part == TOPICS else rounds  # which are measured once, and are told as that
-            report = run_part(parts[part], settings, wanted or ROUNDS[part], tell)
+        wanted = None if part == TOPICS else rounds  # which are measured once, and are told as that
+        measure = partial(run_part, parts[part], settings, wanted or ROUNDS[part])
     else:
         loads, chosen = choose_loads(given["sizes"], given["records"]), choose_systems(given["systems"])
-        with _telling() as tell:
-            report = run_bench(settings, loads, chosen, rounds or 3, given["visible"], tell)
+        measure = partial(run_bench, settings, loads, chosen, rounds or 3, given["visible"])
+    with progress("starting") as shown:
+        report = measure(lambda text: shown.update(text=text))
     if as_json:
         print_json(report)
         return
     (show_whole if part is None else show_part)(report)
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
-
-
-@contextmanager
-def _telling() -> Iterator[Tell]:
-    columns = (SpinnerColumn(), TerminalWords(), TimeElapsedColumn())
-    with Progress(*columns, console=ERRORS) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda text: bar.update(task, description=text)
 
 
 def _check_of_part(ctx: click.Context, part: str) -> None:

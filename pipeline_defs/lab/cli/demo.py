@@ -10,15 +10,15 @@ from contextlib import contextmanager
 
 import click
 from dagster import DagsterEventType, RunsFilter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...cli.home.engine import stopping_engine
+from ...cli.progress import progress
 from ...cli.show import find_topic, open_edges, print_table, size_text
-from ...cli.terminal import OUT, TerminalWords, styled
+from ...cli.terminal import OUT, styled
 from ...core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ...core.log.manifest import Manifest
 from ...operate.tables import read_tables, table_text
@@ -94,7 +94,7 @@ def demo(once: bool, days: int) -> None:
             OUT.print(styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
-            with OUT.status("auditing through Dagster"):
+            with progress("auditing through Dagster"):
                 run_id, audited = server.run_job(AUDIT)
             is_good = _print_summary(edges, started_ms, run_id, records)
             if not (audited and is_good):
@@ -126,7 +126,7 @@ def _broker(edges: Edges) -> Iterator[None]:
     mark, before = settings.home / "demo" / "broker.pid", read_broker(settings.broker)
     # one that a demo which was killed has left is the demo's, and a person's is not
     was_there = before is not None and not (mark.is_file() and mark.read_text() == str(before.pid))
-    with OUT.status("starting Kafka"):
+    with progress("starting Kafka"):
         broker = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars))
     OUT.print(f"Kafka answers at {broker.bootstrap_servers} (pid {broker.pid})")
     if not was_there:
@@ -138,7 +138,7 @@ def _broker(edges: Edges) -> Iterator[None]:
         if was_there:
             OUT.print("Kafka goes on: it ran before the demo (`offsetlake broker stop` stops it)")
         else:
-            with OUT.status("stopping Kafka"):
+            with progress("stopping Kafka"):
                 stop_broker(settings.broker)
             OUT.print("Kafka is stopped")
 
@@ -155,15 +155,15 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
         kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
     there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}
     before = sum(there.values())
-    with OUT.status("reading flights"):
+    with progress("reading flights"):
         table = read_table(days)
     records = len(table) + len(POISON)
     if before >= records:
         OUT.print(f"topic {TOPIC} has its {before:,} records already")
         return before
-    with _bar("producing flights", records) as show:
+    with progress("producing flights", records) as shown:
         servers, advice = edges.bootstrap_servers(topic), "start the demo again, it goes on where the topic ends"
-        produce_all(servers, TOPIC, read_flights(table, there), advice, lambda done: show(before + done))
+        produce_all(servers, TOPIC, read_flights(table, there), advice, lambda done: shown.update(before + done))
     return records
 
 
@@ -196,9 +196,9 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
 def _watch(text: str, total: int, due: Callable[[], int]) -> None:
     """Show how much of `total` is done, until nothing is due."""
     left, moved = total, time.monotonic()
-    with _bar(text, total) as show:
+    with progress(text, total) as shown:
         while now := due():
-            show(max(0, total - now))
+            shown.update(max(0, total - now))
             if now != left:
                 left, moved = now, time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
@@ -207,7 +207,6 @@ def _watch(text: str, total: int, due: Callable[[], int]) -> None:
                     "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
                 )
             time.sleep(0.5)
-        show(total)
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
@@ -263,14 +262,6 @@ def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
     rows = sum(manifest.rows for manifest in ours)
     seconds = (max(manifest.provenance.landed_at_ms for manifest in ours) - started_ms) / 1000
     return f"{rows:,} records in {seconds:.1f} s: {rows / seconds:,.0f} records/s, Dagster's and Spark's start included"
-
-
-@contextmanager
-def _bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TerminalWords(), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
-        task = bar.add_task(text, total=total)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _wait_for_interrupt(server: DagsterServer) -> None:

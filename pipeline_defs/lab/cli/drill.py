@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 import click
-from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ...adapters.system.extras import require
+from ...cli.progress import progress
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import ERRORS, OUT, TerminalWords
+from ...cli.terminal import OUT
 from ...core.errors import RangesFailed
 from ...settings import read_settings
 
@@ -70,16 +70,8 @@ def drill(names: tuple[str, ...], as_json: bool, **given: Any) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     chosen, settings = choose(names, **given), read_settings()
     chosen.check(settings)
-    columns = (SpinnerColumn(), TerminalWords(), TimeElapsedColumn())
-    with Progress(*columns, console=ERRORS) as bar:
-        task = bar.add_task("starting broker and Spark", total=None)
-
-        def say(text: str) -> None:
-            bar.update(task, description=text)
-            if not ERRORS.is_terminal:  # a log shows no spinner
-                ERRORS.print(text, soft_wrap=True)
-
-        report = run_drills(settings, chosen, say)
+    with progress("starting broker and Spark") as shown:
+        report = run_drills(settings, chosen, lambda text: shown.update(text=text))
     if as_json:
         print_json(report)
     else:

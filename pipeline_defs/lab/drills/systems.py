@@ -27,7 +27,6 @@ from ...core.offsets import OffsetRange
 from ...core.steps import StepWatcher
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.ticking import run_tick
-from ...orchestration.topic_defs import build_topic_defs
 from ...resources import Edges
 from ...settings import IN_PROCESS, Settings
 from ...topics import Topic
@@ -134,7 +133,6 @@ class Offsetlake(System):
         edges = Edges(self.settings, watch_step=watch)
         if self.answers_lost:
             lose_answers(edges.lake, self.answers_lost, watch)
-        defs = build_topic_defs(self.topic)
         with open_instance(self.settings.dagster_home) as instance:
             reasons: list[str] = []
             for _ in range(TRIES):
@@ -145,7 +143,7 @@ class Offsetlake(System):
                     break
                 reasons = [
                     launched.reason
-                    for launched in InProcessRuns(self.topic, edges, instance, defs).land(pending, redo=False)
+                    for launched in InProcessRuns(self.topic, edges, instance).land(pending, redo=False)
                     if not launched.succeeded
                 ]
             else:

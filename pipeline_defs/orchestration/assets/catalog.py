@@ -112,7 +112,7 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
     )
 
 
-def days_spec(topic: Topic, days: Days, lake: str | None) -> dg.AssetSpec:
+def days_spec(topic: Topic, days: Days, lake: str) -> dg.AssetSpec:
     """Return the asset of event days, with a partition for each day since the first one."""
     text = f"""
         The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
@@ -158,7 +158,7 @@ def latest_description(topic: Topic, config: Latest) -> str:
     )
 
 
-def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
+def raw_metadata(topic: Topic, lake: str) -> Mapping[str, Any]:
     """Return the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
     shown = [(each, _SHOWN_TYPES.get(each.type, each.type.value)) for each in RAW_COLUMNS]
     columns = [dg.TableColumn(each.name, type=kind, description=each.text) for each, kind in shown]
@@ -170,7 +170,7 @@ def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
 
 
 def derived_asset(
-    topic: Topic, duty: Duty, tree: str, lake: str | None, **own: Any
+    topic: Topic, duty: Duty, tree: str, lake: str, **own: Any
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return `dg.asset` with what assets made of landed ranges share; `tree` is the folder of the lake with their tables."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
@@ -186,10 +186,8 @@ def derived_asset(
     return decorator
 
 
-def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, Any]:
-    """Say where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
-    if lake is None:
-        return {}
+def _files(topic: Topic, tree: str, glob: str, lake: str) -> dict[str, Any]:
+    """Say where the files of an asset lie, and by which glob they are read."""
     folder = open_store(lake).url(f"{tree}/{topic.name}")
     return {"dagster/uri": folder} | ({"files": dg.MetadataValue.path(f"{folder}/{glob}")} if glob else {})
 

@@ -88,7 +88,7 @@ def _ask_expiry(topic: Topic, edges: Edges, _: dg.DagsterInstance) -> dg.AssetCh
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     coverage = edges.lake.recent(topic.name)
     known = read_known(instance, [topic], edges.now_ms())
-    found = read_situation(topic, coverage, edges, instance, known)
+    found = read_situation(topic, coverage, edges, known)
     undecoded = undecoded_text(topic, coverage, edges, known)
     return as_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
 

@@ -36,7 +36,7 @@ from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_lett
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
 
-def build_decoded_asset(topic: Topic, config: Decode, lake: str | None) -> dg.AssetsDefinition:
+def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDefinition:
     """Build the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
 
@@ -103,7 +103,7 @@ def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began
     with telling(edges.lineage(), "tables", context.log.warning) as tell:
         tell(
             Derived(
-                job=topic.decode_job,
+                job=topic.decoding.job,
                 run_id=context.run.run_id,
                 source_url=url(f"data/{topic.name}"),
                 source_version=None,

@@ -36,7 +36,7 @@ class UpdateConfig(dg.Config):
     full: bool = False
 
 
-def build_latest_asset(topic: Topic, config: Latest, lake: str | None) -> dg.AssetsDefinition:
+def build_latest_asset(topic: Topic, config: Latest, lake: str) -> dg.AssetsDefinition:
     """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
     @derived_asset(topic, topic.upserting, TREE, lake, deps=[topic.decoded_key], description=latest_description(topic, config))
@@ -71,7 +71,7 @@ def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, beg
     """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
     url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     return Derived(
-        job=topic.latest_job,
+        job=topic.upserting.job,
         run_id=run_id,
         source_url=url(f"{DECODED}/{topic.name}"),
         source_version=standing.applied(decoded.metadata.id) if decoded.metadata is not None else None,

@@ -53,7 +53,7 @@ def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
     return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
-def build_raw_asset(topic: Topic, lake: str | None) -> dg.AssetsDefinition:
+def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
     """Build the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
     @dg.asset(
@@ -148,7 +148,7 @@ def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> I
 
         def tell_landed(verdict: Verdict) -> None:
             if verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
-                tell(Landed(verdict.manifest, topic.land_job, source, data_url))
+                tell(Landed(verdict.manifest, topic.landing.job, source, data_url))
 
         yield tell_landed
 

@@ -21,10 +21,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import yaml
+from dagster import DagsterRunStatus
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
-from ...adapters.system.processes import Process, read_process, spawn_process
+from ...adapters.system.processes import Process, read_process, spawn_process, wait_for
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...settings import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from .daemons import Listener, find_daemons
@@ -223,14 +225,9 @@ class DagsterServer:
         """Run a job and wait for its end; return the run's id and whether it succeeded."""
         client = DagsterGraphQLClient("127.0.0.1", port_number=self.port)
         run_id = client.submit_job_execution(job, repository_location_name="offsetlake")
-        deadline = time.monotonic() + RUN_SECONDS
-        with open_instance(self._home) as instance:
-            while time.monotonic() < deadline:
-                run = instance.get_run_by_id(run_id)
-                if run is not None and run.is_finished:
-                    return run_id, run.is_success
-                time.sleep(_POLL_SECONDS)
-        raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
+        if not wait_for(lambda: client.get_run_status(run_id) in FINISHED_STATUSES, RUN_SECONDS, _POLL_SECONDS):
+            raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
+        return run_id, client.get_run_status(run_id) is DagsterRunStatus.SUCCESS
 
     def _serve(self, port: int) -> None:
         """Start Dagster at a port and wait until it answers, once more where it ends; else nothing of it stays."""

@@ -9,7 +9,6 @@ import base64
 import gzip
 import json
 import re
-import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -21,12 +20,13 @@ from ...core.landing.picture import CAUSES, LinkLook, Picture
 from ..runs.moments import time_text
 
 HERE = Path(__file__).parent
+KINDS = {"d": "f64", "I": "u32", "B": "u8"}  # of columns, whose bytes a browser takes as they lie: little-endian
 PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "controls.js"}
 
 
 def page(picture: Picture, now_ms: int, remark: str = "") -> str:
     """Return the HTML file; `remark` is said beside the title."""
-    columns = {name: _encoded(column) for name, column in _columns(picture).items()}
+    columns = {name: (KINDS[column.typecode], column.tobytes()) for name, column in _columns(picture).items()}
     at, layout = 0, {}
     for name, (kind, data) in columns.items():
         layout[name] = [kind, at, len(data)]
@@ -75,10 +75,3 @@ def _columns(picture: Picture) -> dict[str, array[Any]]:
 
 def _differences(column: Iterable[float]) -> array[float]:
     return array("d", (value - last for last, value in pairwise(chain([0.0], column))))
-
-
-def _encoded(column: array[Any]) -> tuple[str, bytes]:
-    if sys.byteorder == "big":
-        column = array(column.typecode, column)
-        column.byteswap()
-    return {"d": "f64", "I": "u32", "B": "u8"}[column.typecode], column.tobytes()

@@ -307,11 +307,11 @@ class _PulseRun:
         for topic in self.topics.values():
             if topic.latest is None:
                 continue
-            is_due = False
-            if not self._is_mine(topic, read_all_tries(context.instance, [topic.landing, topic.decoding])):
+            is_due, known = False, read_known(context.instance, [topic], edges.now_ms())
+            if not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
-                is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due
+                is_due = run_latest_tick(topic, topic.latest, context.instance, edges, known).is_due
             if not is_due:
                 continue
             self._land_next()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from ...core.log.coverage import Coverage
 from ...core.log.settling import is_true_of
 from ...core.offsets import OffsetRange
 from ...landing.mirror import mirror_frontier
@@ -21,7 +22,7 @@ from ..assets.days import report_days
 from ..runs.projection import find_unseen, read_data_versions, register_keys
 from ..runs.tries import read_tries
 from ..runs.undecoded import read_due
-from .ticking import find_unseen_decoded, landed_event, move_frontier, report_decoded
+from .ticking import landed_event, move_frontier, report_decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,8 @@ def rebuild_topic(
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
     held = read_tries(instance, topic.landing).held.keys()
-    unseen = find_unseen(instance, topic, coverage, held)
-    versions = {o: manifest.digest for o, manifest in coverage.manifests.items() if coverage.is_landed(o)}
-    owed = [*unseen, *_outdated(topic.asset_key, versions, instance, {*unseen, *held})]
+    versions = {o: each.digest for o, each in coverage.manifests.items() if o not in held and coverage.is_landed(o)}
+    owed = _find_owed(topic, topic.asset_key, coverage, versions, instance)
     for done, offsets in enumerate(owed, 1):
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
         edges.watch_step("restored", key=offsets.key)
@@ -67,21 +67,18 @@ def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -
     coverage = edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name).of(coverage)
     held = read_tries(instance, topic.decoding).held.keys()
-    unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
-    versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
-    owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
+    versions = {offsets: decoding.digest for offsets, decoding in decoded.items() if offsets not in held}
+    owed = _find_owed(topic, topic.decoded_key, coverage, versions, instance)
     for offsets in owed:
         report_decoded(topic, decoded[offsets], edges, instance)
     return len(owed) + len(report_days(topic, instance, edges))
 
 
-def _outdated(
-    key: dg.AssetKey, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance, known: set[OffsetRange]
+def _find_owed(
+    topic: Topic, key: dg.AssetKey, coverage: Coverage, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance
 ) -> list[OffsetRange]:
-    """Find the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
+    """Find the ranges that Dagster does not show, or in another data version than the lake's: a replace died before it told."""
+    unseen = find_unseen(instance, topic, key, coverage, lambda each: each in versions)
     shown = read_data_versions(instance, key)
-    return [
-        offsets
-        for offsets, version in sorted(versions.items())
-        if offsets not in known and shown.get(offsets.key, version) != version
-    ]
+    outdated = {each for each, version in versions.items() if shown.get(each.key, version) != version}
+    return [*unseen, *sorted(outdated - {*unseen})]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import dagster as dg
@@ -36,7 +35,7 @@ from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
-from ..runs.projection import find_unseen, find_untold, read_told_lag, register_keys, report_lag, report_losses
+from ..runs.projection import find_unseen, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
 from ..runs.undecoded import read_undecoded
 from ..runs.waiting import UPDATING, backing_off_text, pending_text
@@ -99,7 +98,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         registered = register_keys(instance, topic, coverage, read_whole=lambda: edges.lake.coverage(topic.name))
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    found = read_situation(topic, coverage, edges, instance, known)
+    found = read_situation(topic, coverage, edges, known)
     now_ms = edges.now_ms()
     stalled = _report_dangers(topic, found, instance, edges, known)
     if not is_told:
@@ -142,7 +141,7 @@ def _tell_landed(
     Return why the table could not be told, and whether nothing was left to tell.
     """
     held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
-    unseen = find_unseen(instance, topic, coverage, held)
+    unseen = find_unseen(instance, topic, topic.asset_key, coverage, lambda each: each not in held and coverage.is_landed(each))
     for offsets in unseen[:most]:
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
     failure = None
@@ -204,9 +203,8 @@ class DerivedTick:
     due: tuple[OffsetRange, ...] = ()
 
 
-def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DerivedTick:
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
     """Run one tick of the decoded table: what a crash left untold is told."""
-    known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.recent(topic.name)
     found = read_undecoded(topic, coverage, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
@@ -216,7 +214,8 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
         held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
         if not is_told:
             decoded = found.decoded.of(coverage)
-            unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
+            untold = decoded.keys() - held
+            unseen = find_unseen(instance, topic, topic.decoded_key, coverage, lambda each: each in untold)
             for offsets in unseen[: _count_events(known)]:
                 report_decoded(topic, decoded[offsets], edges, instance)
             is_told = not unseen and not held
@@ -242,15 +241,6 @@ def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool
     return bool(decoded.find_due(edges.lake.recent(decoded.topic)))
 
 
-def find_unseen_decoded(
-    topic: Topic, coverage: Coverage, decoded: AbstractSet[OffsetRange], instance: dg.DagsterInstance
-) -> list[OffsetRange]:
-    """Find decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
-    ranges = [offsets for offsets in coverage.log.ranges if offsets in decoded]
-    known = instance.get_existing_dynamic_partitions(topic.ranges_name, [offsets.key for offsets in ranges])
-    return find_untold(instance, topic.decoded_key, [offsets for offsets in ranges if offsets.key in known])
-
-
 def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
     """Tell Dagster outside of any run that a range is decoded."""
     instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
@@ -259,11 +249,8 @@ def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.
 # ---- latest
 
 
-def run_latest_tick(
-    topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None
-) -> DerivedTick:
+def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
     """Run one tick of the latest table; an update under way, a recent failure or a backlog of decoding has it wait."""
-    known = known or read_known(instance, [topic], edges.now_ms())
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
     tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)

@@ -29,7 +29,7 @@ from ...landing.auditing import Finding
 from ...resources import Edges
 from ...topics import LAND_PENDING, Topic
 from .exposure import Endangered, read_endangered
-from .known import Known, read_known
+from .known import Known
 from .moments import duration_text, time_text
 from .projection import read_reason
 from .tries import ALL, Tries
@@ -67,14 +67,11 @@ class Situation:
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.held]
 
 
-def read_situation(
-    topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
-) -> Situation:
-    """Read where a topic stands now; `known` is what Dagster knows of it, else that is read.
+def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> Situation:
+    """Read where a topic stands now; `known` is what Dagster knows of it.
 
     Raise `TopicRecreated` or `OtherCluster` where the topic is not the one that was planned.
     """
-    known = known or read_known(instance, [topic], edges.now_ms())
     seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
     refuse_recreated(topic.name, coverage.log.state, seen.topic_id, seen.cluster_id)
     marks = seen.watermarks

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import dagster as dg
@@ -72,16 +71,11 @@ def register_keys(
 
 
 def find_unseen(
-    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
+    instance: dg.DagsterInstance, topic: Topic, key: dg.AssetKey, coverage: Coverage, is_done: Callable[[OffsetRange], bool]
 ) -> list[OffsetRange]:
-    """Find landed ranges that Dagster does not show as such: a crash, a lost database or a run that failed took that."""
+    """Find ranges that are done and that Dagster does not show as such: a crash, a lost database or a failed run took that."""
     away = retired(coverage, topic.max_keys)
-    landed = [
-        offsets
-        for offsets in coverage.log.ranges
-        if offsets not in held and offsets not in away and coverage.is_landed(offsets)
-    ]
-    return find_untold(instance, topic.asset_key, landed)
+    return find_untold(instance, key, [each for each in coverage.log.ranges if each not in away and is_done(each)])
 
 
 def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

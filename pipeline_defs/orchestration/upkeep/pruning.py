@@ -67,7 +67,7 @@ class Pruning:
             return location == self.location
         jobs, assets = set[str](), set[dg.AssetKey]()
         for topic in self.topics:
-            jobs |= {topic.land_job, topic.decode_job, topic.latest_job, topic.backfill_job}
+            jobs |= {topic.landing.job, topic.decoding.job, topic.upserting.job, topic.backfill_job}
             assets |= {topic.asset_key, topic.decoded_key, topic.latest_key}
         selected = run.asset_selection or frozenset()
         return location in {None, self.location} and (run.job_name in jobs or bool(selected and selected <= assets))

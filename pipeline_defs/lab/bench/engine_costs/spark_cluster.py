@@ -19,6 +19,7 @@ import psutil
 
 from ....adapters.spark.spark_knock import LOOPBACK, is_listening
 from ....adapters.spark.spark_server import CONNECT_MODE, TOKEN
+from ....adapters.spark.spark_serving import CONNECT_CONF
 from ....adapters.system.java import find_java
 from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
 from ....adapters.testbed.broker import QUICK_JAVA
@@ -27,20 +28,15 @@ from ...waiting import wait_until_ready
 WORKERS = 2
 JVM = " ".join(QUICK_JAVA)
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONF: Mapping[str, str] = {
+    **CONNECT_CONF,
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
-    "spark.scheduler.mode": "FAIR",
     "spark.executor.extraJavaOptions": JVM,
-    "spark.connect.grpc.binding.address": LOOPBACK,
-    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
-    "spark.connect.execute.manager.detachedTimeout": "30s",
-    "spark.connect.execute.manager.maintenanceInterval": "3s",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.network.timeout": "60s",
 }

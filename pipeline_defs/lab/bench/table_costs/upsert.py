@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from ....adapters.tables.columns_of_table import text_of
+from ....adapters.tables.latest_columns import FIELDS
 from ....adapters.tables.latest_table import TREE
 from ....core.log.manifest import Provenance
 from ....core.offsets import OffsetRange
@@ -36,7 +37,6 @@ from ..measurement import Bench, Tell, repeat
 from ..rounds import Taken, order_of, spread
 from ..systems import attempt, fresh_edges
 from ..usage import take
-from .delta import DeltaState, places_of
 
 TOPIC = "bench-upsert"
 RANGES = 5  # of an update, each of a Kafka partition of its own, as are the keys in it
@@ -46,6 +46,7 @@ WARM_UPS = 6  # the JVM compiles most of an update in the first ones
 LARGE_ROUNDS = 3  # each of them warm: all rows went the same way as the table was made
 FIRST_MS = 1_700_000_000_000
 VALUE = pa.struct([("n", pa.int64()), ("state", pa.string()), ("trace", pa.string())])
+NEWEST_FIRST = [(name, "descending") for name in ("generation", "partition", "offset")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,47 @@ class _Decoded:
             "value": values,
         }
         return pa.table(columns)
+
+
+class DeltaState:
+    """The same state as a Delta table below a folder, as users of delta-rs keep one: the winners of each batch, merged into it.
+
+    It keeps no tombstones, so a record that comes late or again is not told from a new one: right only while ranges come in
+    order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def update(self, files: Sequence[Path]) -> None:
+        """Merge Parquet files of decoded records into the table; the first ones become it."""
+        winners = find_winners(files)
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            write_deltalake(str(self.folder), winners.filter(pc.is_valid(winners["value"])))
+            return
+        merge = DeltaTable(str(self.folder)).merge(
+            winners, "present.key = fresh.key", source_alias="fresh", target_alias="present"
+        )
+        merge = merge.when_matched_delete("fresh.value IS NULL").when_matched_update_all()
+        merge.when_not_matched_insert_all("fresh.value IS NOT NULL").execute()
+
+    def places(self) -> set[tuple[int, int]]:
+        """Return Kafka partition and offset of each record of the table."""
+        return places_of(DeltaTable(str(self.folder)).to_pyarrow_table(columns=["partition", "offset"]))
+
+
+def find_winners(files: Sequence[Path]) -> pa.Table:
+    """Find the latest record of each key: a merge takes one per key, and refuse two."""
+    read = pa.concat_tables([pq.ParquetFile(file).read(columns=[*FIELDS]) for file in files])
+    ordered = read.sort_by(NEWEST_FIRST)
+    numbered = ordered.append_column("number", pa.array(range(len(ordered)), pa.int64()))
+    first = numbered.group_by("key").aggregate([("number", "min")])
+    return ordered.take(first["number_min"])
+
+
+def places_of(shown: pa.Table) -> set[tuple[int, int]]:
+    """Return Kafka partition and offset of each row."""
+    return set(zip(shown["partition"].to_pylist(), shown["offset"].to_pylist(), strict=True))
 
 
 def measure_upsert(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
