@@ -142,6 +142,11 @@ class Topic:
         """The external asset that stands for the topic's loss ledger."""
         return dg.AssetKey(["losses", self.name])
 
+    @property
+    def asset_keys(self) -> list[dg.AssetKey]:
+        """Keys of all assets that the topic may have."""
+        return [self.source_key, self.asset_key, self.losses_key, self.decoded_key, self.days_key, self.latest_key]
+
     def check_key(self, name: str) -> dg.AssetCheckKey:
         """Return the key of one of the checks of landed ranges, or of what is around them."""
         return dg.AssetCheckKey(self.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else self.asset_key, name)

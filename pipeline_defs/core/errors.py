@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 
 LONGEST_REASON = 500  # characters of what another program says
+NOTE = "what it means, and what to do"  # begins what each error has beside its message
 
 
 MOST_SHOWN = 200  # characters of what another library says
@@ -58,7 +59,7 @@ class OffsetlakeError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
-        self.add_note(f"what it means, and what to do: offsetlake explain {self.kind}")
+        self.add_note(f"{NOTE}: offsetlake explain {self.kind}")
 
     @property
     def reason(self) -> str:

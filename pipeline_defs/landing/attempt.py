@@ -89,11 +89,11 @@ class Run:
     def table_files(self) -> RangeFiles:
         """The files of the raw table as they were when first asked for; none where there is none that can be read."""
         if not self._table:
-            table = Snapshot()
+            files = RangeFiles(Snapshot())
             with suppress(BrokenTable):  # landing does not rest on it
                 if self.tools.has_raw_table:
-                    table = raw_table_log(self.topic, self.tools.lake.store).read()
-            self._table.append(RangeFiles(table))
+                    files = RangeFiles(raw_table_log(self.topic, self.tools.lake.store).read())
+            self._table.append(files)
         return self._table[0]
 
     @property

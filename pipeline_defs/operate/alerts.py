@@ -6,7 +6,7 @@ once of a trouble, and that it is over; one that did not take it is told by the 
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -63,17 +63,17 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
                 told[topic.name][1],
             ),
         )
-        cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Finding]()
+        cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Sequence[str]]()
         for name in before.keys() - told.keys() - {_UNTOLD}:  # of a topic that is no more, nothing is looked at
             for each in _read_cursor(before[name])[0]:
                 ended[each].append(name)
         for topic, (found, seen) in zip(topics, watched, strict=True):
             troubles = told[topic.name][0]
-            new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
-            for trouble in new:
-                for violation in trouble.violations:
-                    context.log.error("alert=%s topic=%s %s", trouble.check, topic.name, violation)
-            news += new
+            new = {each.check: _find_new(each, troubles.get(each.check, ())) for each in found}
+            for check, violations in new.items():
+                for violation in violations:
+                    context.log.error("alert=%s topic=%s %s", check, topic.name, violation)
+            news += filter(None, new.values())
             now = {each.check: list(each.concerns) for each in found}
             if UNREACHABLE in now:
                 now = troubles | now  # of the others nothing is known
@@ -82,12 +82,20 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             cursor[topic.name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         # a broker that is down is one text, however many topics it has
-        texts = dict.fromkeys([*(text for each in news for text in each.violations), *over])
+        texts = dict.fromkeys([*(text for each in news for text in each), *over])
         cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
         said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new"
         return dg.SensorResult(skip_reason="; ".join([said, *over]), cursor=json.dumps(cursor))
 
     return dg.Definitions(sensors=[watch] if topics else [])
+
+
+def _find_new(found: Finding, known: Collection[str]) -> Sequence[str]:
+    """Return what is to be told of a trouble: of each concern once; all of it where they are not one by one."""
+    new = [each not in known for each in found.concerns]
+    if len(new) != len(found.violations):
+        return found.violations if any(new) else ()
+    return [violation for violation, is_new in zip(found.violations, new, strict=True) if is_new]
 
 
 def _tell_all(

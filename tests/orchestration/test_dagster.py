@@ -427,6 +427,7 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert waits(0)
     assert waits(edges.now_ms())
     assert not waits(edges.now_ms() - 121_000), "the last update is old"
+    assert not waits(edges.now_ms() + 3_600_000), "a clock that was set back"
     decoded.later(121_000)
     assert not waits(0), "it has waited for long enough"
     decoded.decode(others)

@@ -40,7 +40,7 @@ from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
-from pipeline_defs.orchestration.home import launcher as launching
+from pipeline_defs.orchestration.home import waking_launcher
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
@@ -119,7 +119,7 @@ def worker(
     try:
         yield process.pid
     finally:
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
 
 
@@ -306,7 +306,7 @@ def test_a_run_that_stands_still_is_woken_to_be_ended_and_after_a_while(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """[R-26] The code server that tells it to end would wait for it, and its lock on Dagster's database holds up others."""
-    monkeypatch.setattr(launching, "STOPPED_SECONDS", 0.0 if how == "looked at for long" else 600.0)
+    monkeypatch.setattr(waking_launcher, "STOPPED_SECONDS", 0.0 if how == "looked at for long" else 600.0)
     asked = Mock(return_value=True)
     monkeypatch.setattr(dg.DefaultRunLauncher, "terminate", asked)
     run = make_run(instance, DagsterRunStatus.STARTED)

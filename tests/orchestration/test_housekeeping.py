@@ -17,10 +17,13 @@ from dagster_shared.error import DagsterError
 
 from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import LakeUnavailable, PruningFailed, ScanFailed, TopicsFailed, UnknownTopic
+from pipeline_defs.core.errors import BrokenManifest, LakeUnavailable, PruningFailed, ScanFailed, TopicsFailed, UnknownTopic
+from pipeline_defs.core.log.losses import Loss
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.orchestration.runs.projection import report_losses
 from pipeline_defs.orchestration.upkeep import housekeeping
-from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE
+from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE, SWEEP
 from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
 from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.resources import Edges
@@ -246,6 +249,60 @@ def test_the_events_of_a_run_that_is_gone_are_swept(world: World) -> None:
     assert shards(world, gone), "the fault"
     pruning_of(world).sweep()
     assert not shards(world, gone) and shards(world, land_of)
+
+
+def test_staging_that_cannot_be_swept_keeps_no_table_from_its_vacuum(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that cannot be read may need what is there; it is told, once tables are vacuumed."""
+    vacuumed = Mock(return_value=([], []))
+    monkeypatch.setattr(housekeeping, "vacuum", vacuumed)
+    monkeypatch.setattr(housekeeping, "sweep_orphans", Mock(side_effect=BrokenManifest("the fault")))
+    result = run_job(world, SWEEP)
+    assert vacuumed.called and not result.success and "the fault" in reasons(result)
+
+
+def test_the_ledger_in_dagster_is_bounded_and_told_where_it_is_news(world: World) -> None:
+    """Each time the whole of it would make a database that grows with its square."""
+    losses = [Loss(OffsetRange(0, 0, at, at + 1), f"0-{at}-{at + 1}", "retention", None) for at in range(150)]
+
+    def told() -> int:
+        last = world.instance.get_latest_materialization_event(world.topic.losses_key)
+        report_losses(world.instance, world.topic, losses, (), last)
+        return len(world.instance.fetch_materializations(world.topic.losses_key, limit=10).records)
+
+    assert (told(), told()) == (1, 1)
+    losses.append(dataclasses.replace(losses[0], key="0-0-2"))
+    assert told() == 2
+    last = world.instance.get_latest_materialization_event(world.topic.losses_key)
+    assert last is not None and last.asset_materialization is not None
+    ledger = str(last.asset_materialization.metadata["ledger"].value).splitlines()
+    assert len(ledger) == 101 and ledger[-1].startswith("- 51 more: `offsetlake losses ")
+
+
+def test_old_results_of_checks_and_events_of_no_run_go_but_for_the_last(world: World) -> None:
+    """[R-99] Dagster would keep each for ever; what is newer, and somebody else's, stays."""
+    billing = dg.AssetKey("billing")
+    world.create_topic()
+    land(world)
+    for number in range(3):
+        for key in (world.topic.source_key, billing):
+            world.instance.report_runless_asset_event(dg.AssetObservation(key, metadata={"number": number}))
+        found = dg.AssetCheckEvaluation(world.topic.losses_key, "nothing_lost", passed=bool(number % 2), metadata={})
+        world.instance.report_runless_asset_event(found)
+
+    def counts() -> list[int]:
+        observed = [len(world.instance.fetch_observations(key, limit=10).records) for key in (world.topic.source_key, billing)]
+        checks = world.instance.event_log_storage.get_asset_check_execution_history(found.asset_check_key, limit=10)
+        return [*observed, len(checks)]
+
+    before, materialized = counts(), world.materialized()
+    assert before[1] == 3 and min(before) >= 3
+    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) == 0 and counts() == before, "the control"
+    world.later(31 * DAY_MS)
+    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) >= sum(before) - 5
+    assert counts() == [1, 3, 1] and world.materialized() == materialized
+    (last,) = world.instance.fetch_observations(world.topic.source_key, limit=10).records
+    assert last.asset_observation is not None and last.asset_observation.metadata["number"].value == 2
+    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) == 0
 
 
 def test_what_another_asset_shows_stays(world: World) -> None:

@@ -284,7 +284,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
     world.plan()
     world.delete_records(0, 150)
     assert (watch.look(), len(told)) == ("2 troubles, 1 of them new", 2), "the same check, of another range"
-    assert "[100, 150)" in told[1]["message"]
+    assert "[100, 150)" in told[1]["message"] and "[0, " not in told[1]["message"], "and of that alone"
     for key in ("0-0-100", "0-100-200"):
         accept_loss(world.topic, key, world.edges, "test")
     said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"

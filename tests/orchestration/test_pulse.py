@@ -301,13 +301,21 @@ def test_a_topic_is_landed_in_the_order_of_its_policy(world: World, monkeypatch:
 
 def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     """[R-31] Whoever asked for that run; it tells of them."""
-    world.fill(100, 100)
+    world.fill(200)
     world.tick()
     run = queue_run(world.instance, world.topic.landing.job)
     with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):
         assert run_pulse(world).success
-        assert world.materialized() == {"1-0-100"}
+        assert world.materialized() == {"0-100-200"}
         assert [offsets.key for offsets in world.pending] == ["0-0-100"]
+        assert check_of(world, world.topic.check_key("tiling")).passed, "what a run is at is no gap"
+
+
+def test_what_somebody_else_says_of_a_kafka_topic_ends_no_tick(world: World) -> None:
+    """[R-30] Dagster takes observations of an asset from anybody; after a restart the last one is read."""
+    world.fill(100)
+    world.instance.report_runless_asset_event(dg.AssetObservation(world.topic.source_key, metadata={"lag": "none"}))
+    assert is_asked(world)
 
 
 def test_without_topics_there_is_no_pulse() -> None:

@@ -56,7 +56,7 @@ from pipeline_defs.tables import dropping
 from pipeline_defs.tables.compaction import RawTable
 from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
-from tests.support.interleaving import SmallWorld, beside
+from tests.support.interleaving import SmallWorld, Writer, beside
 from tests.support.lakes import again, damage, planned_lake
 from tests.support.redecoding import Killed, compact_raw, drop_range_files, land_rows, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC, World, landed
@@ -644,6 +644,21 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(lake: Lake
     with pytest.raises(LakeUnavailable, match=r"cannot read the table file:///lake: connection refused; nothing was"):
         replace(standing, table=silent).applied("some-id")
     assert standing.applied("some-id") is None, "the control"
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("entry", ['{"torn', '{"add": {"path": "x.parquet", "size": 1, "stats": "{}", "tags": {}}}'])
+def test_landing_does_not_rest_on_a_raw_table_that_cannot_be_read(tmp_path: Path, entry: str) -> None:
+    """[R-81] Its log is torn, or has a file of somebody else's: a range whose file is lost is read again all the same."""
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.has_raw_table = True
+    assert {each.outcome for each in world.land()} == {Outcome.LANDED}
+    log = world.folder / f"tables/raw/{world.coverage.log.topic}/_delta_log"
+    (log / f"{len([*log.glob('*.json')]):020d}.json").write_text(f"{entry}\n")
+    min((world.folder / "data").rglob("*.parquet")).unlink()
+    world.drop_staging()
+    world.lake = world.open(Writer())
+    assert [each.outcome for each in world.land()] == [Outcome.LANDED]
 
 
 def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) -> None:

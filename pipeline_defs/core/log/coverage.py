@@ -50,7 +50,7 @@ class Coverage:
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
     unfinished: frozenset[OffsetRange] = frozenset()
-    _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _states: list[dict[OffsetRange, State]] = field(default_factory=list, init=False, repr=False, compare=False)
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def is_landed(self, offsets: OffsetRange) -> bool:
@@ -87,9 +87,9 @@ class Coverage:
 
     def states(self) -> Mapping[OffsetRange, State]:
         """Return the state of every link, in log order; worked out once, since nothing here ever changes."""
-        if not self._states:
-            self._states.update((link.offsets, self.state_of(link)) for link in self.log.links)
-        return self._states
+        if not self._states:  # whole before anybody sees it: threads share a coverage
+            self._states.append({link.offsets: self.state_of(link) for link in self.log.links})
+        return self._states[0]
 
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
         """Return which of the first `count` ranges of the log are landed; worked out once."""

@@ -28,7 +28,7 @@ from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
-from ..runs.tries import trying
+from ..runs.tries import read_tries, trying
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, lake_result
 
@@ -106,8 +106,10 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
                     tell(verdict)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
+                held = read_tries(context.instance, topic.landing).held
                 for name in QUICK:
-                    context.log_event(as_evaluation(topic.check_key(name), lake_result(topic, name, edges, is_recent=True)))
+                    found = lake_result(topic, name, edges, held=held, is_recent=True)
+                    context.log_event(as_evaluation(topic.check_key(name), found))
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
 

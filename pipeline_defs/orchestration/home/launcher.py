@@ -7,37 +7,25 @@ Imports no Spark: daemon, web server and code server load it.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from dagster import DagsterRun
-from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
-from dagster._grpc.types import CanCancelExecutionRequest
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 
-from ...adapters.system.locks import Holder, find_holder, read_owner, share
-from ...adapters.system.processes import is_stopped
-from ...settings import STARTED_BY_US
-from .run_locks import find_code_server, launch_path, lock_path
+from ...adapters.system.locks import read_owner, share
+from .run_locks import launch_path, lock_path
+from .waking_launcher import WakingRunLauncher
 
-if TYPE_CHECKING:
-    from dagster._grpc.client import DagsterGrpcClient
-
-# from the start of a run's process until it has loaded the definitions and holds the lock itself: longer than Dagster waits
-# for it (`start_timeout_seconds`), so that no process that is slow to load is taken for a dead one
+# until a run's process has loaded the definitions and holds the lock itself: longer than `start_timeout_seconds`
 HANDOVER_SECONDS = 120.0
-PROBE_SECONDS = 30  # for what a code server answers at once, unless it waits for a run that is gone
-STOPPED_SECONDS = 300.0  # that a run's process may stand still
 
 
-class LockingRunLauncher(DefaultRunLauncher):
+class LockingRunLauncher(WakingRunLauncher):
     """A launcher that holds a lock until the run's own process has had time to, and answers whether that process lives."""
 
     _shares: ClassVar[dict[str, tuple[int, float]]] = {}  # by run id: descriptor, and until when
-    _stopped: ClassVar[dict[Holder, float]] = {}  # processes of runs that stand still, and since when
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def launch_run(self, context: LaunchRunContext) -> None:
@@ -48,55 +36,9 @@ class LockingRunLauncher(DefaultRunLauncher):
             self._shares[run_id] = (descriptor, float("inf"))
         try:
             super().launch_run(context)
-        except DagsterUserCodeUnreachableError:
-            said = "Dagster's code server did not start it in time; what it was for is asked for again"
-            self._instance.report_run_failed(context.dagster_run, said)
-            self._end_stuck_code_server(run_id)
-            raise
         finally:
             with self._guard:
                 self._shares[run_id] = (descriptor, time.monotonic() + HANDOVER_SECONDS)
-
-    def _end_stuck_code_server(self, run_id: str) -> None:
-        """End a code server that starts and ends no run any more, though it ticks; `offsetlake up` starts another.
-
-        It waits for ever for a process that was to end and was killed before it took the word.
-        """
-        server = find_code_server(self._instance.root_directory)
-        client: DagsterGrpcClient | None = self._get_grpc_client_for_termination(run_id)  # type: ignore[no-untyped-call]
-        if server is None or not server.is_here or client is None or STARTED_BY_US not in os.environ:
-            return
-        try:
-            client.can_cancel_execution(CanCancelExecutionRequest(run_id=run_id), timeout=PROBE_SECONDS)
-        except DagsterUserCodeUnreachableError:
-            with suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGKILL)
-
-    def terminate(self, run_id: str) -> bool:
-        """Terminate a run. One that stands still is woken for it; of one whose process is gone no code server is asked.
-
-        A code server that has told a process waits until it takes the word, and does nothing else.
-        """
-        run = self._instance.get_run_by_id(run_id)
-        if run is None or run.is_finished:
-            return False
-        if self.check_run_worker_health(run).status is WorkerStatus.NOT_FOUND:
-            self._instance.report_run_canceling(run)
-            self._instance.report_run_canceled(run)
-            return True
-        self._wake(find_holder(lock_path(self._instance.root_directory, run_id)), 0.0)
-        return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
-
-    def _wake(self, process: Holder | None, after_seconds: float) -> None:
-        """Have a process of this host go on that has stood still (SIGSTOP) for so long, as far as was seen from here."""
-        if process is None or not process.is_here:
-            return
-        if not is_stopped(process.pid):
-            self._stopped.pop(process, None)
-            return
-        since = self._stopped.setdefault(process, time.monotonic())
-        if time.monotonic() - since >= after_seconds:
-            os.kill(process.pid, signal.SIGCONT)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -122,9 +64,8 @@ class LockingRunLauncher(DefaultRunLauncher):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "nothing in this Dagster home shows its process")
         record = self._instance.get_run_record_by_id(run.run_id)
         is_elsewhere = not has_begun and record is not None and record.start_time is not None
-        if owner is None:
-            self._wake(find_holder(lock), STOPPED_SECONDS)
         if owner is None or is_elsewhere:
+            self.wake_after_a_while(run.run_id)
             return CheckRunHealthResult(WorkerStatus.RUNNING, "it uses another Dagster home" if is_elsewhere else None)
         gone = owner or "its launcher"
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"{gone} is gone; what it left undone is asked for again")

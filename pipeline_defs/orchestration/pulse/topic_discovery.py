@@ -20,7 +20,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import BadSetting, BrokerUnavailable, OffsetlakeError, as_ours, first_line
+from ...core.errors import NOTE, BadSetting, BrokerUnavailable, OffsetlakeError, as_ours, first_line
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
@@ -65,7 +65,8 @@ class Discovery:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
         is_refused = stamps == self._refused and now - self._refused_at < AGAIN_SECONDS
-        if (self.topics or self.is_edited) and self._asked is None and not is_refused:
+        is_asked = self._asked is not None and now - self._asked < AGAIN_SECONDS  # one in vain is asked for again
+        if (self.topics or self.is_edited) and not is_asked and not is_refused:
             self._asked = now
             threading.Thread(target=self._load_anew, args=(origin, instance, stamps), daemon=True).start()
 
@@ -156,7 +157,8 @@ def find_why_not(project: Path) -> str:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return first_line(error)
-    return (ended.stderr.strip().splitlines() or ["it ended"])[-1] if ended.returncode else ""
+    said = [line for line in ended.stderr.strip().splitlines() if not line.startswith(NOTE)]
+    return (said or ["it ended"])[-1] if ended.returncode else ""
 
 
 def _reload(origin: CodeLocationOrigin | None, instance: dg.DagsterInstance) -> None:

@@ -36,6 +36,7 @@ from .tries import ALL, Tries
 from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
+REASONS = 100  # of failing ranges of a topic that are told with why: each is looked for in a run's reasons of all its ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ def check_progress(
     patience = patience_seconds(topic.policy.max_age_seconds)
     holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
-    violations = [_failing_text(topic, o, tried[o], reason_of(tried[o].failed_run)) for o in failing]
+    violations = [
+        _failing_text(topic, o, tried[o], reason_of(tried[o].failed_run) if number < REASONS else "")
+        for number, o in enumerate(failing)
+    ]
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
     concerns = [offsets.key for offsets in failing]
@@ -164,8 +168,8 @@ def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str)
 def _last_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines()]
     own = [line for line in lines if offsets.text(topic.name) in line or f"{offsets.folder}/{offsets.stem}" in line]
-    why = " ".join(own or lines).removeprefix("- ")
-    return f"last in run {tried.failed_run[:8]}: {why[:REASON_LENGTH]}"
+    why = " ".join(own or lines).removeprefix("- ")[:REASON_LENGTH]
+    return f"last in run {tried.failed_run[:8]}{f': {why}' if why else ''}"
 
 
 def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:

@@ -6,8 +6,10 @@ deleted at any time. Invariant: nothing here is written to the lake.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -18,6 +20,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from sqlalchemy.exc import IntegrityError
 
+from ...core.command_lines import command
 from ...core.errors import BadKey
 from ...core.landing.lag import PartitionLag, Told, is_lag_news
 from ...core.landing.retiring import retired
@@ -27,7 +30,7 @@ from ...core.offsets import OffsetRange, parse_key
 from ...topics import Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
-SHOWN_PARTITIONS = 100
+SHOWN_PARTITIONS, SHOWN_LOSSES = 100, 100
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 CONCERNS = "concerns"  # of a check's metadata: another value is news, even where the result is the same
@@ -113,16 +116,19 @@ def report_losses(
     instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], skips: Sequence[Skip], told: dg.EventLogEntry | None
 ) -> None:
     """Report losses, and what was left out on purpose, where Dagster was not `told` them last."""
-    before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
+    before = told.asset_materialization.metadata.get("ledger_sha256") if told and told.asset_materialization else None
     texts = [*(loss.text(topic.name) for loss in losses), *(skip.text(topic.name) for skip in skips)]
-    ledger = "\n".join(f"- {text}" for text in texts)
-    if (before.value if before else "") == ledger:
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest() if texts else ""
+    if (before.value if before else "") == digest:
         return
+    # each time the whole ledger would be a database that grows with the square of it
+    more = [f"{len(texts) - SHOWN_LOSSES:,} more: `{command('losses', topic.name)}`"] if len(texts) > SHOWN_LOSSES else []
     metadata: Mapping[str, Any] = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
         "losses": len(losses),
         "skipped_offsets": sum(len(skip.offsets) for skip in skips),
-        "ledger": dg.MetadataValue.md(ledger),
+        "ledger": dg.MetadataValue.md("\n".join(f"- {text}" for text in [*texts[-SHOWN_LOSSES:], *more])),
+        "ledger_sha256": digest,
     }
     instance.report_runless_asset_event(dg.AssetMaterialization(topic.losses_key, metadata=metadata))
 
@@ -132,8 +138,11 @@ def read_told_lag(instance: dg.DagsterInstance, topic: Topic) -> Told | None:
     latest = next(iter(instance.fetch_observations(topic.source_key, limit=1).records), None)
     if latest is None or latest.asset_observation is None:
         return None
-    lag, end = (latest.asset_observation.metadata[name].value for name in ("lag", "end_offset"))
-    return Told(int(str(lag)), int(str(end)), int(latest.timestamp * 1000))
+    told = latest.asset_observation.metadata
+    with suppress(KeyError, ValueError):  # somebody else's: Dagster takes observations from anybody
+        lag, end = (int(str(told[name].value)) for name in ("lag", "end_offset"))
+        return Told(lag, end, int(latest.timestamp * 1000))
+    return None
 
 
 def report_lag(

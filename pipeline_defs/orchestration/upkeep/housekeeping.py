@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from ...adapters.store.store import Entry
 from ...core.advice import some_of
 from ...core.command_lines import command
-from ...core.errors import TopicsFailed, UnknownTopic, as_ours
+from ...core.errors import OffsetlakeError, TopicsFailed, UnknownTopic, as_ours
 from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...resources import Edges
 from ...tables.vacuum import is_vacuum_due, vacuum
@@ -182,20 +183,24 @@ def build_sweep() -> dg.Definitions:
 
     @dg.op(name="sweep", description=description)
     def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
+        orphans, errors = dict[str, Entry](), list[OffsetlakeError]()
+        try:
+            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
+        except OffsetlakeError as error:  # of a manifest that may need what is there; tables are vacuumed all the same
+            errors.append(error)
         for name, orphan in orphans.items():
             context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
-        deleted, errors = vacuum(edges.lake, edges.now_ms())
+        deleted, found = vacuum(edges.lake, edges.now_ms())
         for path in deleted:
             context.log.info("step=vacuumed path=%s", path)
         swept_bytes = sum(orphan.bytes for orphan in orphans.values())
         context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
-        for error in errors:
-            raise error
+        for each in [*errors, *found]:
+            raise each
 
     def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
         lake, now_ms = edges.lake, edges.now_ms()
-        return bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS)) or is_vacuum_due(lake, now_ms)
+        return is_vacuum_due(lake, now_ms) or bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS))
 
     told = "Sweeps the lake's staging every night, where there is something to sweep."
     return _with_schedule(sweep, SWEEP, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
@@ -203,8 +208,9 @@ def build_sweep() -> dg.Definitions:
 
 def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     description = (
-        "Deletes runs of Offsetlake that ended more than OFFSETLAKE_RUN_RETENTION_DAYS ago, with their events and logs. A run "
-        "stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake is not touched."
+        "Deletes runs of Offsetlake that ended more than OFFSETLAKE_RUN_RETENTION_DAYS ago, with their events and logs, and as "
+        "old results of checks and events of no run. What Dagster shows an asset, a partition or a check by stays. The lake is "
+        "not touched."
     )
 
     @dg.op(name="prune", description=description, pool=PRUNE)
@@ -219,7 +225,8 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
             lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
         )
         pruning.sweep()
-        context.add_output_metadata({"deleted": gone, "kept": kept})
+        events = pruning.forget_events(edges.now_ms(), days)
+        context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events})
 
     def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
         days = edges.settings.run_retention_days

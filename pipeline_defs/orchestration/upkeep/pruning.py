@@ -1,4 +1,4 @@
-"""Pruning: runs of Offsetlake that ended long ago go from Dagster, with their events and logs.
+"""Pruning: runs of Offsetlake that ended long ago go from Dagster, with their events and logs, and events of no run.
 
 A run stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake has all of it still.
 """
@@ -13,7 +13,10 @@ from pathlib import Path
 
 import dagster as dg
 from dagster import AssetRecordsFilter, DagsterEventType, DagsterRun, DagsterRunStatus, RunsFilter
-from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetEventTagsTable, SqlEventLogStorageTable
+from sqlalchemy import delete, func, select
 
 from ...core.errors import PruningFailed
 from ...topics import LAND_PENDING, Topic
@@ -127,6 +130,34 @@ class Pruning:
         self.instance.run_storage.delete_run(run_id)
         if isinstance(storage, SqliteEventLogStorage):  # which has a file for each run, and leaves it
             _unlink(Path(storage.path_for_shard(run_id)))
+
+    def forget_events(self, now_ms: int, days: int) -> int:
+        """Delete results of checks, and events of no run, of our assets that are older than so many days; return how many.
+
+        The last one of an asset, of a partition or of a check stays. Dagster itself keeps all of them for ever.
+        """
+        storage = self.instance.event_log_storage
+        if not isinstance(storage, SqlEventLogStorage):
+            return 0
+        before = datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC).replace(tzinfo=None)  # as Dagster writes it
+        checks, events, tags = AssetCheckExecutionsTable.c, SqlEventLogStorageTable.c, AssetEventTagsTable.c
+        gone = 0
+        for key in [key.to_string() for topic in self.topics for key in topic.asset_keys]:
+            told = [events.asset_key == key, events.run_id == RUNLESS_RUN_ID, events.timestamp < before]
+            with storage.index_connection() as connection:
+                last = select(func.max(checks.id)).where(checks.asset_key == key).group_by(checks.check_name, checks.partition)
+                old = [checks.asset_key == key, checks.create_timestamp < before, checks.id.not_in(last)]
+                gone += connection.execute(delete(AssetCheckExecutionsTable).where(*old)).rowcount
+                of_asset = select(events.id).where(events.asset_key == key)
+                last = select(func.max(events.id)).where(events.asset_key == key)
+                last = last.group_by(events.dagster_event_type, events.partition)
+                gone += connection.execute(delete(SqlEventLogStorageTable).where(*told, events.id.not_in(last))).rowcount
+                old = [tags.asset_key == key, tags.event_timestamp < before, tags.event_id.not_in(of_asset)]
+                connection.execute(delete(AssetEventTagsTable).where(*old))
+            if isinstance(storage, SqliteEventLogStorage):  # which has each a second time, read by nobody
+                with storage.run_connection(RUNLESS_RUN_ID) as connection:
+                    connection.execute(delete(SqlEventLogStorageTable).where(*told))
+        return gone
 
     def sweep(self) -> None:
         """Delete files of events whose run is gone: a crash has left them."""
