@@ -12,17 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import PurePath
 
-from ..core.errors import (
-    BadKey,
-    DiskRefuses,
-    EmptySelection,
-    EngineLost,
-    EngineUnavailable,
-    LakeUnavailable,
-    OffsetlakeError,
-    ScanFailed,
-    as_ours,
-)
+from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, LakeUnavailable, OffsetlakeError, ScanFailed, as_ours
 from ..core.landing.scans import Scan, group_scans
 from ..core.landing.selection import find_ranges
 from ..core.landing.verdicts import Verdict, failed
@@ -60,8 +50,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]) -> Iterator[Told]:
     """Land ranges of topics of one lake, in Spark jobs that they share; yield the topic with each verdict.
 
-    An error of a topic, its cluster or its part of the lake, ends that topic alone and is yielded in the end. Raises
-    `BadKey` or `EmptySelection` before anything is read or written.
+    An error of a topic, its keys, its cluster or its part of the lake, ends that topic alone and is yielded in the end.
     """
     first = next(iter(tools.values()))
     staging = first.open_staging(attempt.id, first.lake)
@@ -70,8 +59,6 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
     for topic, of_topic in keys.items():
         try:
             found.append(_find(topic, of_topic, attempt, tools[topic], staging))
-        except (BadKey, EmptySelection):
-            raise
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             broken.append((topic, as_ours(error, f"topic {topic}")))
     waiting: list[Waiting] = []

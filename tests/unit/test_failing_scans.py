@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import random
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.store import object_store
 from pipeline_defs.core.errors import (
+    BadKey,
     BrokenManifest,
     BrokerUnavailable,
     EngineLost,
@@ -123,6 +125,19 @@ def land_all(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes
     said, errors = land_and_hear(lake, spark, attempt, **changes)
     assert errors == []
     return said
+
+
+def test_a_topic_whose_plan_went_after_its_ranges_were_chosen_ends_alone(tmp_path: Path) -> None:
+    """[R-15] Somebody deletes it, or restores another: of a run that has chosen them already."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    for topic, kafka in spark.kafkas.items():
+        plan_all(lake, kafka, Policy(records_per_range=4, max_age_seconds=0), topic)
+    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
+    shutil.rmtree(Path(lake.store.url("plan/a")))
+    tools = {topic: fake_tools(lake=Lake(str(tmp_path)), spark=spark, kafka=kafka) for topic, kafka in spark.kafkas.items()}
+    told = [*land_topics(keys, Attempt("a", "run", "test"), tools)]
+    assert [(topic, type(each)) for topic, each in told if isinstance(each, OffsetlakeError)] == [("a", BadKey)]
+    assert {each.outcome for topic, each in told if topic == "b" and isinstance(each, Verdict)} == {Outcome.LANDED}
 
 
 def all_of(outcome: Outcome, *topics: str, starts: Sequence[int] = STARTS) -> Said:

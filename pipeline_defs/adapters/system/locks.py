@@ -214,12 +214,18 @@ def scratch() -> Path:
         return found
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         remove_unheld(left)
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
-    while _share_of(folder, os.O_RDONLY) is None:
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    while (folder := _make_scratch()) is None:  # another process took it for one that nobody holds
+        pass
     _scratch[os.getpid()] = folder
     atexit.register(_remove_own, folder, os.getpid())
     return folder
+
+
+def _make_scratch() -> Path | None:
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    with suppress(FileNotFoundError):
+        return folder if _share_of(folder, os.O_RDONLY) is not None else None
+    return None
 
 
 def _remove_own(folder: Path, pid: int) -> None:
