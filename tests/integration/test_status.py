@@ -24,6 +24,7 @@ from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
 from pipeline_defs.orchestration.map.draw import page, read_picture, write_page
 from pipeline_defs.orchestration.map.words import summary
+from pipeline_defs.orchestration.runs import progress
 from pipeline_defs.orchestration.runs.exposure import Endangered, check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import trying
@@ -198,7 +199,9 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
     return list(reversed(found))
 
 
-def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
+def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
 
     Another range that fails meanwhile is told: the result stays the same, the ranges concerned do not.
@@ -240,6 +243,10 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
     world.tick()
     world.tick()
     assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
+    monkeypatch.setattr(progress, "REASONS", 1)
+    found = progress.read_situation(world.topic, world.coverage, world.edges, world.known)
+    texts = progress.check_progress(world.topic, found, world.instance, world.edges.now_ms()).violations
+    assert [str(in_the_way) in text for text in texts] == [True, False], "of many the first ones say why"
     in_the_way.unlink()
     world.later(60_000)
     assert world.tick().due, "stalled is still due"
