@@ -69,6 +69,8 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
 
 SCRAM, STORE = {"sasl_mechanism": "SCRAM-SHA-256"}, {"ssl_truststore_location": "/x.jks"}
 LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
+NOTHING = dict.fromkeys(("security_protocol", "sasl_mechanism", "sasl_jaas_config"))
+UNSAID = "security.protocol is PLAINTEXT, as "
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,17 @@ LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
         ({"Sasl_Mechanism": "PLAIN"}, "can be told Sasl.Mechanism"),
         ({"schema_registry_basic_auth_user_info": SECRET}, "has no colon, expected user:password"),
         ({"schema_registry_url": "http://x"}, "can be told schema.registry.url"),
+        # I8: a login that the protocol would not use, so that nobody is asked for it
+        ({**NOTHING, "sasl_mechanism": "PLAIN"}, f"{UNSAID}Kafka takes it where nothing is said, expected SASL_SSL"),
+        (
+            {"security_protocol": "SSL", "sasl_mechanism": None},
+            "sasl.jaas.config would not be used: security.protocol is SSL, ",
+        ),
+        ({**NOTHING, "ssl_enabled_protocols": "TLSv1.3"}, f"ssl.enabled.protocols would not be used: {UNSAID}"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_truststore_password": SECRET},
+            "ssl.truststore.password would not be used",
+        ),
     ],
 )
 def test_what_cannot_be_told_to_every_client_is_refused(changes: dict[str, str | None], expected: str) -> None:
@@ -367,31 +380,6 @@ def test_a_slip_is_told_with_its_line_its_key_and_what_was_probably_meant(before
             read_access(path)
     told = f"line {line}: 'securty.protocol' is no key of Kafka's clients, probably meant: security.protocol"
     assert f"OFFSETLAKE_KAFKA_PROPERTIES {path} cannot be used: {told};" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            {"sasl.mechanism": "PLAIN"},
-            "security.protocol is PLAINTEXT, as Kafka takes it where nothing is said, expected SASL_SSL",
-        ),
-        (
-            {"security.protocol": "SSL", "sasl.jaas.config": "x"},
-            "sasl.jaas.config would not be used: security.protocol is SSL, ",
-        ),
-        ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols would not be used: security.protocol is PLAINTEXT, as"),
-        (
-            {"security.protocol": "SASL_PLAINTEXT", "ssl.truststore.password": HUSHED},
-            "ssl.truststore.password would not be used",
-        ),
-    ],
-)
-def test_a_login_that_the_protocol_would_not_use_is_refused(values: dict[str, str], expected: str) -> None:
-    """I8: `sasl.*` without SASL is a login that nobody is asked for."""
-    with pytest.raises(BadSetting) as caught:
-        parse_client_properties(values, "the file")
-    assert expected in str(caught.value) and HUSHED not in str(caught.value)
 
 
 def test_a_byte_order_mark_is_named_as_what_it_is(tmp_path: Path) -> None:
