@@ -275,35 +275,21 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
 land_commands, losses_commands = (importlib.import_module(f"pipeline_defs.cli.work.{name}") for name in ("land", "losses"))
 
 
-@pytest.fixture
-def logless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edges:
-    """A lake of two topics; the first one has lost its plan log."""
-    watch_obstore(monkeypatch)
-    world = SmallWorld(tmp_path, "disk")
-    world.land()
-    for tree in ("data", "manifests", "plan"):
-        shutil.copytree(tmp_path / tree / TOPIC, tmp_path / tree / "zzz")
-        for path in (tmp_path / tree / "zzz").rglob("*.json"):
-            path.write_text(path.read_text().replace(f'"{TOPIC}"', '"zzz"'))
-    shutil.rmtree(tmp_path / "plan" / TOPIC)
-    monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: world.kafka)
-    return Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, tmp_path))
-
-
 @pytest.mark.parametrize(
     ("module", "command", "work"), [(losses_commands, "losses", "read_ledger"), (land_commands, "rebuild", "rebuild_topic")]
 )
 @pytest.mark.usefixtures("capfd")
 def test_a_refused_topic_is_named_and_the_others_are_done(
-    logless: Edges, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
+    edges: Edges, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
 ) -> None:
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
     done, said = list[str](), list[str]()
     beside(monkeypatch, module, work, after=lambda topic, *_, **__: done.append(topic.name))
-    monkeypatch.setattr(module, "open_edges", lambda: logless)
+    monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: kafka_with(20))
+    monkeypatch.setattr(module, "open_edges", lambda: edges)
     monkeypatch.setattr(land_commands, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
     monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
-    topics = {topic.name: topic for topic in (GOOD, Topic("zzz", Policy()))}
+    topics = {topic.name: topic for topic in (DAMAGED, GOOD)}
     monkeypatch.setattr(show, "load_topics", lambda: TopicFiles(dg.ComponentTree.for_test(), topics))
 
     def ran(*arguments: str) -> tuple[int, Any]:
@@ -311,11 +297,11 @@ def test_a_refused_topic_is_named_and_the_others_are_done(
         result = CliRunner().invoke(getattr(module, command), list(arguments))
         return result.exit_code, result.exception
 
-    assert ran("zzz")[0] == 0 and done == ["zzz"] and not said
+    assert ran(GOOD.name)[0] == 0 and done == [GOOD.name] and not said
     code, raised = ran()
-    assert (code, done) == (1, ["zzz"]) and isinstance(raised, SystemExit)
-    assert said == [f"topic {TOPIC}: broken_plan_log"]
-    assert isinstance(ran(TOPIC)[1], BrokenPlanLog)
+    assert (code, done) == (1, [GOOD.name]) and isinstance(raised, SystemExit)
+    assert said == [f"topic {DAMAGED.name}: broken_plan_log"]
+    assert isinstance(ran(DAMAGED.name)[1], BrokenPlanLog)
 
 
 POLICY = Policy(records_per_range=4, max_age_seconds=0)

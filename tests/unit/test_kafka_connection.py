@@ -49,54 +49,43 @@ from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed
 from tests.support.secured import jaas
 
 
-class Admin:
-    """A client that answers as kafka-python's does once it is closed."""
-
-    opened: list[Admin]
-
-    def __init__(self, **_: object) -> None:
-        self.is_closed = False
-        self.opened.append(self)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def answer(self) -> str:
-        if self.is_closed:
-            raise RuntimeError("NetworkSelector closed!")
-        return "yes"
-
-
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Admin]:
-    """Return the clients that were opened, in order."""
-    Admin.opened = []
-    monkeypatch.setattr(kafka_connection, "KafkaAdminClient", Admin)
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Mock]:
+    """Return the clients that were opened, in order; one that is closed answers as kafka-python's does."""
+    found: list[Mock] = []
+
+    def open_client(**_: object) -> Mock:
+        answer = Mock(return_value="yes")
+        close = Mock(side_effect=lambda: setattr(answer, "side_effect", RuntimeError("NetworkSelector closed!")))
+        found.append(Mock(answer=answer, close=close))
+        return found[-1]
+
+    monkeypatch.setattr(kafka_connection, "KafkaAdminClient", open_client)
     monkeypatch.setattr(kafka_connection, "knock", lambda *_: None)
-    return Admin.opened
+    return found
 
 
-def test_a_thread_whose_connection_another_one_closes_asks_again(opened: list[Admin]) -> None:
+def test_a_thread_whose_connection_another_one_closes_asks_again(opened: list[Mock]) -> None:
     """[R-20] The other one had no answer from the broker, which says nothing of this one's."""
     connection = Connection("127.0.0.1:1", timeout_seconds=30)
 
-    def ask(admin: Admin) -> str:
+    def ask(admin: Mock) -> Any:
         if len(opened) == 1:
             connection.close()  # the other thread
         return admin.answer()
 
     assert connection._ask("orders", ask) == "yes"
-    assert [each.is_closed for each in opened] == [True, False], "the fault, and the new one"
+    assert [each.close.called for each in opened] == [True, False], "the fault, and the new one"
     with pytest.raises(RuntimeError, match="another one"):
         connection._ask("orders", Mock(side_effect=RuntimeError("another one")))
     assert len(opened) == 2, "the control: after another error nobody asks again"
 
 
-def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]) -> None:
+def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Mock]) -> None:
     """[R-20] Of two threads without an answer the later one finds that the first has opened another connection."""
     connection = Connection("127.0.0.1:1", timeout_seconds=30)
 
-    def ask(admin: Admin) -> str:
+    def ask(admin: Mock) -> str:
         if len(opened) == 1:
             connection.close()
             assert connection._ask("orders", lambda other: other.answer()) == "yes"
@@ -104,7 +93,7 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
 
     with pytest.raises(BrokerUnavailable):
         connection._ask("orders", ask)
-    assert [each.is_closed for each in opened] == [True, False]
+    assert [each.close.called for each in opened] == [True, False]
 
 
 def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
