@@ -235,48 +235,37 @@ def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
     assert read_access(write_properties(tmp_path / "x", {"security.protocol": "SSL"})).tls.check_hostname  # type: ignore[union-attr]
 
 
+NOT_PEM = "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"
+NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
 @pytest.mark.parametrize(
-    ("password", "key", "expected"),
+    ("store", "password", "content", "expected"),
     [
-        (KEY_PASSWORD, lambda plain: lock(plain, KEY_PASSWORD, "-v2", "aes256"), "its key is encrypted by PBES2"),
-        (KEY_PASSWORD, lambda plain: plain, "it has no BEGIN ENCRYPTED PRIVATE KEY"),
-        (None, lambda plain: lock(plain, KEY_PASSWORD), "it has no BEGIN PRIVATE KEY"),
-        (None, lambda plain: plain.replace("PRIVATE", "EC PRIVATE"), "it has no BEGIN PRIVATE KEY"),
-        (None, lambda plain: Authority("b").issue("other")[0], "its key cannot be read, or is not its certificate's"),
+        ("key", KEY_PASSWORD, lambda key: lock(key, KEY_PASSWORD, "-v2", "aes256"), "its key is encrypted by PBES2"),
+        ("key", KEY_PASSWORD, lambda key: key, "it has no BEGIN ENCRYPTED PRIVATE KEY"),
+        ("key", None, lambda key: lock(key, KEY_PASSWORD), "it has no BEGIN PRIVATE KEY"),
+        ("key", None, lambda key: key.replace("PRIVATE", "EC PRIVATE"), "it has no BEGIN PRIVATE KEY"),
+        ("key", None, lambda _: Authority("b").issue("other")[0], "its key cannot be read, or is not its certificate's"),
+        ("trust", None, None, "no such file or directory"),
+        ("trust", None, lambda _: "\xfe\xed\xfe\xed\x00\x00", NOT_PEM),
+        ("trust", None, lambda _: "nothing", "it has no BEGIN CERTIFICATE"),
+        ("trust", None, lambda _: NO_CERTIFICATE, "a certificate in it cannot be read"),
     ],
 )
-def test_a_key_that_kafkas_own_client_does_not_read_is_refused(
-    tmp_path: Path, password: str | None, key: Callable[[str], str], expected: str
+def test_a_store_that_kafkas_own_client_does_not_read_is_refused(
+    tmp_path: Path, store: str, password: str | None, content: Callable[[str], str] | None, expected: str
 ) -> None:
-    """Else planning would go well, by kafka-python, and each read by Spark fail."""
-    plain, certificate = Authority("a").issue("client")
-    store = tmp_path / "client.pem"
-    values = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}
-    if password:
-        values["ssl.key.password"] = password
-    store.write_text(key(plain) + certificate)
-    with pytest.raises(BadSetting) as caught:
-        read_access(write_properties(tmp_path / "c.properties", values))
-    assert f"ssl.keystore.location {store}: {expected}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (None, "no such file or directory"),
-        (b"\xfe\xed\xfe\xed\x00\x00", "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"),
-        (b"nothing", "it has no BEGIN CERTIFICATE"),
-        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
-    ],
-)
-def test_a_store_that_is_none_is_told_from_one_that_is(tmp_path: Path, content: bytes | None, expected: str) -> None:
-    store = tmp_path / "ca.pem"
+    """Else planning would go well, by kafka-python, and each read by Spark fail; one that is none is told from one that is."""
+    key, certificate = Authority("a").issue("client")
+    path, name = tmp_path / "store.pem", f"ssl.{store}store"
     if content is not None:
-        store.write_bytes(content)
-    values = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)}
+        path.write_text(content(key) + certificate * (store == "key"), "latin-1")
+    values = {"security.protocol": "SSL", f"{name}.type": "PEM", f"{name}.location": str(path)}
+    values |= {"ssl.key.password": password} if password else {}
     with pytest.raises(BadSetting) as caught:
         read_access(write_properties(tmp_path / "c.properties", values))
-    assert f"ssl.truststore.location {store}: {expected}" in str(caught.value) and "None" not in str(caught.value)
+    assert f"{name}.location {path}: {expected}" in str(caught.value) and "None" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, b"a=\\u00zz hush-4711"])
