@@ -473,21 +473,20 @@ def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return Path(instance.root_directory)
 
 
-def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = read_settings(project=project).dagster_home
+def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment is stronger than the file, for Dagster as for the commands."""
+    home, elsewhere = read_settings(project=project).dagster_home, tmp_path / "elsewhere"
     assert home_of_dagster_dev(project, monkeypatch) == home
     assert home == project / ".offsetlake" / "dagster"
     assert (home / "dagster.yaml").read_text() == (project / "dagster.yaml").read_text()
+    elsewhere.mkdir()
+    with monkeypatch.context() as exported:
+        exported.setenv("DAGSTER_HOME", str(elsewhere))
+        assert home_of_dagster_dev(project, monkeypatch) == read_settings(project=project).dagster_home == elsewhere
     (project / ".env").unlink()
     assert ".tmp_dagster_home_" in home_of_dagster_dev(project, monkeypatch).name, "the control: else it is thrown away"
-
-
-def test_an_exported_home_is_taken_by_both(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is stronger than the file, for Dagster as for the commands."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "elsewhere"))
-    homes = (home_of_dagster_dev(project, monkeypatch), read_settings(project=project).dagster_home)
-    assert homes == (tmp_path / "elsewhere",) * 2
 
 
 def test_a_home_that_begins_anew_is_said_unless_it_is_the_projects_own(
