@@ -53,7 +53,6 @@ from pipeline_defs.landing.auditing import check_published, check_table, check_t
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
 from pipeline_defs.tables import dropping
-from pipeline_defs.tables.compaction import RawTable
 from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
 from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.support.interleaving import SmallWorld, beside
@@ -175,24 +174,6 @@ def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake:
     assert drop_range_files(again(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
 
 
-def test_a_dropped_range_is_replaced(lake: Lake) -> None:
-    """[R-63] [R-73] The new revision is in `data/`, its siblings are read in what is left of the compacted file."""
-    dropped(lake)
-    land(lake, R[1], 1, b"w")
-    assert view(lake) == [*range(30)], "before the table has it"
-    append(lake)
-    assert view(lake) == [*range(30)] and shown(lake) == ["10"]
-    table = raw_table_log(TOPIC, lake.store).read()
-    assert sorted(file.rows for file in table.files.values()) == [10, 10, 10]
-    assert check_table(TOPIC, again(lake)).violations == () and check_published(TOPIC, again(lake)).violations == ()
-    values = Duck(again(lake), [TOPIC]).query(f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19')
-    assert values[1] == [(b"w",)]
-    compact_raw(lake)
-    assert drop_range_files(lake) == [DropVerdict(R[1])]
-    assert view(lake) == [*range(30)] and shown(lake) == []
-    assert vacuum(lake, EPOCH_MS + 10**12) and view(lake) == [*range(30)]
-
-
 def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
     """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
     compacted(lake)
@@ -282,20 +263,6 @@ def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(la
     (file,) = log.read().files.values()
     assert inner[0].file is not None and file.path == inner[0].file.path
     assert [path for path in lake.store.list(log.folder) if ".c-" in path] == [f"{log.folder}/{file.path}"]
-
-
-def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
-    """[R-61] Nothing is compacted across a range that is to be landed yet, or with one that was replaced since."""
-    land_each(lake, [R[0], R[1], R[3], R[4]])
-    append(lake)
-    one, other = RawTable(TOPIC, lake).find(10**9, every=True)
-    assert (one.offsets, other.offsets) == (OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 30, 50))
-    land(lake, R[1], 1, b"w")
-    assert [group.offsets for group in RawTable(TOPIC, again(lake)).find(10**9, every=True)] == [other.offsets]
-    land(lake, R[2])
-    append(again(lake))
-    (group,) = RawTable(TOPIC, again(lake)).find(10**9, every=True)
-    assert group.offsets == OffsetRange(0, 0, 0, 50)
 
 
 def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
