@@ -208,13 +208,10 @@ def test_every_kind_has_its_paragraph_and_no_other_has() -> None:
     assert {"bad_key", "demo_stuck"} <= kinds(), "the control: both rooms are seen"
 
 
-def test_explain_lists_every_kind(capfd: pytest.CaptureFixture[str]) -> None:
+def test_explain_lists_every_kind_and_prints_its_paragraph(capfd: pytest.CaptureFixture[str]) -> None:
+    """What it prints names no document by a path, for a user's project has none."""
     listed = CliRunner().invoke(cli, ["explain"]).output + capfd.readouterr().out
     assert kinds() <= set(re.findall(r"\w+", listed))
-
-
-def test_explain_prints_the_paragraph_of_each_kind() -> None:
-    """What it prints names no document by a path, for a user's project has none."""
     for kind in kinds():
         text = explain(kind)
         assert len(text.split()) > 6 and kind in text, kind

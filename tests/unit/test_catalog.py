@@ -199,17 +199,15 @@ ALIKE = ("a-b", "a_b", "a.b", "a__dash_b", "a__b", "a--b", "A_b", "-", "_", "x" 
 names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda each: each not in {".", ".."})
 
 
-@pytest.fixture(scope="module")
-def repository() -> Any:
-    """One code location with all of them, each with everything that is derived of a topic."""
+def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> None:
+    """Assets, partitions, jobs, ops, pools, each with all that is derived of a topic; sensors and schedules are of all topics.
+
+    `x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`.
+    """
     edges = Edges(read_settings({}))
     resources = {"edges": edges, "pyspark": LazyPySparkResource(spark_config={})}
     topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode())) for name in ALIKE]
-    return dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
-
-
-def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(repository: Any) -> None:
-    """Assets, partitions, jobs, ops, pools; sensors and schedules are of all topics at once."""
+    repository: Any = dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
     jobs = [job.name for job in repository.get_all_jobs()]
     ops = [node.name for node in repository.get_implicit_global_asset_job_def().nodes]
     for kind, found in {"jobs": jobs, "ops": ops}.items():
@@ -220,11 +218,7 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(reposito
     assert {key.path[1] for key in graph.get_all_asset_keys()} == set(ALIKE)
     partitions = {graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}
     assert len(partitions) == len(ALIKE)
-
-
-def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> None:
-    """`x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`."""
-    works = {op_name(key) for key in repository.asset_graph.materializable_asset_keys}
+    works = {op_name(key) for key in graph.materializable_asset_keys}
     nodes = [node for node in repository.get_implicit_global_asset_job_def().nodes if node.name in works]
     pools = [pool for node in nodes for pool in node.definition.pools]
     assert len(nodes) == 2 * len(ALIKE), "landing and decoding of each"
