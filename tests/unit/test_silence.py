@@ -151,9 +151,12 @@ def test_only_a_job_that_says_the_same_for_so_long_is_over_and_that_for_good(clo
     Other jobs of the session, which another thread asks for, are none of its progress.
     """
     session = Mock()
-    with (still := Stillness(session, 600)).noted():
+    with (still := Stillness(Mock(), 600)).noted():
         clock[0] += 10_000
         assert not still.look(), "it has said nothing yet"
+        still(finished(0))
+        assert still.look(), "the control"
+    with (still := Stillness(session, 600)).noted():
         for tasks in range(100):
             still(finished(tasks, 1))
             clock[0] += 599
