@@ -171,16 +171,11 @@ def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
         ("{start: 2013-01-01, event_time: offset, unit: ms}", Days("2013-01-01", EventTime("offset", "ms"))),
     ],
 )
-def test_days_begin_on_a_day_and_are_by_a_column(text: str, expected: Days) -> None:
-    """A date may stand without quotes, as people write it."""
-    topic = read(f"{DECODE}days: {text}")
+def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none(text: str, expected: Days) -> None:
+    """Its parent is the decoded asset as a whole: a day may come from any range. A date may stand without quotes."""
+    topic, plain = read(f"{DECODE}days: {text}"), read(DECODE)
     assert topic.decode is not None
     assert (topic.days, topic.decode.event_time) == (expected, expected.event_time)
-
-
-def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> None:
-    """Its parent is the decoded asset as a whole: a day may come from any range."""
-    topic, plain = read(f"{DECODE}days: {{start: 2013-01-01}}"), read(DECODE)
     defs, without = build_topic_defs(topic, "/srv/lake"), build_topic_defs(plain, "/srv/lake")
     assert topic.days_key not in specs(plain)
     spec = specs(topic, "/srv/lake")[topic.days_key]

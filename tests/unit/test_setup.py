@@ -305,13 +305,12 @@ def cache(tmp_path: Path, pins: dict[str, str]) -> Path:
     return cache
 
 
-def test_pinned_files_are_used_without_java_or_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_files_are_used_without_java_or_network_and_one_with_another_sha256_is_refused_by_name(
+    cache: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     for _ in range(2):
         assert jars.resolve_jars("spark", cache) == (cache / "spark/one.jar", cache / "spark/two.jar")
-
-
-def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[str, str]) -> None:
     wrong = cache / "spark/two.jar"
     wrong.write_text("tow")
     with pytest.raises(JarsUnavailable) as caught:
