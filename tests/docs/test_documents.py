@@ -216,16 +216,13 @@ def test_explain_lists_every_kind_and_prints_its_paragraph(capfd: pytest.Capture
         text = explain(kind)
         assert len(text.split()) > 6 and kind in text, kind
         assert not re.search(r"\]\((?!https?:)", text) and "docs/" not in text, kind
+    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
+        explain("broker_unavaliable")
 
 
 def test_explain_prints_a_document_whose_links_are_commands() -> None:
     for name in (path.stem for path in DOCS.glob("*.md")):
         assert not re.search(r"\]\((?!\w+:)", without_blocks(explain(name))), name
-
-
-def test_an_unknown_kind_is_told_the_nearest() -> None:
-    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
-        explain("broker_unavaliable")
 
 
 def test_a_traceback_names_the_command() -> None:

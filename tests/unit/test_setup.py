@@ -323,15 +323,14 @@ def test_pinned_files_are_used_without_java_or_network_and_one_with_another_sha2
 
 
 @pytest.mark.usefixtures("pins")
-def test_without_java_nothing_is_resolved_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_nothing_is_resolved_and_a_cache_that_cannot_be_made_is_said_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaUnusable, match="no Java found"):
         jars.resolve_jars("spark", tmp_path / "cache")
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock"]
-
-
-def test_a_cache_that_cannot_be_made_is_said_with_the_way_out(tmp_path: Path, pins: dict[str, str]) -> None:
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock"], "nothing is left"
     (tmp_path / "file").write_text("")
     with pytest.raises(JarsUnavailable, match=r"jar cache .*/file/jars cannot be written: Not a directory; name an"):
         jars.resolve_jars("spark", tmp_path / "file" / "jars")
