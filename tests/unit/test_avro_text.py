@@ -72,15 +72,14 @@ def test_a_type_that_is_only_defined_later_is_the_parsers_to_judge() -> None:
 
 
 def test_the_mark_is_behind_the_datum() -> None:
-    """Written by fastavro: the bytes of a datum, then the mark."""
+    """Written by fastavro: the bytes of a datum, then the mark, of which no shift is the mark.
+
+    Else a datum that ends too early or too late could be followed by one.
+    """
     schema = fastavro.parse_schema(json.loads(enclose(CITY)))
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, {"value": {"name": "Rome"}, "end": END})
     assert out.getvalue() == b"\x08Rome" + END
-
-
-def test_no_shift_of_the_mark_is_the_mark() -> None:
-    """Else a datum that ends too early or too late could be followed by one."""
     assert all(END[shift:] != END[:-shift] for shift in range(1, len(END)))
 
 

@@ -566,7 +566,10 @@ def read(data: bytes, end: int) -> list[RecordBatch]:
 @pytest.mark.parametrize("compression", [NONE, GZIP], ids=["plain", "gzip"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, compression: int) -> None:
-    """[R-28] I19: old segments of a topic have message sets without a header that counts; their records are looked at."""
+    """[R-28] I19: old segments of a topic have message sets without a header that counts; their records are looked at.
+
+    [R-15] They are not read from the log: their range fails with Spark's words.
+    """
     batches = read(records(magic, compression, 5, 3), 8)
     offsets = [offset for batch in batches for offset in batch.span.offsets or ()]
     assert offsets == [5, 6, 7]
@@ -574,6 +577,9 @@ def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, comp
     assert (batches[0].span.start, batches[-1].span.end) == (5, 8)
     assert batches[0].first_timestamp_ms == (None if magic == 0 else 1000)
     assert [batch.look_into() for batch in batches] == [batch.span for batch in batches]
+    assert not has_untellable(batches)
+    with pytest.raises(Unavailable, match=r"before Kafka 0\.11"):
+        list(read_records(batches, 5, 8))
 
 
 def test_an_old_set_that_cannot_be_decompressed_is_one_clear_error() -> None:
@@ -617,14 +623,6 @@ def test_of_a_batch_whose_checksum_is_another_one_nothing_is_believed(compressio
         assert not has_untellable(batches)
         with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker: its checksum"):
             list(read_records(batches, 0, 2))
-
-
-def test_records_of_old_formats_are_not_read_from_the_log() -> None:
-    """[R-15] Their range fails with Spark's words."""
-    batches = read(records(1, NONE, 0, 2), 2)
-    assert not has_untellable(batches)
-    with pytest.raises(Unavailable, match=r"before Kafka 0\.11"):
-        list(read_records(batches, 0, 2))
 
 
 def test_what_cannot_be_decompressed_here_is_one_clear_error() -> None:
