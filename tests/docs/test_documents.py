@@ -121,17 +121,13 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert PAGE.read_text() == made(), "write it anew: python -m tests.support.reference"
 
 
-def test_the_reference_has_each_key_with_what_it_means() -> None:
-    """Control: of the component, and of what stands below one of its keys."""
+def test_the_reference_has_each_key_and_command_with_what_it_means() -> None:
+    """Control: keys of the component and below one of its keys; each command or its group, with arguments and options."""
     page = made()
     for key in ("max_age_seconds", "inline_schema", "sequence"):
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{key}` |"))
         assert len(row.split("|")[3].split()) > 3
-
-
-def test_the_reference_has_each_command_with_what_it_does() -> None:
-    """Control: of each command or its group; one with an argument and options, and one of a group."""
-    rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", made().partition("## Commands")[2], re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", page.partition("## Commands")[2], re.MULTILINE))
     assert {usage.split()[0] for usage in rows} == {name for section in SECTIONS.values() for name in section}
     assert min(len(what.partition("(`")[0].split()) for what in rows.values()) > 3
     assert "`--key KEY`" in rows["land TOPIC"] and "broker stop" in rows
@@ -212,27 +208,21 @@ def test_every_kind_has_its_paragraph_and_no_other_has() -> None:
     assert {"bad_key", "demo_stuck"} <= kinds(), "the control: both rooms are seen"
 
 
-def test_explain_lists_every_kind(capfd: pytest.CaptureFixture[str]) -> None:
+def test_explain_lists_every_kind_and_prints_its_paragraph(capfd: pytest.CaptureFixture[str]) -> None:
+    """What it prints names no document by a path, for a user's project has none."""
     listed = CliRunner().invoke(cli, ["explain"]).output + capfd.readouterr().out
     assert kinds() <= set(re.findall(r"\w+", listed))
-
-
-def test_explain_prints_the_paragraph_of_each_kind() -> None:
-    """What it prints names no document by a path, for a user's project has none."""
     for kind in kinds():
         text = explain(kind)
         assert len(text.split()) > 6 and kind in text, kind
         assert not re.search(r"\]\((?!https?:)", text) and "docs/" not in text, kind
+    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
+        explain("broker_unavaliable")
 
 
 def test_explain_prints_a_document_whose_links_are_commands() -> None:
     for name in (path.stem for path in DOCS.glob("*.md")):
         assert not re.search(r"\]\((?!\w+:)", without_blocks(explain(name))), name
-
-
-def test_an_unknown_kind_is_told_the_nearest() -> None:
-    with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
-        explain("broker_unavaliable")
 
 
 def test_a_traceback_names_the_command() -> None:

@@ -72,7 +72,7 @@ def _draw_body(dice: random.Random, syntax: str, inner: int) -> str:
         else:
             fields.append(f"{label}{kind} {name} = {number}{packed};")
     if syntax == "proto2":
-        fields.append("extensions 9001 to 9100;")
+        fields += ["optional E e = 8999 [default = ONE];", "extensions 9001 to 9100;"]
     return " ".join(fields)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,34 +13,19 @@ from pipeline_defs.adapters.telemetry import alerting
 from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import read_settings
-from tests.support.registry import Answering, serving
-
-
-@pytest.fixture
-def refusing() -> Iterator[tuple[str, list[str]]]:
-    """A receiver that takes no message, and the paths it was asked for."""
-    asked: list[str] = []
-
-    class Refusing(Answering):
-        def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
-            asked.append(self.path)
-            self.answer(500)
-
-    with serving(Refusing) as port:
-        yield f"127.0.0.1:{port}", asked
+from tests.support.registry import Answering, recording, serving
 
 
 def test_a_receiver_that_refuses_is_named_without_its_secrets(
-    refusing: tuple[str, list[str]], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Login, path, header and query are secrets; the control is that the receiver was asked with them."""
-    host, asked = refusing
     caplog.set_level(logging.DEBUG)
-    url = f"json://HUSHUSER:HUSHPASS@{host}/HUSHPATH/x?+X-Token=HUSHHEADER&:key=HUSHBODY&-q=HUSHQUERY"
-    undelivered = send_alert("title", {url: "body"})
-    assert asked and "HUSHPATH" in asked[0]
+    with recording("/HUSHPATH/x?q=HUSHQUERY", 500) as (host, told):
+        url = f"json://HUSHUSER:HUSHPASS@{host}/HUSHPATH/x?+X-Token=HUSHHEADER&:key=HUSHBODY&-q=HUSHQUERY"
+        undelivered = send_alert("title", {url: "body"})
+        assert send_alert("title", {url: ""}) == {} and len(told) == 1, "nothing to tell"
     assert undelivered == {url: "alert URL 1 of 1 (json://127.0.0.1)"}
-    assert send_alert("title", {url: ""}) == {} and len(asked) == 1, "nothing to tell"
     assert "HUSH" not in caplog.text + "".join(capfd.readouterr()) + str([*undelivered.values()])
 
 
@@ -68,12 +52,10 @@ def test_urls_that_apprise_knows_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", UNKNOWN)
-def test_a_url_that_nobody_knows_keeps_no_other_receiver_from_being_told(
-    url: str, refusing: tuple[str, list[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    host, asked = refusing
-    undelivered = [*send_alert("title", {url: "body", f"json://{host}/hook": "body"}).values()]
-    assert asked == ["/hook"], "who can be told is told"
+def test_a_url_that_nobody_knows_keeps_no_other_receiver_from_being_told(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with recording("/hook", 500) as (host, told):
+        undelivered = [*send_alert("title", {url: "body", f"json://{host}/hook": "body"}).values()]
+    assert len(told) == 1, "who can be told is told"
     assert undelivered == ["alert URL 1 of 2 (none that Apprise knows)", "alert URL 2 of 2 (json://127.0.0.1)"]
     assert "hush" not in ("".join(capfd.readouterr()) + str(undelivered)).lower()
 

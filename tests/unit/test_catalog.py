@@ -57,10 +57,7 @@ def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
         assert "`orders`" in spec.description and "    " not in spec.description
         named = {each.file_path for each in spec.metadata["dagster/code_references"].code_references}
         assert {str(PROJECT / "docs" / name) for name in ("runbook.md", "dagster.md")} <= named
-
-
-def test_the_raw_asset_says_its_columns_and_where_its_files_lie() -> None:
-    raw = specs(KafkaTopic(topic="orders").as_topic(), "/srv/lake")[dg.AssetKey(["raw", "orders"])]
+    raw = found[dg.AssetKey(["raw", "orders"])]
     columns = {column.name: column.description for column in raw.metadata["dagster/column_schema"].columns}
     assert columns == {column.name: column.text for column in RAW_COLUMNS}
     assert raw.metadata["dagster/uri"] == "/srv/lake/data/orders"
@@ -174,16 +171,11 @@ def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
         ("{start: 2013-01-01, event_time: offset, unit: ms}", Days("2013-01-01", EventTime("offset", "ms"))),
     ],
 )
-def test_days_begin_on_a_day_and_are_by_a_column(text: str, expected: Days) -> None:
-    """A date may stand without quotes, as people write it."""
-    topic = read(f"{DECODE}days: {text}")
+def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none(text: str, expected: Days) -> None:
+    """Its parent is the decoded asset as a whole: a day may come from any range. A date may stand without quotes."""
+    topic, plain = read(f"{DECODE}days: {text}"), read(DECODE)
     assert topic.decode is not None
     assert (topic.days, topic.decode.event_time) == (expected, expected.event_time)
-
-
-def test_a_topic_with_days_has_an_asset_of_them_and_one_without_has_none() -> None:
-    """Its parent is the decoded asset as a whole: a day may come from any range."""
-    topic, plain = read(f"{DECODE}days: {{start: 2013-01-01}}"), read(DECODE)
     defs, without = build_topic_defs(topic, "/srv/lake"), build_topic_defs(plain, "/srv/lake")
     assert topic.days_key not in specs(plain)
     spec = specs(topic)[topic.days_key]
@@ -202,17 +194,15 @@ ALIKE = ("a-b", "a_b", "a.b", "a__dash_b", "a__b", "a--b", "A_b", "-", "_", "x" 
 names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda each: each not in {".", ".."})
 
 
-@pytest.fixture(scope="module")
-def repository() -> Any:
-    """One code location with all of them, each with everything that is derived of a topic."""
+def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> None:
+    """Assets, partitions, jobs, ops, pools, each with all that is derived of a topic; sensors and schedules are of all topics.
+
+    `x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`.
+    """
     edges = Edges(read_settings({}))
     resources = {"edges": edges, "pyspark": LazyPySparkResource(spark_config={})}
     topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode()), "/srv/lake") for name in ALIKE]
-    return dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
-
-
-def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(repository: Any) -> None:
-    """Assets, partitions, jobs, ops, pools; sensors and schedules are of all topics at once."""
+    repository: Any = dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
     jobs = [job.name for job in repository.get_all_jobs()]
     ops = [node.name for node in repository.get_implicit_global_asset_job_def().nodes]
     for kind, found in {"jobs": jobs, "ops": ops}.items():
@@ -223,11 +213,7 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(reposito
     assert {key.path[1] for key in graph.get_all_asset_keys()} == set(ALIKE)
     partitions = {graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}
     assert len(partitions) == len(ALIKE)
-
-
-def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> None:
-    """`x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`."""
-    works = {op_name(key) for key in repository.asset_graph.materializable_asset_keys}
+    works = {op_name(key) for key in graph.materializable_asset_keys}
     nodes = [node for node in repository.get_implicit_global_asset_job_def().nodes if node.name in works]
     pools = [pool for node in nodes for pool in node.definition.pools]
     assert len(nodes) == 2 * len(ALIKE), "landing and decoding of each"

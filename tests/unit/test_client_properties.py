@@ -70,6 +70,8 @@ def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
 
 SCRAM, STORE = {"sasl_mechanism": "SCRAM-SHA-256"}, {"ssl_truststore_location": "/x.jks"}
 LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
+NOTHING = dict.fromkeys(("security_protocol", "sasl_mechanism", "sasl_jaas_config"))
+UNSAID = "security.protocol is PLAINTEXT, as "
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,17 @@ LOCKED = {"ssl_keystore_location": "/x.p12", "ssl_keystore_password": SECRET}
         ({"Sasl_Mechanism": "PLAIN"}, "can be told Sasl.Mechanism"),
         ({"schema_registry_basic_auth_user_info": SECRET}, "has no colon, expected user:password"),
         ({"schema_registry_url": "http://x"}, "can be told schema.registry.url"),
+        # I8: a login that the protocol would not use, so that nobody is asked for it
+        ({**NOTHING, "sasl_mechanism": "PLAIN"}, f"{UNSAID}Kafka takes it where nothing is said, expected SASL_SSL"),
+        (
+            {"security_protocol": "SSL", "sasl_mechanism": None},
+            "sasl.jaas.config would not be used: security.protocol is SSL, ",
+        ),
+        ({**NOTHING, "ssl_enabled_protocols": "TLSv1.3"}, f"ssl.enabled.protocols would not be used: {UNSAID}"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_truststore_password": SECRET},
+            "ssl.truststore.password would not be used",
+        ),
     ],
 )
 def test_what_cannot_be_told_to_every_client_is_refused(changes: dict[str, str | None], expected: str) -> None:
@@ -254,48 +267,37 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     assert ours.version() is not None
 
 
+NOT_PEM = "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"
+NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
 @pytest.mark.parametrize(
-    ("password", "key", "expected"),
+    ("store", "password", "content", "expected"),
     [
-        (KEY_PASSWORD, lambda plain: lock(plain, KEY_PASSWORD, "-v2", "aes256"), "its key is encrypted by PBES2"),
-        (KEY_PASSWORD, lambda plain: plain, "it has no BEGIN ENCRYPTED PRIVATE KEY"),
-        (None, lambda plain: lock(plain, KEY_PASSWORD), "it has no BEGIN PRIVATE KEY"),
-        (None, lambda plain: plain.replace("PRIVATE", "EC PRIVATE"), "it has no BEGIN PRIVATE KEY"),
-        (None, lambda plain: Authority("b").issue("other")[0], "its key cannot be read, or is not its certificate's"),
+        ("key", KEY_PASSWORD, lambda key: lock(key, KEY_PASSWORD, "-v2", "aes256"), "its key is encrypted by PBES2"),
+        ("key", KEY_PASSWORD, lambda key: key, "it has no BEGIN ENCRYPTED PRIVATE KEY"),
+        ("key", None, lambda key: lock(key, KEY_PASSWORD), "it has no BEGIN PRIVATE KEY"),
+        ("key", None, lambda key: key.replace("PRIVATE", "EC PRIVATE"), "it has no BEGIN PRIVATE KEY"),
+        ("key", None, lambda _: Authority("b").issue("other")[0], "its key cannot be read, or is not its certificate's"),
+        ("trust", None, None, "no such file or directory"),
+        ("trust", None, lambda _: "\xfe\xed\xfe\xed\x00\x00", NOT_PEM),
+        ("trust", None, lambda _: "nothing", "it has no BEGIN CERTIFICATE"),
+        ("trust", None, lambda _: NO_CERTIFICATE, "a certificate in it cannot be read"),
     ],
 )
-def test_a_key_that_kafkas_own_client_does_not_read_is_refused(
-    tmp_path: Path, password: str | None, key: Callable[[str], str], expected: str
+def test_a_store_that_kafkas_own_client_does_not_read_is_refused(
+    tmp_path: Path, store: str, password: str | None, content: Callable[[str], str] | None, expected: str
 ) -> None:
-    """Else planning would go well, by kafka-python, and each read by Spark fail."""
-    plain, certificate = Authority("a").issue("client")
-    store = tmp_path / "client.pem"
-    values = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}
-    if password:
-        values["ssl.key.password"] = password
-    store.write_text(key(plain) + certificate)
-    with pytest.raises(BadSetting) as caught:
-        read_access(write_properties(tmp_path / "c.properties", values))
-    assert f"ssl.keystore.location {store}: {expected}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (None, "no such file or directory"),
-        (b"\xfe\xed\xfe\xed\x00\x00", "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"),
-        (b"nothing", "it has no BEGIN CERTIFICATE"),
-        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
-    ],
-)
-def test_a_store_that_is_none_is_told_from_one_that_is(tmp_path: Path, content: bytes | None, expected: str) -> None:
-    store = tmp_path / "ca.pem"
+    """Else planning would go well, by kafka-python, and each read by Spark fail; one that is none is told from one that is."""
+    key, certificate = Authority("a").issue("client")
+    path, name = tmp_path / "store.pem", f"ssl.{store}store"
     if content is not None:
-        store.write_bytes(content)
-    values = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)}
+        path.write_text(content(key) + certificate * (store == "key"), "latin-1")
+    values = {"security.protocol": "SSL", f"{name}.type": "PEM", f"{name}.location": str(path)}
+    values |= {"ssl.key.password": password} if password else {}
     with pytest.raises(BadSetting) as caught:
         read_access(write_properties(tmp_path / "c.properties", values))
-    assert f"ssl.truststore.location {store}: {expected}" in str(caught.value) and "None" not in str(caught.value)
+    assert f"{name}.location {path}: {expected}" in str(caught.value) and "None" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, b"a=\\u00zz hush-4711"])
@@ -399,31 +401,6 @@ def test_a_slip_is_told_with_its_line_its_key_and_what_was_probably_meant(before
             read_access(path)
     told = f"line {line}: 'securty.protocol' is no key of Kafka's clients, probably meant: security.protocol"
     assert f"OFFSETLAKE_KAFKA_PROPERTIES {path} cannot be used: {told};" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            {"sasl.mechanism": "PLAIN"},
-            "security.protocol is PLAINTEXT, as Kafka takes it where nothing is said, expected SASL_SSL",
-        ),
-        (
-            {"security.protocol": "SSL", "sasl.jaas.config": "x"},
-            "sasl.jaas.config would not be used: security.protocol is SSL, ",
-        ),
-        ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols would not be used: security.protocol is PLAINTEXT, as"),
-        (
-            {"security.protocol": "SASL_PLAINTEXT", "ssl.truststore.password": HUSHED},
-            "ssl.truststore.password would not be used",
-        ),
-    ],
-)
-def test_a_login_that_the_protocol_would_not_use_is_refused(values: dict[str, str], expected: str) -> None:
-    """I8: `sasl.*` without SASL is a login that nobody is asked for."""
-    with pytest.raises(BadSetting) as caught:
-        parse_client_properties(values, "the file")
-    assert expected in str(caught.value) and HUSHED not in str(caught.value)
 
 
 def test_a_byte_order_mark_is_named_as_what_it_is(tmp_path: Path) -> None:

@@ -211,26 +211,20 @@ def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then:
     assert_refused(verdicts, path, "offsets are not there")
 
 
-def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(fresh: SmallWorld) -> None:
-    """[R-49] It died before its commit, and its loss might be recorded: no row is lost, and none is doubled."""
-    fresh.die("publish", "land")
+@pytest.mark.parametrize(("at", "lost"), [("publish", []), ("verify", [(0, 2)])])
+def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(
+    fresh: SmallWorld, at: str, lost: list[tuple[int, int]]
+) -> None:
+    """[R-42] [R-49] It died before its commit: no row is lost, and none is doubled. The control had published nothing yet."""
+    fresh.die(at, "land")
     before = fresh.files()
-    assert fresh.shown() == dict.fromkeys(range(4), 1) and not fresh.coverage.manifests, "the fault"
+    assert fresh.shown() == ({} if lost else dict.fromkeys(range(4), 1)) and not fresh.coverage.manifests, "the fault"
     fresh.kafka.expire(0, 50)
     (verdict,) = fresh.land(on_loss="record")
-    assert verdict.outcome is Outcome.ROLLED_FORWARD and fresh.files() == before
-    assert all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED)) == []
-    assert_whole(fresh, {*range(4)})
-
-
-def test_what_no_file_has_is_lost(fresh: SmallWorld) -> None:
-    """[R-42] The control: the attempt had published nothing yet."""
-    fresh.die("verify", "land")
-    fresh.kafka.expire(0, 50)
-    fresh.land(on_loss="record")
-    (loss,) = all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED))
-    assert (loss.offsets.start, loss.offsets.end) == (0, 2)
-    assert_whole(fresh)
+    assert lost or (verdict.outcome is Outcome.ROLLED_FORWARD and fresh.files() == before)
+    losses = all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED))
+    assert [(each.offsets.start, each.offsets.end) for each in losses] == lost
+    assert_whole(fresh, None if lost else {*range(4)})
 
 
 @pytest.mark.parametrize("policy", Delivery)

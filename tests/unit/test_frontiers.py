@@ -130,7 +130,10 @@ def test_what_is_landed_is_summed_up_beside_a_partition_that_fails(failing: Lake
         assert found.pending() == waiting
         assert len(found.log.ranges) <= FAILING + 5, "of those that are landed the newest few"
         old = ranges_of(2)[0]
-        assert old not in found.log.ranges and lake.around(TOPIC, 0, old.start).states()[old] is State.LANDED
+        around = lake.around(TOPIC, 0, old.start)
+        assert old not in found.log.ranges and around.states()[old] is State.LANDED
+        assert around.log.base is not None and len(around.log.ranges) < FAILING * PARTITIONS, "without its history"
+        assert 5 not in {each.partition for each in lake.around(TOPIC, 5, 0).states()}
     for offsets in waiting:
         land(failing, offsets)
     assert failing.move_frontier(failing.recent(TOPIC), EPOCH_MS + FAILING, LONG_MS)
@@ -146,17 +149,6 @@ def test_what_waits_in_a_row_is_listed_at_once(failing: Lake, monkeypatch: pytes
         beside(monkeypatch, type(fresh.store), name, lambda store, given, paths=paths: paths.extend(given))
     assert len(fresh.recent(TOPIC).pending()) == FAILING
     assert len(asked["find"]) < 20 and len(asked["find_in_row"]) > 4 * FAILING
-
-
-def test_an_old_offset_is_found_without_its_history(lake: Lake) -> None:
-    """[R-96] Any offset, of any step; one that is in no range is in none."""
-    for seq in range(STEPS):
-        for offsets in ranges_of(seq):
-            found = again(lake).around(TOPIC, offsets.partition, offsets.end - 1)
-            assert found.states()[offsets] is State.LANDED
-            assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
-    assert not any(STEPS * GRID in offsets for offsets in again(lake).around(TOPIC, 0, STEPS * GRID).states())
-    assert 5 not in {o.partition for o in again(lake).around(TOPIC, 5, 0).states()}
 
 
 @pytest.mark.parametrize("lost", [1, STEPS_AHEAD, 6 * STEPS_AHEAD])

@@ -14,6 +14,8 @@ from pipeline_defs.adapters.formats.json.json_checks import find_violation, open
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.decode.json_schema import columns_of, refuse_bomb
 
+NODE = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
+TWICE = {"type": "object", "properties": {name: {"$ref": "#/$defs/n"} for name in "ab"}, "$defs": {"n": {"type": "integer"}}}
 COLUMNS: list[tuple[Any, str]] = [
     ({"type": "string"}, "STRING"),
     ({"type": "integer"}, "BIGINT"),
@@ -35,7 +37,9 @@ COLUMNS: list[tuple[Any, str]] = [
     ({"$ref": "#/$defs/a%2Fb", "$defs": {"a/b": {"type": "integer"}, "a": {"b": {"type": "boolean"}}}}, "BOOLEAN"),
     ({"$ref": "#/allOf/1", "allOf": [{}, {"type": "integer"}]}, "BIGINT"),
     ({"$ref": "#/allOf/2", "allOf": [{}, {}]}, "STRING"),
-    # what is not plain is text
+    (TWICE, "STRUCT<`a`: BIGINT, `b`: BIGINT>"),
+    # what is not plain is text, and so is a schema within itself
+    (NODE, "STRUCT<`next`: STRING, `n`: BIGINT>"),
     ({"type": ["string", "integer"]}, "STRING"),
     ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "STRING"),
     ({"enum": ["a", 1]}, "STRING"),
@@ -53,15 +57,6 @@ PLACE = {"type": "object", "properties": CITY, "$defs": {"code": {"type": "integ
 @pytest.mark.parametrize(("schema", "column"), COLUMNS)
 def test_a_schema_has_its_column(schema: Any, column: str) -> None:
     assert columns_of(schema, {"place.json": PLACE}) == column
-
-
-def test_a_schema_within_itself_ends_as_text() -> None:
-    """Beside it the same schema twice, which is no loop."""
-    node = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
-    assert columns_of(node, {}) == "STRUCT<`next`: STRING, `n`: BIGINT>"
-    twice = {name: {"$ref": "#/$defs/n"} for name in "ab"}
-    both = {"type": "object", "properties": twice, "$defs": {"n": {"type": "integer"}}}
-    assert columns_of(both, {}) == "STRUCT<`a`: BIGINT, `b`: BIGINT>"
 
 
 def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fetched() -> None:

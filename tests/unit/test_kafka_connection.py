@@ -51,54 +51,43 @@ from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed
 from tests.support.secured import jaas
 
 
-class Admin:
-    """A client that answers as kafka-python's does once it is closed."""
-
-    opened: list[Admin]
-
-    def __init__(self, **_: object) -> None:
-        self.is_closed = False
-        self.opened.append(self)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def answer(self) -> str:
-        if self.is_closed:
-            raise RuntimeError("NetworkSelector closed!")
-        return "yes"
-
-
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Admin]:
-    """Return the clients that were opened, in order."""
-    Admin.opened = []
-    monkeypatch.setattr(kafka_connection, "KafkaAdminClient", Admin)
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Mock]:
+    """Return the clients that were opened, in order; one that is closed answers as kafka-python's does."""
+    found: list[Mock] = []
+
+    def open_client(**_: object) -> Mock:
+        answer = Mock(return_value="yes")
+        close = Mock(side_effect=lambda: setattr(answer, "side_effect", RuntimeError("NetworkSelector closed!")))
+        found.append(Mock(answer=answer, close=close))
+        return found[-1]
+
+    monkeypatch.setattr(kafka_connection, "KafkaAdminClient", open_client)
     monkeypatch.setattr(kafka_connection, "knock", lambda *_: None)
-    return Admin.opened
+    return found
 
 
-def test_a_thread_whose_connection_another_one_closes_asks_again(opened: list[Admin]) -> None:
+def test_a_thread_whose_connection_another_one_closes_asks_again(opened: list[Mock]) -> None:
     """[R-20] The other one had no answer from the broker, which says nothing of this one's."""
     connection = Connection("127.0.0.1:1", timeout_seconds=30)
 
-    def ask(admin: Admin) -> str:
+    def ask(admin: Mock) -> Any:
         if len(opened) == 1:
             connection.close()  # the other thread
         return admin.answer()
 
     assert connection._ask("orders", ask) == "yes"
-    assert [each.is_closed for each in opened] == [True, False], "the fault, and the new one"
+    assert [each.close.called for each in opened] == [True, False], "the fault, and the new one"
     with pytest.raises(RuntimeError, match="another one"):
         connection._ask("orders", Mock(side_effect=RuntimeError("another one")))
     assert len(opened) == 2, "the control: after another error nobody asks again"
 
 
-def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]) -> None:
+def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Mock]) -> None:
     """[R-20] Of two threads without an answer the later one finds that the first has opened another connection."""
     connection = Connection("127.0.0.1:1", timeout_seconds=30)
 
-    def ask(admin: Admin) -> str:
+    def ask(admin: Mock) -> str:
         if len(opened) == 1:
             connection.close()
             assert connection._ask("orders", lambda other: other.answer()) == "yes"
@@ -106,7 +95,7 @@ def test_who_gets_no_answer_closes_no_connection_but_its_own(opened: list[Admin]
 
     with pytest.raises(BrokerUnavailable):
         connection._ask("orders", ask)
-    assert [each.is_closed for each in opened] == [True, False]
+    assert [each.close.called for each in opened] == [True, False]
 
 
 def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +588,10 @@ def read(data: bytes, end: int) -> list[RecordBatch]:
 @pytest.mark.parametrize("compression", [NONE, GZIP], ids=["plain", "gzip"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, compression: int) -> None:
-    """[R-28] I19: old segments of a topic have message sets without a header that counts; their records are looked at."""
+    """[R-28] I19: old segments of a topic have message sets without a header that counts; their records are looked at.
+
+    [R-15] They are not read from the log: their range fails with Spark's words.
+    """
     batches = read(records(magic, compression, 5, 3), 8)
     offsets = [offset for batch in batches for offset in batch.span.offsets or ()]
     assert offsets == [5, 6, 7]
@@ -607,6 +599,9 @@ def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, comp
     assert (batches[0].span.start, batches[-1].span.end) == (5, 8)
     assert batches[0].first_timestamp_ms == (None if magic == 0 else 1000)
     assert [batch.look_into() for batch in batches] == [batch.span for batch in batches]
+    assert not has_untellable(batches)
+    with pytest.raises(Unavailable, match=r"before Kafka 0\.11"):
+        list(read_records(batches, 5, 8))
 
 
 def test_an_old_set_that_cannot_be_decompressed_is_one_clear_error() -> None:
@@ -626,20 +621,13 @@ def test_which_records_a_batch_has_is_read_where_it_is_asked_for(compression: in
 
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
-def test_a_headers_key_that_is_no_text_is_nobodys_fault(compression: int) -> None:
-    """[R-28] Kafka takes any bytes; kafka-python, which takes them for UTF-8, is not asked for headers."""
-    (batch,) = read(bytes(strange(compression)), 2)
-    assert batch.look_into().offsets == (0, 1)
-    assert batch.look_into().offsets == (0, 1), "and again"
-    with pytest.raises(CorruptRecordError, match="UnicodeDecodeError"):  # the fault
-        list(batch.raw)
-
-
-@pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
 def test_a_time_that_no_column_holds_is_seen_and_its_record_read(compression: int) -> None:
-    """[R-13] Of a header's key that is no text each bad byte is replaced."""
+    """[R-13] [R-28] Of a header's key that is no text each bad byte is replaced; kafka-python wants UTF-8, and is not asked."""
     batches = read(bytes(strange(compression, 2**62)), 2)
     assert has_untellable(batches)
+    assert [batch.look_into().offsets for batch in batches * 2] == [(0, 1)] * 2, "and again"
+    with pytest.raises(CorruptRecordError, match="UnicodeDecodeError"):  # the fault
+        list(batches[0].raw)
     assert not has_untellable(read(bytes(strange(compression)), 2)), "the control"
     (record,) = read_records(batches, 1, 2)
     assert (record.offset, record.timestamp_ms, record.timestamp_type, record.key, record.value) == (1, 2**62, 0, b"k", b"v")
@@ -657,14 +645,6 @@ def test_of_a_batch_whose_checksum_is_another_one_nothing_is_believed(compressio
         assert not has_untellable(batches)
         with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker: its checksum"):
             list(read_records(batches, 0, 2))
-
-
-def test_records_of_old_formats_are_not_read_from_the_log() -> None:
-    """[R-15] Their range fails with Spark's words."""
-    batches = read(records(1, NONE, 0, 2), 2)
-    assert not has_untellable(batches)
-    with pytest.raises(Unavailable, match=r"before Kafka 0\.11"):
-        list(read_records(batches, 0, 2))
 
 
 def test_what_cannot_be_decompressed_here_is_one_clear_error() -> None:

@@ -1,9 +1,16 @@
-"""Layers: what each folder may import, and which files may read the environment; the syntax trees are walked."""
+"""Layers: what each folder may import, and which files may read the environment; the syntax trees are walked.
+
+And what a run's process loads before it does anything: it costs CPU once per run.
+"""
 
 from __future__ import annotations
 
 import ast
+import gc
+import importlib
+import multiprocessing
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -230,3 +237,30 @@ def test_what_a_docstring_names_by_its_module_is_there() -> None:
         module = PACKAGE.joinpath(*folders, f"{last}.py")
         inside = PACKAGE.joinpath(*folders[:-1], f"{folders[-1]}.py")
         assert module.is_file() or (inside.is_file() and f"def {last}(" in inside.read_text()), name
+
+
+def count_frozen(answers: multiprocessing.SimpleQueue[int]) -> None:
+    """Load Dagster and then this package, and tell how much the collector does not look at."""
+    for name in ("dagster", "pipeline_defs"):
+        importlib.import_module(name)
+    answers.put(gc.get_freeze_count())
+
+
+def test_a_process_of_a_run_searches_dagster_for_no_garbage() -> None:
+    """Dagster spawns a process per run, as here; what it has loaded when it loads this package stays."""
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.SimpleQueue()
+    child = spawn.Process(target=count_frozen, args=(answers,))
+    child.start()
+    frozen = answers.get()
+    child.join()
+    assert frozen > 10_000
+    assert gc.get_freeze_count() == 0, "the control: this process was not spawned so, and ends as any other"
+
+
+def test_definitions_load_nothing_that_few_runs_need() -> None:
+    """Spark's client and what it needs is loaded by the first scan; DuckDB by who asks a question of the lake."""
+    late = ["duckdb", "pandas", "grpc_status", "pyspark.sql.connect", "confluent_kafka", "pipeline_defs.cli"]
+    code = f"import sys, pipeline_defs.definitions; print([name for name in {late} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

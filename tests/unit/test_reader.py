@@ -111,7 +111,7 @@ STATES = [
 
 @pytest.mark.parametrize("reach", STATES)
 def test_each_landed_row_is_read_once_wherever_it_stands(world: SmallWorld, reach: Callable[[SmallWorld], object]) -> None:
-    """[R-85] The whole topic and each range by itself, as Arrow and through DuckDB, are what the lake has."""
+    """[R-63] [R-85] The whole topic and each range by itself, as Arrow and DuckDB and its view, are what the lake has."""
     reach(world)
     expected = sorted(world.standing().elements())
     assert expected and len(set(expected)) == len(expected)
@@ -119,6 +119,7 @@ def test_each_landed_row_is_read_once_wherever_it_stands(world: SmallWorld, reac
     assert rows.schema == RAW_SCHEMA
     assert offsets_of(rows) == expected, "in offset order"
     assert sorted(offsets_of(relation.arrow().read_all())) == expected
+    assert Duck(world.lake, [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1] == [(each,) for each in expected]
     values = dict(zip(offsets_of(rows), rows.column("value").to_pylist(), strict=True))
     assert values == world.kafka.now.partitions[0].rows(0, 100)
     for offsets in world.coverage.log.ranges:

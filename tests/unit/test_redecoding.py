@@ -44,7 +44,7 @@ from pipeline_defs.core.errors import (
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoded_table import TREE, Contents, document_path, is_of_dead_letters
-from pipeline_defs.core.tables.decoding import Decided, choose_outdated, completeness_of
+from pipeline_defs.core.tables.decoding import Decided, choose_outdated
 from pipeline_defs.core.tables.delta import Commit, File
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
@@ -307,19 +307,8 @@ def compacted(topic: LandedTopic) -> LandedTopic:
     verdicts = compact_decoded(topic.lake, TOPIC)
     assert [each.outcome for each in verdicts] == [CompactionOutcome.COMPACTED] * 2
     assert len(decoded_table_log(TOPIC, topic.lake).read().files) == 2
+    assert compact_decoded(topic.lake, TOPIC) == [], "once"
     return topic
-
-
-def test_compaction_keeps_every_row_and_what_is_known_of_each_range(compacted: LandedTopic) -> None:
-    """[R-91] Rows, dead letters, what became of each range; a second compaction finds nothing, the old files go."""
-    assert compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3] and compacted.shown("dead_letters") == [3, 13]
-    assert [each.dead for each in compacted.known.values()] == [1, 1] and compacted.due == []
-    assert completeness_of(TOPIC, compacted.lake.coverage(TOPIC).manifests, compacted.known) == []
-    assert compact_decoded(compacted.lake, TOPIC) == []
-    before = compacted.unnamed()
-    assert len(before) == 4, "for a week they are there for who reads an older version"
-    vacuum(compacted.lake, EPOCH_MS + 8 * 24 * 3_600_000)
-    assert compacted.unnamed() == []
 
 
 def test_a_document_that_is_read_for_long_holds_no_other_table_up(compacted: LandedTopic) -> None:
@@ -342,18 +331,6 @@ def test_a_document_that_is_read_for_long_holds_no_other_table_up(compacted: Lan
         finally:
             goes_on.set()
         assert waiting.result() == other.known
-
-
-def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(compacted: LandedTopic) -> None:
-    """[R-91] It is cut out of the file, rows and dead letters alike, in the commit that gives it others."""
-    other = compacted.known[SECOND]
-    assert compacted.outcome(FIRST, INT, redo=True) is Decided.UNCHANGED, "the control: the same rows are found in the file"
-    version = compacted.table().version()
-    assert compacted.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
-    assert compacted.table().version() == version + 1
-    assert compacted.shown("decoded") == [n for n in BOTH if n != 13] and compacted.shown("dead_letters") == [13]
-    assert compacted.known[SECOND] == other and compacted.known[FIRST].revision == 1
-    assert compacted.outcome(SECOND, INT, redo=True) is Decided.UNCHANGED
 
 
 def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: LandedTopic) -> None:
@@ -605,12 +582,15 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
 
 
 def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compacted: LandedTopic) -> None:
-    """[R-91] Who decodes looks again, and cuts what is there by then."""
+    """[R-91] Who decodes looks again, and cuts what is there by then: the other range stays as it is in what is left."""
     compacted.outcome(FIRST, SAME, redo=True)
+    other = compacted.known[SECOND]
     meanwhile = stop_at("place_decoded", lambda: compact_decoded(compacted.lake, TOPIC))
     (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True, watch=meanwhile)
     assert verdict.outcome is Decided.REPLACED
     assert compacted.shown("decoded") == [n for n in BOTH if n != 13] and compacted.shown("dead_letters") == [13]
+    assert compacted.known[SECOND] == other and compacted.known[FIRST].revision == 2
+    assert compacted.outcome(SECOND, INT, redo=True) is Decided.UNCHANGED, "the same rows are found in the file"
     named = {file.path for file in decoded_table_log(TOPIC, compacted.lake).read().files.values()}
     assert {path.removeprefix(f"{TREE}/{TOPIC}/") for path in compacted.lake.store.list(f"{TREE}/{TOPIC}")} >= named
 

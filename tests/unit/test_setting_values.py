@@ -348,14 +348,6 @@ def test_dagster_dev_never_records_where_no_command_looks(tmp_path: Path) -> Non
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
 
 
-def test_definitions_that_are_only_checked_need_no_home(tmp_path: Path) -> None:
-    """A fresh clone has no `.env`, and `dg check defs` says that it is `dagster dev`. The control is that one."""
-    dev = {"DAGSTER_IS_DEV_CLI": "1"}
-    check_home(tmp_path, dev | {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"})
-    with pytest.raises(BadSetting, match="started by `dagster dev` without DAGSTER_HOME"):
-        check_home(tmp_path, dev)
-
-
 OUR_NAMES = sorted(name for name in VARIABLES if name.startswith(PREFIX))
 
 
@@ -481,21 +473,20 @@ def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return Path(instance.root_directory)
 
 
-def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = read_settings(project=project).dagster_home
+def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment is stronger than the file, for Dagster as for the commands."""
+    home, elsewhere = read_settings(project=project).dagster_home, tmp_path / "elsewhere"
     assert home_of_dagster_dev(project, monkeypatch) == home
     assert home == project / ".offsetlake" / "dagster"
     assert (home / "dagster.yaml").read_text() == (project / "dagster.yaml").read_text()
+    elsewhere.mkdir()
+    with monkeypatch.context() as exported:
+        exported.setenv("DAGSTER_HOME", str(elsewhere))
+        assert home_of_dagster_dev(project, monkeypatch) == read_settings(project=project).dagster_home == elsewhere
     (project / ".env").unlink()
     assert ".tmp_dagster_home_" in home_of_dagster_dev(project, monkeypatch).name, "the control: else it is thrown away"
-
-
-def test_an_exported_home_is_taken_by_both(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is stronger than the file, for Dagster as for the commands."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "elsewhere"))
-    homes = (home_of_dagster_dev(project, monkeypatch), read_settings(project=project).dagster_home)
-    assert homes == (tmp_path / "elsewhere",) * 2
 
 
 def test_a_home_that_begins_anew_is_said_unless_it_is_the_projects_own(
@@ -568,10 +559,15 @@ def test_a_project_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_a_code_location_without_a_home_does_not_load(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it would record is deleted when `dagster dev` ends: started in another folder, or in a clone without `.env`."""
+    """What it would record is deleted when `dagster dev` ends: started in another folder, or in a clone without `.env`.
+
+    Definitions that are only checked load: `dg check defs` says that it is `dagster dev`.
+    """
     monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
-    with pytest.raises(BadSetting, match=r"without DAGSTER_HOME.*nothing was started; .*`offsetlake doctor`"):
+    said = r"started by `dagster dev` without DAGSTER_HOME.*nothing was started; .*`offsetlake doctor`"
+    with pytest.raises(BadSetting, match=said):
         build_defs(project=project)
+    check_home(project.parent, {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_IS_DEFS_VALIDATION_CLI": "1"})
     monkeypatch.setenv("DAGSTER_HOME", str(project))
     check_home(project)
 

@@ -305,13 +305,12 @@ def cache(tmp_path: Path, pins: dict[str, str]) -> Path:
     return cache
 
 
-def test_pinned_files_are_used_without_java_or_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_files_are_used_without_java_or_network_and_one_with_another_sha256_is_refused_by_name(
+    cache: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     for _ in range(2):
         assert jars.resolve_jars("spark", cache) == (cache / "spark/one.jar", cache / "spark/two.jar")
-
-
-def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[str, str]) -> None:
     wrong = cache / "spark/two.jar"
     wrong.write_text("tow")
     with pytest.raises(JarsUnavailable) as caught:
@@ -324,15 +323,14 @@ def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[st
 
 
 @pytest.mark.usefixtures("pins")
-def test_without_java_nothing_is_resolved_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_nothing_is_resolved_and_a_cache_that_cannot_be_made_is_said_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaUnusable, match="no Java found"):
         jars.resolve_jars("spark", tmp_path / "cache")
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock"]
-
-
-def test_a_cache_that_cannot_be_made_is_said_with_the_way_out(tmp_path: Path, pins: dict[str, str]) -> None:
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock"], "nothing is left"
     (tmp_path / "file").write_text("")
     with pytest.raises(JarsUnavailable, match=r"jar cache .*/file/jars cannot be written: Not a directory; name an"):
         jars.resolve_jars("spark", tmp_path / "file" / "jars")

@@ -273,14 +273,11 @@ def test_what_is_right_loads_as_it_is_written(
 
 
 def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file: Path) -> None:
-    """Of two one would be taken, and nobody would know which."""
+    """Of two one would be taken, and nobody would know which; a topic that is in one of the two is named too."""
     write(file, HEAD.replace("bad", "orders"))
     found = load_topics(project)
     assert not found.topics and len(found.broken) == 2
     assert all(str(file) in each.error.message and "defs/orders" in each.error.message for each in found.broken)
-
-
-def test_a_topic_beside_one_of_two_files_is_named_too(project: Path, file: Path) -> None:
     write(file, HEAD.replace("bad", "orders") + "---\n" + HEAD)
     found = load_topics(project)
     assert not found.topics and [each.name for each in found.broken] == ["orders", "orders", "bad"]
