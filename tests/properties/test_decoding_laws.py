@@ -471,21 +471,6 @@ def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None
         assert all(find_fresh(one, versions[-1], epoch_of) is not None for one in versions), "what is behind all others"
 
 
-def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> None:
-    """[R-87]"""
-    first, second, third = RANGES[:3]
-
-    def placed(newest_ms: Mapping[OffsetRange, int]) -> Mapping[OffsetRange, Placed]:
-        known = [decoded_to(offsets, {0: (1, 1, at_ms)}, 0) for offsets, at_ms in newest_ms.items()]
-        return place_ranges(known, lambda offsets: 0, lambda each: "")
-
-    one = placed({third: 9, first: 5})
-    assert compare(one, placed({third: 9, first: 5, second: 5})).fresh == (second,)
-    other = placed({first: 5, second: 7, third: 9})
-    assert compare(one, other) == compare({third: one[third]}, {second: other[second], third: other[third]})
-    assert compare(one, other).changed == (third,)
-
-
 def test_stretches_join_neighbours() -> None:
     assert merge_ranges(RANGES) == [OffsetRange(0, 0, 0, 9), OffsetRange(0, 1, 0, 9), OffsetRange(1, 0, 0, 9)]
 
