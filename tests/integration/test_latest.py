@@ -1,6 +1,6 @@
 """Latest by key: equal to a full recomputation, whatever comes late, is redone, or is at it at the same time.
 
-What is right is said by one SQL statement over all that is decoded, and of the winners alone by plain Python.
+What is right is said by one SQL statement over all that is decoded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -32,9 +31,8 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.adapters.tables.latest_columns import table_schema
 from pipeline_defs.adapters.tables.latest_table import LatestTable
-from pipeline_defs.adapters.tables.latest_winners import SHARES, Inputs, Winners, find_damage
+from pipeline_defs.adapters.tables.latest_winners import SHARES, find_damage
 from pipeline_defs.adapters.tables.sql_text import file_at
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.cli.progress import Shown
@@ -45,7 +43,7 @@ from pipeline_defs.core.log.plan_step import Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
-from pipeline_defs.core.tables.latest import Latest, Placed, Stretch
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import Finding
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_share
@@ -55,7 +53,6 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
 from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
-from tests.support.plain_latest import find_winners
 from tests.support.readers import LoopingReader
 from tests.support.redecoding import compact_decoded, stop_at
 from tests.support.strategies import EPOCH_MS
@@ -153,6 +150,7 @@ def test_a_record_has_waited_for_the_first_version_that_has_it(state: State) -> 
     ("kind", "sequence", "seed"),
     [
         ("struct", None, 2),
+        ("binary", None, 4),
         ("string", "value.version", 3),
         *(
             pytest.param(kind, sequence, seed, marks=pytest.mark.long)
@@ -188,21 +186,6 @@ def test_any_history_is_equal_to_a_full_recomputation(kind: str, sequence: str |
     assert state.update() == Updated(), "there is nothing more to do"
     assert state.update(full=True).rebuilt
     assert state.topic.shown() == shown
-
-
-def test_a_compaction_of_the_decoded_table_changes_no_key(state: State) -> None:
-    """[R-91] The next update says that the version went in, and reads no row; ranges of one file are told apart after it."""
-    state.topic.put(RANGE, {0: ("a", {"n": 1}, EPOCH_MS + 9), 1: ("b", {"n": 2}), 2: ("c", {"n": 3})})
-    state.topic.put(LATER, {20: ("a", {"n": 4}), 21: ("b", None)})
-    state.update()
-    assert len(compact_decoded(state.topic.lake, state.topic.name)) == 1
-    done = state.update()
-    assert (done.has_committed, done.ranges) == (True, 0)
-    state.topic.put(RANGE, {0: ("a", {"n": 5}), 2: ("d", {"n": 6})}, 1)
-    assert compact_decoded(state.topic.lake, state.topic.name) != [], "one file of the range, and one that it was cut out of"
-    state.update()
-    state.assert_right()
-    assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
 
 
 @pytest.mark.parametrize("state", PLACES, indirect=True)
@@ -724,54 +707,6 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(seed
         key for key in producer.last if len({p for p, log in enumerate(producer.logs) for row in log if row[0] == key}) > 1
     }
     assert moved, "the fault: keys are in several partitions"
-
-
-@pytest.mark.usefixtures("one_database")
-@pytest.mark.parametrize("kind", KEYS)
-def test_the_winners_are_those_of_plain_python(kind: str, tmp_path: Path) -> None:
-    """[R-87] With rows that stand among the candidates or not, keys that lost their row, by each order."""
-    draw, (key_type, key) = random.Random(zlib.crc32(kind.encode())), KEYS[kind]
-    decoded = pa.schema(
-        [
-            *({"generation": pa.int32(), "partition": pa.int32(), "offset": pa.int64()}).items(),
-            *({"timestamp": pa.timestamp("us", "UTC"), "key": key_type, "value": VALUES}).items(),
-        ]
-    )
-    ranges = [OffsetRange(*lane, at, at + 9) for lane in [(0, 0), (0, 1), (1, 0)] for at in (0, 9)]
-    known, found = list[Stretch](), list[dict[str, Any]]()
-    for number, offsets in enumerate(ranges):
-        lane = (offsets.generation, offsets.partition)
-        for at, row in draw_rows(draw, offsets, key).items():
-            said = (*lane, at, datetime.fromtimestamp(row[2] / 1000, UTC), *row[:2])
-            found.append(dict(zip(decoded.names, said, strict=True)))
-        name = f"{number // 2}.parquet"  # of two ranges each, as once they are compacted
-        if number % 2:
-            draw.shuffle(found)
-            pq.write_table(pa.Table.from_pylist(found, decoded), tmp_path / name)
-            found = []
-        known.append(Stretch(offsets, Placed(name, 0, "", draw.randrange(2), draw.choice([None, EPOCH_MS + 25]))))
-    lake, seen = Lake(str(tmp_path)), set[tuple[bool, bool]]()
-    for config in (Latest(), Latest("value.version")):
-        schema, stands = table_schema("t", decoded, config), Inputs(known[:4], with_present=True)
-        pq.write_table(pa.Table.from_pylist(find_winners(stands, config, tmp_path), schema), tmp_path / "stands.parquet")
-        present = ["stands.parquet"]
-        for inputs in (
-            stands,
-            Inputs(known[4:]),
-            Inputs(known[4:], present=present, with_present=True),
-            Inputs(known[4:], known[2:], present, ranges[:2]),
-            Inputs(known[4:], known[2:], present, ranges[:2], with_present=True),
-        ):
-            expected = find_winners(inputs, config, tmp_path)
-            with Winners(lake, inputs, schema, config, tmp_path / "working").rows() as reader:
-                rows = reader.read_all()
-            assert rows.schema.names[: len(schema)] == schema.names
-            wanted = pa.Table.from_pylist(expected, rows.schema).to_pylist()
-            by_key = lambda row: str(row["key"])  # noqa: E731
-            assert sorted(rows.to_pylist(), key=by_key) == sorted(wanted, key=by_key)
-            seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in expected}
-    assert seen >= {(False, False), (True, False)}, "the control: keys have lost their row"
-    assert any(gone for _, gone in seen), "the control: of one nothing is left"
 
 
 def test_values_are_read_of_no_file_without_a_winner(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

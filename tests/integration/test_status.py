@@ -148,17 +148,6 @@ def test_retention_by_bytes_is_foreseen_from_how_fast_the_log_grows(world: World
     assert not check_expiry(world.topic, [waiting]).is_warning
 
 
-def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
-    """[R-43] The control: no retention, so no estimate and no alarm, however long it waits."""
-    world.create_topic(1, retention_ms="-1")
-    world.send([{"partition": 0, "value": b"old", "timestamp_ms": 1_000}])
-    (waiting,) = endangered(world)
-    assert (waiting.seconds, waiting.share) == (None, None)
-    assert check_expiry(world.topic, [waiting]).passed
-    (row,) = world.status()["partitions"]
-    assert (row["seconds_to_loss"], row["oldest_waiting_ms"]) == (None, 1_000)
-
-
 def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
     """[R-7] A budget too small for all goes first to whose records the broker deletes first."""
     world.create_topic(3, retention_ms=str(10 * HOUR_MS))

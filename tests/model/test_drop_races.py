@@ -89,8 +89,11 @@ def test_a_publisher_that_stood_still_brings_nothing_back(world: SmallWorld, is_
     assert_all_is_well(world, glob)
 
 
-def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
-    """[R-73] By who saw a damaged file before, has staged what belongs there, and publishes it now."""
+def test_what_a_drop_has_given_up_is_neither_mended_nor_published(world: SmallWorld) -> None:
+    """[R-73] By who saw a damaged file before, has staged what belongs there, and publishes it now.
+
+    From a file that the drop does not know of nobody can stop a copy in a bucket: whose it is looks again, and deletes it.
+    """
     compacted(world)
     stale = world.first
     data, glob = world.files()[published_path(stale)], Glob(world)
@@ -104,19 +107,10 @@ def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
         assert lake.publish(manifest, staged, mend=True) == world.first
     assert lake.publish(world.first, staged) == world.first
     assert world.shown() == {} and glob.wrong == []
-
-
-def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
-    """[R-73] From a file that the drop does not know of: who has copied it in a bucket looks again, and deletes it."""
-    compacted(world)
-    stale = world.first
-    data = world.files()[published_path(stale)]
-    world.drop()
     glob = Glob(world)
     lake = world.open(Writer(after=glob.look))
     lake.store.put_new("staging/other/part.parquet", data, "staging/scratch")
-    assert lake.publish(stale, "staging/other/part.parquet") == world.first
-    assert world.shown() == {}
+    assert lake.publish(stale, "staging/other/part.parquet") == world.first and world.shown() == {}
     assert (glob.seen != set()) == (world.bucket is not None), "the control: on a disk it is not even linked"
 
 

@@ -274,15 +274,6 @@ def test_a_queued_run_goes_on(instance: dg.DagsterInstance) -> None:
     instance.delete_run(run.run_id)
 
 
-def test_a_run_in_a_commands_own_process_counts_as_alive_while_it_runs(instance: dg.DagsterInstance) -> None:
-    """[R-26] `execute_in_process` has no launcher; the lock of the process tells."""
-    run = make_run(instance, DagsterRunStatus.STARTED)
-    hold_run(instance.root_directory, run.run_id)
-    assert end_dead_runs(instance, LATER_MS) == []
-    release_run(run.run_id)
-    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
-
-
 def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,17 +179,6 @@ def test_an_old_run_goes_once_its_keys_are_retired(world: World) -> None:
     world.assert_all_landed_once()
 
 
-def test_a_run_whose_ranges_a_later_one_landed_again_goes(world: World) -> None:
-    """[R-99]"""
-    world.create_topic()
-    first = land(world)
-    (again,) = world.launch(list(world.coverage.log.ranges), redo=True)
-    world.later(31 * DAY_MS)
-    assert prune(world) == (1, 1)
-    assert [is_there(world, each) for each in (first, again.run_id)] == [False, True]
-    assert len(world.materialized()) == 1
-
-
 def test_the_run_of_the_newest_version_of_a_latest_table_stays(world: World) -> None:
     """[R-99] It is shown by no partition, but by the asset itself; the one before it goes once its ranges do."""
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)), latest=Latest(), max_keys=1)

@@ -474,7 +474,10 @@ def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
 
 
 def test_a_pool_that_a_wipe_left_without_slots_has_them_again(world: World) -> None:
-    """[R-34] `dagster run wipe` leaves limits, and no slots: whatever is in such a pool would be queued for ever."""
+    """[R-34] `dagster run wipe` leaves limits, and no slots: whatever is in such a pool would be queued for ever.
+
+    L3: Dagster knows the topic's pool, and its limit of runs, before the first run is queued.
+    """
     world.create_topic()
     chosen, closed = "somebody_else", "closed"
     ask(world)
@@ -488,6 +491,7 @@ def test_a_pool_that_a_wipe_left_without_slots_has_them_again(world: World) -> N
 
     before = slots()
     assert before == {pool: 1, chosen: 3, closed: 0}
+    assert world.instance.get_concurrency_config().pool_config.pool_granularity is PoolGranularity.RUN
     world.instance.wipe()
     assert slots() == dict.fromkeys(before, 0) and pool in storage.get_concurrency_keys(), "the fault"
     ask(world)
@@ -562,14 +566,6 @@ def test_a_persons_queued_backfill_does_not_keep_out_what_arrives(filled: World)
         queue_run(filled.instance, "__ASSET_JOB", tags={**filled.topic.landing.tags, BACKFILL_TAG: "b"})
     (request,) = ask(filled).run_requests or ()
     assert int(request.tags["dagster/priority"]) > 0
-
-
-def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
-    """L3: Dagster knows the topic's pool, and its limit, before the first run is queued."""
-    assert filled.topic.landing.pool not in filled.instance.event_log_storage.get_concurrency_keys()
-    ask(filled)
-    assert filled.instance.event_log_storage.get_concurrency_info(filled.topic.landing.pool).slot_count == 1
-    assert filled.instance.get_concurrency_config().pool_config.pool_granularity is PoolGranularity.RUN
 
 
 def test_full_run_slots_are_named_with_who_holds_them_and_since_when(filled: World) -> None:

@@ -138,18 +138,6 @@ def test_two_code_servers_plan_a_topic_once(world: World, monkeypatch: pytest.Mo
     assert len(world.edges.lake.read_plan_log(world.name).steps) == 1
 
 
-def test_a_topic_that_disappears_is_told(world: World) -> None:
-    """[R-98]"""
-    create(world, world.name)
-    world.send_numbered(100)
-    files = files_of(world, world.topic)
-    sensor_of(world, files)()
-    assert run_pulse(world).success
-    world.delete_topic()
-    with pytest.raises(TopicsFailed, match="does not exist on the broker"):
-        sensor_of(world, files)()
-
-
 def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     """A project with nothing but a pattern has a sensor, though it has no asset yet; a topic without records is one too.
 

@@ -131,11 +131,6 @@ def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attemp
     assert any(tried.is_due(EPOCH_MS + k * half) for k in range(5))
 
 
-def test_a_range_is_stalled_after_three_attempts() -> None:
-    """[R-33] Stalled is a word for people: the range is still asked for."""
-    assert [Tried(n, EPOCH_MS).is_stalled for n in range(7)] == [False] * 3 + [True] * 4
-
-
 @given(st.sets(st.integers(0, 39)), st.integers(1, 4))
 def test_whatever_fails_the_others_are_landed(bad: set[int], most: int) -> None:
     """[R-32] However many fail, and however few a batch has; and each that fails is tried again and again."""

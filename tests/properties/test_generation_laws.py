@@ -15,7 +15,6 @@ from pipeline_defs.core.errors import OtherCluster, Refused, StaleAnswer
 from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
-from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, lists_of, open_log, scripts
 
 # ---- 6: the beginning
@@ -42,20 +41,6 @@ def test_start_applies_to_the_first_link_and_says_what_it_skips(
     assert [(o.start, o.end) for o in step.ranges] == ranges
     assert step.heads[3].offset == 12
     PlanLog(TOPIC, (step,))
-
-
-def test_start_applies_once() -> None:
-    """[R-8] A partition that appears later starts at its first offset, whatever `start` says."""
-    world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
-    world.grow(0, 10)
-    first = decide(LogState(), world.observe(LogState(), {0: 10}), policy, world.now_ms)
-    world.add_partition(8, expired=3)
-    world.grow(0, 4)
-    log_state = first.after(LogState())
-    second = decide(log_state, world.observe(log_state, {0: 14, 1: 8}), policy, world.now_ms)
-    assert set(second.ranges) == {OffsetRange(0, 1, 3, 8), OffsetRange(0, 0, 10, 14)}
-    assert [link.offsets for link in second.links if link.kind is LinkKind.LOST] == [OffsetRange(0, 1, 0, 3)]
-    PlanLog(TOPIC, (first, second))
 
 
 def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> None:
@@ -132,20 +117,6 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
             for offsets in step.ranges:
                 planned |= {(step.generation, at): log.records[at] for at in range(offsets.start, offsets.end)}
     assert log_state.generation == cut_below_head
-
-
-def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
-    """[R-9] Else an upgraded broker's topic could be recreated unnoticed for ever."""
-    world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
-    world.grow(0, 10)
-    log_state = open_log(world, policy)
-    world.has_ids = True
-    adopted = decide(log_state, world.observe(log_state), policy, world.now_ms)
-    assert (adopted.generation, adopted.topic_id, adopted.links) == (0, "id-0", ())
-    assert plan(adopted.after(log_state), world.observe(adopted.after(log_state)), policy, world.now_ms) is None
-    world.recreate(1, 10)
-    step = decide(adopted.after(log_state), world.observe(adopted.after(log_state)), policy, world.now_ms)
-    assert step.generation == 1
 
 
 def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:

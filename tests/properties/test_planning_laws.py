@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog
@@ -334,20 +334,6 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
             assert all(link.cause for link in tick.step.links if link.kind is LinkKind.LOST)
 
 
-@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
-def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
-    """[R-4] What the other partition is given is what it would be given without the loss."""
-    log_state = LogState(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
-    states = [
-        TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(e, lost + left)), 1: PartitionState(Watermarks(0, other))})
-        for e in (0, lost)
-    ]
-    healthy, lossy = (decide(log_state, state, Policy(records_per_range=7), EPOCH_MS) for state in states)
-    assert [o for o in lossy.ranges if o.partition == 1] == [o for o in healthy.ranges if o.partition == 1]
-    assert lossy.after(log_state).heads[1] == healthy.after(log_state).heads[1]
-    assert lossy.generation == healthy.generation
-
-
 def test_a_loss_in_a_partition_that_appears_with_a_truncation_is_recorded() -> None:
     """[R-4] What is missing of the log that was cut off was planned; of the new one nothing was."""
     log_state = LogState(1, 0, "id-0", {0: Head(10, 0)})
@@ -357,22 +343,6 @@ def test_a_loss_in_a_partition_that_appears_with_a_truncation_is_recorded() -> N
         (LinkKind.LOST, "1-0-5-g1"),
         (LinkKind.RANGE, "0-0-4-g1"),
         (LinkKind.RANGE, "1-5-8-g1"),
-    ]
-
-
-def test_records_behind_a_loss_keep_their_age() -> None:
-    """Retention that deletes more often than `max_age` must not put off the rest for ever."""
-    world, policy = World(), Policy(records_per_range=100, max_age_seconds=60)
-    world.grow(0, 10)
-    world.wait(60)
-    log_state = open_log(world, policy)
-    world.grow(0, 50)
-    world.wait(90)
-    world.partitions[0].earliest = 30
-    step = decide(log_state, world.observe(log_state), policy, world.now_ms)
-    assert [(link.kind, link.offsets.start, link.offsets.end) for link in step.links] == [
-        (LinkKind.LOST, 10, 30),
-        (LinkKind.RANGE, 30, 60),
     ]
 
 
@@ -421,7 +391,12 @@ def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
                 cut_at[offsets.partition] = tick.now_ms
 
 
+# deletes the beginning of what waits, which must not put off the rest
+RETENTION = [("grow", (0, 10)), ("wait", (60,)), ("grow", (0, 50)), ("wait", (50,)), ("expire", (0, 40)), ("wait", (30,))]
+
+
 @given(scripts(budget=200))
+@example(Script(Policy(records_per_range=100, max_age_seconds=60), True, RETENTION))
 def test_no_record_waits_longer_than_max_age(script: Script) -> None:
     """[R-5] What a tick leaves unplanned arrived less than `max_age` ago, or says that it is that young.
 
@@ -466,6 +441,7 @@ def test_a_person_can_cut_the_tail_at_once() -> None:
     for through_end, ends in ((False, [10, 20]), (True, [10, 20, 25])):
         step = decide(log_state, state, policy, world.now_ms, through_end=through_end)
         assert [o.end for o in step.ranges] == ends
+    assert plan(step.after(log_state), state, policy, world.now_ms, through_end=True) is None, "where nothing waits"
 
 
 @given(st.floats(1e-3, 1e9), st.integers(1, 2**40))
@@ -562,14 +538,3 @@ def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> Non
     step = decide(log_state, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
     assert len(step.ranges) == 5_000
     assert {o.end for o in step.ranges if o.partition == 42} == set(range(1, 51))
-
-
-def test_an_idle_topic_plans_nothing() -> None:
-    """[R-7] After the step that opens the log, silence adds no step and so no key."""
-    world, policy = World(), Policy(max_age_seconds=0)
-    world.add_partition(3)
-    log_state = open_log(world, policy)
-    for seconds in (0, 1, 60, 10**6):
-        world.wait(seconds)
-        assert plan(log_state, world.observe(log_state), policy, world.now_ms) is None
-        assert plan(log_state, world.observe(log_state), policy, world.now_ms, through_end=True) is None
