@@ -209,10 +209,10 @@ def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
 
 BROKEN = {
     "published before it is committed": (
-        "kill_at_publish",
+        "overtake",
         "pipeline_defs/resources.py",
         "delivery=topic.delivery,",
-        'delivery="at_least_once",',
+        "delivery=type(topic.delivery).AT_LEAST_ONCE,",
     ),
     "what is committed is not rolled forward": (
         "kill_at_commit",

@@ -194,7 +194,7 @@ def overtake(arena: Arena, name: str) -> System:
 
 
 def tear_staged_file(arena: Arena, name: str) -> System:
-    """Kill it between commit and publish, and take the end of the staged file away."""
+    """Kill it between commit and publish, and have the staged file end in zeros, as a power cut may leave it."""
     system = arena.system(name)
     arena.produce(EACH)
     arena.kill(system, "commit")
@@ -202,8 +202,9 @@ def tear_staged_file(arena: Arena, name: str) -> System:
     coverage = lake.coverage(arena.topic.name)
     for offsets, manifest in coverage.manifests.items():
         if manifest.file is not None and not coverage.is_landed(offsets):
-            with lake.store.local_copy(manifest.file.path) as path:
-                os.truncate(path, path.stat().st_size - 100)
+            with lake.store.local_copy(manifest.file.path) as path, path.open("r+b") as file:
+                file.seek(-100, os.SEEK_END)
+                file.write(bytes(100))
     run_to_end(system)
     return system
 
