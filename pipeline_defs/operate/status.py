@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+from dagster._core.scheduler.instigation import InstigatorStatus
 
 from ..core.advice import Standing, next_action
 from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
@@ -23,7 +23,7 @@ from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
 from ..core.log.losses import Loss, all_losses
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from ..orchestration.home.daemons import find_daemons, is_silent, read_silence, read_tick_silence
+from ..orchestration.home.daemons import find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from ..orchestration.home.dagster_home import is_begun, open_instance
 from ..orchestration.home.run_locks import find_code_server, is_code_server_gone
 from ..orchestration.runs.exposure import check_expiry
@@ -141,13 +141,13 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
         return f"wait for Dagster's daemon, {daemons[0].text}, which has said nothing {said} (where it hangs, end it)"
     if is_silent(silence) or is_code_server_gone(instance.root_directory):
         return "start Dagster (`offsetlake up`)"
-    tickless = read_tick_silence(instance, now_ms / 1000)
+    sensors = read_sensors(instance)
+    tickless = tick_silence(sensors, now_ms / 1000)
     if tickless is not None and is_silent(tickless):
         server = find_code_server(instance.root_directory)
         which = f"Dagster's code server{f', {server.text},' if server else ''}"
         return f"wait for {which} which has not ticked for {duration_text(tickless)} (`offsetlake up` ends one that hangs)"
-    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-    is_off = any(state.name == LAND_PENDING and state.status is InstigatorStatus.STOPPED for state in states)
+    is_off = any(each.name == LAND_PENDING and each.status is InstigatorStatus.STOPPED for each in sensors)
     return f"switch on Dagster's sensor {LAND_PENDING}" if is_off else ""
 
 

@@ -35,7 +35,7 @@ from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.lab.environment import plain_environment, variables_of
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
-from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_silence, read_tick_silence
+from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
@@ -407,12 +407,12 @@ def test_a_code_server_that_ticks_no_more_is_ended_by_who_has_started_it(home: P
 
 def test_ticks_are_missed_only_where_a_sensor_is_switched_on(home: Path) -> None:
     with open_instance(home) as instance:
-        assert read_tick_silence(instance, 5_000.0) == 0.0
+        assert tick_silence(read_sensors(instance), 5_000.0) == 0.0
         repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
         for status, ticked in ((InstigatorStatus.DECLARED_IN_CODE, 4_000.0), (InstigatorStatus.STOPPED, 4_900.0)):
             origin, data = RemoteInstigatorOrigin(repository, status.value), SensorInstigatorData(last_tick_timestamp=ticked)
             instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, data))
-        assert read_tick_silence(instance, 5_000.0) == 1_000.0
+        assert tick_silence(read_sensors(instance), 5_000.0) == 1_000.0
 
 
 def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_still() -> None:

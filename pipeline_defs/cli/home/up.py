@@ -21,7 +21,7 @@ from ...adapters.system.locks import Holder
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, LandedSince, landed_text
-from ...orchestration.home.daemons import read_silence, read_tick_silence
+from ...orchestration.home.daemons import read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import find_other_config, make_home, write_env
@@ -84,7 +84,8 @@ def up(port: int | None) -> None:
                     told.add(other)
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
-                    silences = read_silence(instance, "SENSOR", time.time()), read_tick_silence(instance, time.time())
+                    now = time.time()
+                    silences = read_silence(instance, "SENSOR", now), tick_silence(read_sensors(instance), now)
                     for ended in server.end_hung(*silences):
                         _say(ended)
                     _tell_news(failed, since)

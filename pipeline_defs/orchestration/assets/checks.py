@@ -137,7 +137,7 @@ def build_check(key: dg.AssetCheckKey, description: str, ask: Question) -> dg.As
     return check
 
 
-def lake_result(topic: Topic, name: str, edges: Edges, *, held: _Held = (), is_recent: bool = False) -> dg.AssetCheckResult:
+def lake_result(topic: Topic, name: str, edges: Edges, *, held: _Held, is_recent: bool = False) -> dg.AssetCheckResult:
     """Return what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up.
 
     `held` are ranges that runs are at.

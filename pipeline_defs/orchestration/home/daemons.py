@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.run_coordinator import QueuedRunCoordinator
-from dagster._core.scheduler.instigation import SensorInstigatorData
+from dagster._core.scheduler.instigation import InstigatorState, SensorInstigatorData
 
 from ...adapters.system.locks import Holder, find_holder, remove_unheld, share_for_life
 
@@ -88,10 +88,14 @@ def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: floa
     return now_seconds - heartbeat.timestamp if heartbeat else None
 
 
-def read_tick_silence(instance: dg.DagsterInstance, now_seconds: float) -> float | None:
-    """Read for how many seconds no sensor has ticked, 0 where none is switched on; none where none ever has."""
-    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-    ticks = [cast("SensorInstigatorData", each.instigator_data) for each in states if each.is_running and each.instigator_data]
+def read_sensors(instance: dg.DagsterInstance) -> Sequence[InstigatorState]:
+    """Read what Dagster knows of each sensor: whether it is switched on, and when it ticked last."""
+    return instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+
+
+def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> float | None:
+    """Return for how many seconds no sensor has ticked, 0 where none is switched on; none where none ever has."""
+    ticks = [cast("SensorInstigatorData", each.instigator_data) for each in sensors if each.is_running and each.instigator_data]
     newest = max((each.last_tick_timestamp or 0.0 for each in ticks), default=now_seconds)
     return now_seconds - newest if newest else None
 

@@ -186,7 +186,8 @@ class _PulseRun:
                 if told.outcome is Outcome.FAILED:
                     self.failures += violations_by_range(name, told.offsets, told.violations)
                     edges.watch_step("failed", key=told.offsets.key)
-                    done[self.topics[name].landing].update({ALL} if told.is_unread else ())  # the next batch need not wait
+                    if told.is_unread:  # of others that says nothing: the next batch need not wait
+                        done[self.topics[name].landing].add(ALL)
                     continue
                 edges.watch_step("landed", key=told.offsets.key)
                 context.log_event(materialization(self.topics[name], told, edges))

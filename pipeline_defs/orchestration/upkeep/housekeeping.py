@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from ...adapters.store.store import Entry
 from ...core.advice import some_of
 from ...core.command_lines import command
-from ...core.errors import OffsetlakeError, TopicsFailed, UnknownTopic, as_ours
+from ...core.errors import TopicsFailed, UnknownTopic, as_ours
 from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...resources import Edges
 from ...tables.vacuum import is_vacuum_due, vacuum
@@ -183,20 +182,17 @@ def build_sweep() -> dg.Definitions:
 
     @dg.op(name="sweep", description=description)
     def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        orphans, errors = dict[str, Entry](), list[OffsetlakeError]()
-        try:
-            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
-        except OffsetlakeError as error:  # of a manifest that may need what is there; tables are vacuumed all the same
-            errors.append(error)
-        for name, orphan in orphans.items():
-            context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
-        deleted, found = vacuum(edges.lake, edges.now_ms())
+        deleted, errors = vacuum(edges.lake, edges.now_ms())
         for path in deleted:
             context.log.info("step=vacuumed path=%s", path)
+        # last: where a manifest cannot be read that may need what is there, nothing is swept
+        orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
+        for name, orphan in orphans.items():
+            context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
         swept_bytes = sum(orphan.bytes for orphan in orphans.values())
         context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
-        for each in [*errors, *found]:
-            raise each
+        for error in errors:
+            raise error
 
     def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
         lake, now_ms = edges.lake, edges.now_ms()
