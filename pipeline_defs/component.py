@@ -3,8 +3,6 @@
 A wrong key or value is refused when definitions load, with file, line and what was expected.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace

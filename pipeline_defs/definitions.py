@@ -4,8 +4,6 @@
 along, but where definitions are only checked (`dg check defs`): there it is the error.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dagster as dg

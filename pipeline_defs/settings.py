@@ -3,8 +3,6 @@
 Secrets come only this way. What belongs to a topic is in its defs.yaml, never here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

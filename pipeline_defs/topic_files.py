@@ -5,8 +5,6 @@ says which topics it has. Invariant: a file that is left out is in `broken`, wit
 `build_defs` has Dagster show it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A topic as the pipeline sees it: its policy from defs.yaml and the names that Dagster knows it by."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

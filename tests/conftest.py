@@ -1,18 +1,17 @@
 """What every test of real parts shares: one broker, one Spark session, and a fresh world per test."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark import SCAN_CONF
 from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
@@ -26,11 +25,6 @@ from pipeline_defs.settings import PROJECT, Settings
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pipeline_defs.adapters.spark.engine import Engine
 
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"

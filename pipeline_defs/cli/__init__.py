@@ -4,8 +4,6 @@ Nothing is imported here but the standard library. Invariant: Ctrl-C ends a comm
 seconds in which it imports the rest.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

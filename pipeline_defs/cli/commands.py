@@ -3,8 +3,6 @@
 Errors are printed as one message with what to do; exit code 2 means refused, 1 means failed or violated, 130 means Ctrl-C.
 """
 
-from __future__ import annotations
-
 import errno
 import sys
 import time

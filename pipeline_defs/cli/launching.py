@@ -4,8 +4,6 @@ And what commands say of these runs: how far they are, how each ended, one error
 the run's own words. Invariant: of a run that failed no line says how many of its ranges did.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

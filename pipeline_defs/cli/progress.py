@@ -3,8 +3,6 @@
 On stderr, so what a command prints stays what it is. Nothing is shown of what ends within `FIRST_SECONDS`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """How commands show things: tables for people, JSON for programs, sizes and times in words."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import json

@@ -4,8 +4,6 @@ Records, topic names and error texts come from strangers. Invariant: no text is 
 character reaches the terminal; where a style is wanted, `styled` says so apart from the text.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

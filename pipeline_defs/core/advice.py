@@ -3,8 +3,6 @@
 Invariant: whatever the situation, there is exactly one sentence, and it is about the most urgent thing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

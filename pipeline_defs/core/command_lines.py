@@ -4,8 +4,6 @@ Invariant: what is told works as it stands, for each name that Kafka allows: of 
 to a command or a shell.
 """
 
-from __future__ import annotations
-
 
 def command(verb: str, topic: str, *rest: str) -> str:
     """Return a command for a topic; options stand in `rest` before other words, each beginning with dashes.

@@ -3,8 +3,6 @@
 Pure, and no judgement: one replica may be right. Invariant: each sentence names the setting, its value and the consequence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -9,8 +9,6 @@ Every message says what, where, expected against found, and the next step; lower
 traceback and command shows names the command that prints the runbook's paragraph.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import traceback

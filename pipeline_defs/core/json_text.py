@@ -1,7 +1,5 @@
 """JSON that people wrote: read, or one reason in our words why not; Python's own names its functions, or is no ValueError."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names that were probably meant: what a person wrote, beside the names there are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -4,13 +4,12 @@ Invariant: a range that exists is valid, half-open and never empty; a key that p
 same text. Nothing here knows whether a range was planned or landed.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 from .errors import BadKey
 
@@ -73,7 +72,7 @@ class OffsetRange:
         """The file name without its ending; sorts as text in offset order."""
         return f"{self.start:0{OFFSET_DIGITS}d}-{self.end:0{OFFSET_DIGITS}d}"
 
-    def overlaps(self, other: OffsetRange) -> bool:
+    def overlaps(self, other: Self) -> bool:
         """Return whether two ranges have some of the same offsets."""
         return self.place == other.place and self.start < other.end and other.start < self.end
 

@@ -4,8 +4,6 @@ What a column is taken from is told in `adapters/spark/spark.py` (`select_raw`),
 Spark cannot say, in `landing/reading.py` (`_raw_row`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -3,8 +3,6 @@
 Invariant: a message shows no value that may have a login in it, and names what is expected.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address

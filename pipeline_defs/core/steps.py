@@ -1,7 +1,5 @@
 """Steps: how landing and planning tell what they have just passed, to a log or to a test that stops them there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 StepWatcher = Callable[..., None]  # called with the step's name and its fields as keywords

@@ -1,7 +1,5 @@
 """The environment of processes that are run with settings of their own."""
 
-from __future__ import annotations
-
 import os
 
 from ..settings import Settings

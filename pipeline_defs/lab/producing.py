@@ -1,7 +1,5 @@
 """Producing very many records with confluent-kafka, which is ten times as fast as kafka-python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Waiting for what a measurement or a drill needs: what does not come is an error, since its figures would mean nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -8,8 +8,6 @@ A run appends what it has landed before it tells of it, and whatever a run befor
 exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ Dagster's asset checks and `offsetlake audit` call the same functions. Invariant
 something says so; it never passes for it.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@ The manifest decides, by put-if-absent. Invariant: nothing becomes visible for a
 the file of an attempt's own that `at_least_once` allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Invariant: a file is deleted here only after each of its rows was read in the landed file of its range, value by value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A range is landed when its manifest exists and its file is published. The manife
 it nothing is visible, after it anyone can finish. docs/protocol.md numbers the requirements.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

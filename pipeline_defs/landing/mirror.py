@@ -3,8 +3,6 @@
 Invariant: nothing reads it; wherever it is moved or deleted, what is landed and asked for stays the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ..adapters.kafka.kafka import Kafka

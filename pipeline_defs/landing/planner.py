@@ -4,8 +4,6 @@ The decision itself is `core.log.planning.plan`. Invariant: a boundary is in the
 record is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

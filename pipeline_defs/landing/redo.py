@@ -3,8 +3,6 @@
 Invariant: nothing here commits, and nothing becomes visible but what a manifest has decided already.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum

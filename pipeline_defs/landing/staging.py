@@ -3,8 +3,6 @@
 Invariant: nothing here is visible to a reader, and nothing becomes so.
 """
 
-from __future__ import annotations
-
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Invariant: nothing here is visible to a reader, and nothing becomes so. What is 
 What follows where Spark and this machine share no folder is at the end; everything else asks a staging place, which knows.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -16,11 +14,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..adapters.lake import parquet
 from ..adapters.lake.footer import canonicalize
 from ..adapters.lake.lake import Lake
+from ..adapters.spark.engine import Engine
 from ..adapters.spark.spark_files import Digest, read_digests
 from ..adapters.store.remote_file import File, RemoteFile
 from ..adapters.system.locks import scratch
@@ -28,9 +27,6 @@ from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange
 from .standing import LandedFile, landed_files
-
-if TYPE_CHECKING:
-    from ..adapters.spark.engine import Engine
 
 WATCH_SECONDS = 0.05
 LIST_SECONDS = 3.0

@@ -4,8 +4,6 @@ A range has a file of its own; where that was dropped, its rows are cut out of t
 them, whose digest is checked first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Invariant: only `staging/` is touched, and never a file that a manifest names and that is not published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 

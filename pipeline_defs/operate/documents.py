@@ -3,8 +3,6 @@
 Links between documents become the command that prints them, since a user's project has none of these files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ that does not answer takes away what only it knows, a damaged topic what is its 
 `offsetlake_topic_error`, and everything else is told even so.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ Reads Dagster only; the lake is not listed, so that looking each second costs th
 failure is passed over; of a topic they are at most one line a minute, which counts those within it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

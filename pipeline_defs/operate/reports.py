@@ -1,7 +1,5 @@
 """What trace and the audit's broker check say of a topic, as plain documents; commands print them, programs read them."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

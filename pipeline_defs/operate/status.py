@@ -4,8 +4,6 @@ The command prints them, `metrics.py` counts them. Offsets of the open generatio
 not lag yet: it is beyond what a reader may see.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Reads only. What is broken of one is its own `error`, and says nothing of the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Troubles of a topic: what does not get on, what may be lost or is, what could not be decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

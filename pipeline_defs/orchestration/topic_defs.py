@@ -3,8 +3,6 @@
 Of each an asset, its checks and a job, but for days, which are told of; nothing of what defs.yaml does not name.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar, cast
 
 import dagster as dg

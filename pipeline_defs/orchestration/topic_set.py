@@ -3,8 +3,6 @@
 Nothing here opens a file: `topic_files.py` does.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Of the raw table here, of the decoded one in `decoded_compaction`. `data/` is ne
 version names the new file, after it each row is in that alone. A crash before it leaves a file that the vacuum deletes.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Rows are sorted by their event time where they have one, so that who reads a day
 columns of a file are those that its ranges were decoded to, no more, so that none of them holds up a range of another type.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

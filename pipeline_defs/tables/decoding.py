@@ -4,8 +4,6 @@ One commit of the decoded table's log decides for all ranges of a Spark job: bef
 a range above its budget of dead letters fails, and nothing of it becomes visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -4,10 +4,9 @@ The next manifest of the range says so, by the put-if-absent that a replace need
 goes, and its name is never used again. Invariant: no row is deleted that stands nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
@@ -32,7 +31,7 @@ class Droppable:
         """Size of the range files."""
         return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
 
-    def without(self, kept: Collection[OffsetRange]) -> Droppable:
+    def without(self, kept: Collection[OffsetRange]) -> Self:
         """Return it without the range files that are to stay."""
         return replace(self, manifests=[each for each in self.manifests if each.offsets not in kept])
 

@@ -4,8 +4,6 @@ The table says which version of the decoded table it is made of: offset and resu
 again. Invariant: of each key it has the latest record of all ranges of that version; what is broken of it is made anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Any number of processes may do so at once. Invariant: of a table that misses a file of its own nothing is deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..adapters.lake.lake import Lake

@@ -1,7 +1,5 @@
 """The files of deploy/, as far as a machine without Docker and Kubernetes can check them, and what docs/deploy.md shows."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

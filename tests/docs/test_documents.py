@@ -1,7 +1,5 @@
 """What documents say is so: links lead somewhere, tables are what the code says, errors and requirements have theirs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

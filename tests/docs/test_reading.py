@@ -1,7 +1,5 @@
 """docs/reading.md is run: what DuckDB, pyarrow, Polars and Spark say of a lake, `offsetlake.read` and the views."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

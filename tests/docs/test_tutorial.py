@@ -1,7 +1,5 @@
 """README and tutorial are typed from top to bottom: who types what they say sees what they show."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

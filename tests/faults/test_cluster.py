@@ -1,7 +1,5 @@
 """Brokers that die, stall, come back, lose a topic, or lose what they acknowledged: nothing is landed short or twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal
@@ -10,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
 from pipeline_defs.adapters.spark import spark as spark_edge
@@ -31,9 +29,6 @@ from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.killing import Striker, staged
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.scenario
 

@@ -3,8 +3,6 @@
 What a view and a snapshot show is held against what the producer sent; what the plain glob shows changes by dropping alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

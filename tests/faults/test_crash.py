@@ -4,8 +4,6 @@ Landed, decoded, and under each delivery policy. Ground truth is what the produc
 child, killed when it has told all. What else may happen between commit and publish is in `tests/model/test_standing_files.py`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator

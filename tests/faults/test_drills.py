@@ -3,8 +3,6 @@
 The long ones run every drill, hold docs/delivery.md's table against them, and break one line of a copy of the code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The warm Spark: one per home, for its owner alone, replaced when it dies, gone when nobody wants it; each row once."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import importlib.metadata

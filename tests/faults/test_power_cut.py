@@ -5,8 +5,6 @@ Daemon, code server, runs and JVMs are real, the broker lives on. Ground truth i
 moment a cut takes is drawn from a seed; `HUNT=20` tries twenty more. The control is the same without a cut.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

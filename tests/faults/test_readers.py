@@ -4,8 +4,6 @@ What a table had when an action ended is the ground truth for every read that be
 half, doubled or unsent row, whatever goes on in the lake meanwhile.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ backfill that lands its siblings' ranges too. It is a real child; what comes aft
 runs that they ask for. The control is the same run, or the one after it, which nobody kills before it has ended.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

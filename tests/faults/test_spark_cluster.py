@@ -1,7 +1,5 @@
 """A cluster with the lake in a bucket while parts of it die: a worker, the Connect server, the client; each row once."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

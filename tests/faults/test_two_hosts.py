@@ -4,8 +4,6 @@ Over one Postgres one works, and the other takes over; over one lake, with a dat
 runs, broker and Postgres are real; a host or a home is lost by SIGKILL of all its processes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

@@ -1,7 +1,5 @@
 """The benchmark's parts on real parts: small loads, the same code. Figures are not held against their aims here."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """JVMs that are started here: the embedded broker keeps its data, and is found and stopped by any process; class archives."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -9,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,6 +15,7 @@ from kafka.errors import KafkaTimeoutError
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.operations import Operations
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark_server import CONNECT_MODE, read_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import archive_options, class_archive, find_java
@@ -27,10 +25,6 @@ from pipeline_defs.adapters.testbed.broker_properties import Node, plan_properti
 from pipeline_defs.adapters.testbed.class_archive import make_archive
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable
 from pipeline_defs.settings import Settings
-
-if TYPE_CHECKING:
-    from pipeline_defs.adapters.spark.engine import Engine
-
 
 ROOT = Path(__file__).parents[2]
 

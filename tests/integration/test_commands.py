@@ -1,7 +1,5 @@
 """The command line as a person or a program uses it: what is printed, the exit code, and what is said to who asks too much."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

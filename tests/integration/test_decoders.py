@@ -3,8 +3,6 @@
 What is decoded was written by others: fastavro, Confluent's serializers, protobuf's own runtime.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import fastavro
@@ -26,6 +24,7 @@ from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import RegistryLogin
@@ -37,9 +36,6 @@ from tests.support.registry import RunningRegistry, fake_registry, guarded, runn
 from tests.support.secured import Authority, write_properties
 from tests.support.strategies import raw_row
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pipeline_defs.adapters.spark.engine import Engine
 
 
 @pytest.fixture(scope="module")

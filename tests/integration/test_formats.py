@@ -1,7 +1,5 @@
 """Formats on real Spark: from what defs.yaml says to the views, of a user's own, of Kafka's serializers, and each fuzzed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -11,7 +9,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import jsonschema
@@ -26,6 +24,7 @@ from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
 from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.adapters.spark import engine as engine_module
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.columns_of_table import DEAD_LETTERS, DECODED, text_of
 from pipeline_defs.adapters.tables.duck import Duck, no_rows
 from pipeline_defs.component import KafkaTopic
@@ -41,10 +40,6 @@ from tests.support.outcomes import decode
 from tests.support.registry import fake_registry
 from tests.support.strategies import draws, mutate
 from tests.support.world import World, own_spark
-
-if TYPE_CHECKING:
-    from pipeline_defs.adapters.spark.engine import Engine
-
 
 AVRO = {"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}
 PROTO = 'syntax = "proto3"; message T { int64 id = 1; string name = 2; }'

@@ -1,7 +1,5 @@
 """A log that is not what it was, recreated or truncated, and one whose end is not decided: open transactions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """`offsetlake init`: a project of one's own for the topics that a real broker has; and the wheel that has the component."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

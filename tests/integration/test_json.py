@@ -1,18 +1,17 @@
 """JSON on real Spark: what is not one value is none, no value becomes another one; and the DDL that schemas are written in."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
 from pipeline_defs.adapters.formats.json.spark_json import parse_schema
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark_session import end, make_active, open_session
 from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
@@ -20,12 +19,6 @@ from pipeline_defs.core.errors import BadSetting
 from tests.support.fuzz_json import ddl_of, draw_shape
 from tests.support.outcomes import decode_rows, decoding_session
 from tests.support.strategies import draws
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pipeline_defs.adapters.spark.engine import Engine
-
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
 

@@ -1,7 +1,5 @@
 """Landing on a real broker and real Spark, on a disk or in a bucket: a glob shows what was produced, in the same bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import threading

@@ -3,8 +3,6 @@
 What is right is said by one SQL statement over all that is decoded.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import random

@@ -1,7 +1,5 @@
 """What the broker deletes or compacts before it is landed: named exactly, with its cause, never passed over, never undone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """A tick of many topics asks brokers and Dagster no more often than one of a few, and is as right."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What other programs hear of landing, held against what was produced: Prometheus, OpenLineage, Kafka's own tool."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """The raw table through other engines: what they read of it, and that none of them may write."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -14,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import duckdb
@@ -31,7 +28,9 @@ from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
-from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.landing.verdicts import Outcome, Verdict
+from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
@@ -48,12 +47,6 @@ from tests.support.killing import PLACES
 from tests.support.readers import spark_defaults
 from tests.support.redecoding import Heard, OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
-
-if TYPE_CHECKING:
-    from pipeline_defs.core.landing.verdicts import Verdict
-    from pipeline_defs.core.log.coverage import Coverage
-    from pipeline_defs.core.log.manifest import Manifest
-
 
 DAY_MS = 24 * 3600 * 1000
 

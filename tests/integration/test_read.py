@@ -1,7 +1,5 @@
 """`offsetlake.read` of what a real Spark landed, in each form, on a disk and in a bucket."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A cluster with TLS, logins and client certificates: everything that is done in the clear is done there, alike."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Somebody else's Spark: a real cluster of two workers, with a lake on a disk that all of them share, or in a bucket."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Where a topic stands, on a real broker: lag in offsets, bytes and seconds, what stands still, what to do; and its map."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

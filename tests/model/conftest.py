@@ -1,7 +1,5 @@
 """What the tests of interleavings share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from itertools import count

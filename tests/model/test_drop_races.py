@@ -1,7 +1,5 @@
 """Who drops a range file, or publishes one, and stands still meanwhile: on a disk, and in a bucket, where nobody has a lock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

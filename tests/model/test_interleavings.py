@@ -4,8 +4,6 @@ Of landing a range, of the raw table and of the decoded one: a few of all the wa
 them at random, each time others.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

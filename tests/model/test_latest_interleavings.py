@@ -4,8 +4,6 @@ A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at rando
 delta-rs opens none in memory.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

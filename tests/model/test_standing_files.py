@@ -3,8 +3,6 @@
 On a disk and in a bucket with S3's conditional puts; each law is one that a user could see broken.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

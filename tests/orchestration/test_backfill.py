@@ -1,7 +1,5 @@
 """Backfills: what a person says in the config of `backfill_<topic>` is what they are of; what is wrong is one error."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dagster as the face of the lake: sensor, runs, red runs, events, the decoded asset, and a database that may be lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -4,8 +4,6 @@ And what such runs have tried is not forgotten for what else was tried since. Th
 Dagster's instance and its monitoring are real. What a whole power cut does is in `tests/faults/test_power_cut.py`.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import multiprocessing

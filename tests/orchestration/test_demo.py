@@ -1,7 +1,5 @@
 """The demo as a person runs it, killed once with SIGKILL on the way: real flights, the real sensor and daemon."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

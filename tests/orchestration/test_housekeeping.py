@@ -3,8 +3,6 @@
 Pruning takes old runs from Dagster, and with them nothing that it shows, and nothing of the lake.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

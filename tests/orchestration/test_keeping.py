@@ -1,7 +1,5 @@
 """What keeps Dagster usable and its people informed: retiring old keys, rebuilding, alerts, sweeping on a schedule."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

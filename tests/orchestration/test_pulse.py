@@ -3,8 +3,6 @@
 Or a run of each lane does.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A topic whose history is summed up, over real parts: Dagster shows it all, and what is old is still done by key."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Topics by pattern over a real broker: a new one is landed and shown; what is wrong of one is told."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from unittest.mock import Mock
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
@@ -50,7 +49,7 @@ def files_of(world: World, *own: Topic, **changes: Any) -> TopicFiles:
     return TopicFiles(tree, {each.name: each for each in own}, patterns=[PatternFile(Path("all"), pattern, topic)])
 
 
-def sensor_of(world: World, files: TopicFiles) -> Callable[[], dg.SensorExecutionData]:
+def sensor_of(world: World, files: TopicFiles) -> Callable[[], SensorExecutionData]:
     """Return the sensor of a code server that was loaded with these files, to be evaluated."""
     return partial(evaluate, world, build_pulse([*files.topics.values()], files))
 

@@ -4,8 +4,6 @@ They have the home of the commands, and leave nothing behind. And Dagster's own 
 moment neither takes the other's answer for its own, and one that was killed blocks nobody.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Each landed row is in one of two files, once, at each version; what is due; sele
 records reads is held against a full recomputation by a plain model of the merge without Spark. Which days are news.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Dispatch: what is due is landed, topics in turn, later after each failure; Spark divides each scan into its ranges."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import ceil

@@ -1,7 +1,5 @@
 """Documents of the lake: each reads back as it was written, a bad one is one error; any frontier leads to the whole history."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Where a topic begins, and begins again; and while brokers lag, leaders change and transactions are open, no other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Ranges, their keys, intervals held against sets of integers, and each way to say which ranges one means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 

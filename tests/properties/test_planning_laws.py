@@ -1,7 +1,5 @@
 """Laws of plan and plan log, over random histories: links tile, the grid, the tail, a budget that is fair, epochs."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass, replace

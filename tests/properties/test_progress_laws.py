@@ -1,7 +1,5 @@
 """What is told of a topic: silence and what blocks, lag and pace, how long its records waited, and its time to loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf

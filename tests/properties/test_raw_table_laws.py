@@ -1,7 +1,5 @@
 """The raw table held against what is landed, over random histories: each range once, files become few; and its log."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

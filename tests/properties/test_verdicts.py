@@ -1,7 +1,5 @@
 """Verification of a staged range: each offset without a row has one cause or is unexplained; each corruption is a violation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What a lake shows to SQL, in a bucket or on a disk, held against what was produced."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline_defs.adapters.tables.duck import Duck

@@ -4,8 +4,6 @@ Each range is one record on the broker, one manifest and one tiny Parquet file i
 in Dagster's database: what landing would have left behind, in minutes instead of hours.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sqlite3

@@ -1,7 +1,5 @@
 """Commands of `offsetlake` in this process, on a world's topic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """`offsetlake up`, or a Dagster of one's own, as a person has it in a terminal, and what its UI knows."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Decoded ranges without Kafka: as decoding leaves them in the table, through the same commit; and how readers see it."""
 
-from __future__ import annotations
-
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping

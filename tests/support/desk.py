@@ -3,8 +3,6 @@
 Code server, webserver and daemon are processes of their own, as in a deployment, so the daemon may begin later.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -13,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import stamina
 import yaml
@@ -43,7 +42,7 @@ class Desk:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> Self:
         open_instance(self.settings.dagster_home).dispose()
         code = ("api", "grpc", "--module-name", MODULE, "--location-name", "offsetlake")
         self._spawn("dagster", *code, "--host", "127.0.0.1", "--port", str(self._code_port))

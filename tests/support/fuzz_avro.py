@@ -1,7 +1,5 @@
 """Avro as others write it, by fastavro: random schemas, data of them, and the rows that these are."""
 
-from __future__ import annotations
-
 import io
 import random
 from typing import Any

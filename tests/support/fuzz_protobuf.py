@@ -1,15 +1,12 @@
 """Random Protobuf schemas, random bytes for them in every spelling of the wire format, and what the runtime reads of them."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 VARINTS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool")
 FIXED = {"fixed32": 4, "sfixed32": 4, "float": 4, "fixed64": 8, "sfixed64": 8, "double": 8}

@@ -4,8 +4,6 @@ A lake is a folder, or a bucket in memory with S3's conditional puts; Kafka and 
 `store.py` asks of obstore or of the disk, so a writer is stopped between reading and writing too.
 """
 
-from __future__ import annotations
-
 import copy
 import errno
 import os

@@ -1,7 +1,5 @@
 """Children of tests: one that lands and is killed at a step, with its JVM, and commands as a person runs them."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """Lakes on a disk, or in a bucket in memory, without a world; and their files as a disk or another JVM may leave them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from obstore.store import MemoryStore

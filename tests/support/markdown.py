@@ -1,7 +1,5 @@
 """Markdown as the tests of the documents read it, and a shell in which it is typed: one sees what the document shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -82,13 +80,6 @@ def read_table(text: str, header: str) -> list[tuple[str, ...]]:
 MAKE = "make "  # what sets up or runs everything is CI's to run
 
 
-def open_shell(folder: Path, code: Path = PROJECT, **more: str) -> Shell:
-    """Give the shell of who has just installed Offsetlake, but with little memory for Spark."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"PATH": path, "PYTHONPATH": str(code), "PYTHONUTF8": "1", "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
-    return Shell(folder, plain_environment("SPARK_") | own | more)
-
-
 @dataclass
 class Shell:
     """Where a person stands: a folder and an environment, which `cd` and `export` change."""
@@ -127,3 +118,10 @@ class Shell:
             elif not command.line.startswith(MAKE):
                 printed = self.run("bash", "-eo", "pipefail", "-c", command.line)
                 assert is_shown(command.output, printed), f"{where}: `{command.line}` printed\n{printed}"
+
+
+def open_shell(folder: Path, code: Path = PROJECT, **more: str) -> Shell:
+    """Give the shell of who has just installed Offsetlake, but with little memory for Spark."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PATH": path, "PYTHONPATH": str(code), "PYTHONUTF8": "1", "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
+    return Shell(folder, plain_environment("SPARK_") | own | more)

@@ -1,7 +1,5 @@
 """Metrics as a table: of each name its values, by those of its labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from pipeline_defs.adapters.telemetry.prometheus import Metric

@@ -1,20 +1,15 @@
 """What becomes of records that are decoded, on real Spark, side by side with none of them landed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF, Decision, find_decoder
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from pipeline_defs.adapters.spark.engine import Engine
-
 
 RAW = "topic string, partition int, offset long, key binary, value binary"
 

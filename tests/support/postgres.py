@@ -1,7 +1,5 @@
 """A Postgres of a test's own, from a package of PyPI: it listens on a socket in its folder, and on no port."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -3,8 +3,6 @@
 Everything it starts carries a mark in its environment, by which it is found however it was started.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -14,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import dagster as dg
 import psutil
@@ -57,7 +56,7 @@ class Power:
             "PYTHONPATH": str(PROJECT),
         }
 
-    def __enter__(self) -> Power:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -1,13 +1,12 @@
 """A code location over real parts, in this process, above all its pulse; and runs in its queue, which nothing executes."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import dagster as dg
 import pytest
 from dagster import DagsterRun
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 
@@ -58,7 +57,7 @@ def requests_of(world: World, job: str, *others: Topic) -> list[dg.RunRequest]:
         return [*(schedule.evaluate_tick(context).run_requests or ())]
 
 
-def evaluate(world: World, definitions: dg.Definitions, cursor: str | None = None) -> dg.SensorExecutionData:
+def evaluate(world: World, definitions: dg.Definitions, cursor: str | None = None) -> SensorExecutionData:
     """Evaluate the only sensor of definitions, as Dagster's daemon does."""
     (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
@@ -73,7 +72,7 @@ def check_of(world: World, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
     return found
 
 
-def ask(world: World, *others: Topic) -> dg.SensorExecutionData:
+def ask(world: World, *others: Topic) -> SensorExecutionData:
     """Evaluate the pulse's sensor."""
     return evaluate(world, build_pulse([world.topic, *others]))
 

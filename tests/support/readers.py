@@ -4,8 +4,6 @@
 a line of JSON for each read to FOLDER/KIND.jsonl, until FOLDER/stop is there. A kind may be two, which take turns: `a+b`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

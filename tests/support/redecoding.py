@@ -3,8 +3,6 @@
 What is landed, committed and published goes through the protocol's own functions; only the rows are made by pyarrow.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence

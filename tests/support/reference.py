@@ -1,7 +1,5 @@
 """The reference of defs.yaml and of the commands, made from the code: `python -m tests.support.reference` writes it anew."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Schema Registries: a real one, Apicurio's, in a process of its own; and servers that answer what a test says, anything."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """A real broker that speaks TLS and asks who is there, with certificates made for it, and what its clients are told."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import itertools
@@ -9,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import javaproperties
 from cryptography import x509
@@ -120,7 +119,7 @@ class Secured:
         self._ports = {"PLAINTEXT": plain, "SASL_SSL": login, "SSL": certificate}
         self._written = itertools.count()
 
-    def __enter__(self) -> Secured:
+    def __enter__(self) -> Self:
         for name, authority in self._authorities.items():
             (self.folder / f"ca-{name}.pem").write_text(authority.certificate)
             (self.folder / f"client-{name}.pem").write_text("".join(authority.issue("client", password=KEY_PASSWORD)))

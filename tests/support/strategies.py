@@ -4,8 +4,6 @@
 `HUNT=3000 pytest tests/properties` draws 3,000 random examples per law instead of a few that are always the same.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

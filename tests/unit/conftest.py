@@ -1,7 +1,5 @@
 """Fixtures of the fast tests."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Alert URLs are secrets: whatever goes wrong with one, only its place, scheme and host are said."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

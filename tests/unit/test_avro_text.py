@@ -1,7 +1,5 @@
 """Avro schemas as text, and two of them: references that become one text, and numbers in other units; fastavro is asked."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

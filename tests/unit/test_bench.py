@@ -1,7 +1,5 @@
 """The benchmark's arithmetic, what the load is made of, and where benchmark and drills run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """What defs.yaml may say of a topic's assets, what Dagster is given and shows then, and that no two topics share a name."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The properties file of Kafka's clients: what is understood; what is refused, any slip too; and no secret is ever shown."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What a newcomer types wrongly is refused in one clear line, and so is what goes 
 cannot be written, warnings that are not the user's.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -3,8 +3,6 @@
 A lake that is gone is not a new one: nobody makes it, and nothing is landed again under its name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import io

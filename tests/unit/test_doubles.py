@@ -1,7 +1,5 @@
 """Files of a range that no manifest names: landed where they have what Kafka has, deleted once that is proven safe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

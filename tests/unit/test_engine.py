@@ -1,7 +1,5 @@
 """What becomes of a client whose Spark does not answer, ours or somebody else's, and that no token of one is shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

@@ -1,7 +1,5 @@
 """What a person is told: the next action, its pace, what may be lost; of an error what, where, expected, found, next step."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """Scans over Kafka and Spark in memory: what fails takes no other range along, nor another topic of the same jobs."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

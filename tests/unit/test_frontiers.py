@@ -1,7 +1,5 @@
 """A lake that is read again and again: nothing that grows is listed, nothing is worked out twice, and every change is seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The metrics server answers what it has, to who asks for this machine, and no stranger can hold it up."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import struct

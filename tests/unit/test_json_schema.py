@@ -1,7 +1,5 @@
 """JSON without Spark: columns of JSON Schemas, documents checked by them, and what is said of one that does not fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients over brokers that lag, hang, lose answers, or are none; what a producer may ask; record batches of every format."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import random

@@ -1,7 +1,5 @@
 """A plan log that has lost its newest steps, also in the middle of work: no row is shown twice, and it is said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Parquet files of a lake: what is read of them, here and elsewhere, and that merged ones have the rows of their originals."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

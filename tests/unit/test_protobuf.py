@@ -1,7 +1,5 @@
 """Protobuf without Spark: schemas compiled, compared and refused; batches with anything in them, also fuzzed."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a person asks the lake is one statement that reads: nothing is written, no column is lost, and JSON is JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A raw table over real files without Spark: what finds rows of dropped files, and what is said on a bad day."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

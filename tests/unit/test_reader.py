@@ -3,8 +3,6 @@
 Some files of a lake were landed by a version that did not know a column: they are read, compacted, redone and audited.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

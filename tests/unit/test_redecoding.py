@@ -3,8 +3,6 @@
 By a decoder and a merge in pyarrow; what decides and commits is the protocol's own.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import re

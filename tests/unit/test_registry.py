@@ -1,7 +1,5 @@
 """A Schema Registry that is none, or answers what none should: one clear error each; its login is never shown."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

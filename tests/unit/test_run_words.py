@@ -1,7 +1,5 @@
 """What commands and `up` say of runs, of files that are added or are wrong, and where Dagster's history does not answer."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Commands and a plain `dagster dev` of the same folder record in the same place, 
 """
 # ruff: noqa: E501  the table reads better with a case on a line
 
-from __future__ import annotations
-
 import logging
 import os
 import random

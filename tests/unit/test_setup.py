@@ -3,8 +3,6 @@
 Runs the real Makefile in a copy of the tree; only what is missing on a fresh machine is faked, by scripts. Needs no network.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

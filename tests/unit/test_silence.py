@@ -1,7 +1,5 @@
 """Who says nothing, a cluster, a receiver of lineage or a job of Spark: how long it is waited for, and that is once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

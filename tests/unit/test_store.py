@@ -1,7 +1,5 @@
 """Put-if-absent has three answers, a lost one is settled by reading back; what is written before it is named, nobody shares."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,8 +1,6 @@
 """A defs.yaml: of a wrong one one clear error that names it; of one with a pattern which topics it has; others are unharmed."""
 # ruff: noqa: E501  the table reads better with a case on a line
 
-from __future__ import annotations
-
 import json
 import os
 import re

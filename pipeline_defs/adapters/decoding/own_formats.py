@@ -7,8 +7,6 @@ Such a function is given the Spark column of the bytes, and returns that of the 
 the same value for the same bytes.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Every value comes back as it was written, -0.0, NaN, infinities and the least there is included, and no Python is asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import Column

@@ -1,7 +1,5 @@
 """What each decoder in Spark gives back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

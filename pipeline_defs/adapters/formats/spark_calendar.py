@@ -1,7 +1,5 @@
 """Dates and times in Spark that all readers of the files can say: those of the years 1 to 9999."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import reduce
 from operator import and_

@@ -3,8 +3,6 @@
 Reads which ids some rows have, and looks them up; tells the rows apart by them. Decodes nothing of what comes after.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar

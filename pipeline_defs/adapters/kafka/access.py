@@ -3,8 +3,6 @@
 Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: the file is read once per process.
 """
 
-from __future__ import annotations
-
 import ssl
 import tempfile
 from collections.abc import Mapping

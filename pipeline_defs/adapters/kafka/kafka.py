@@ -4,8 +4,6 @@ Planning, evidence and administration only: bulk records are Spark's. Invariant:
 never joined by position; nothing here decides anything.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Knows no question. Invariant: whatever Kafka answers, a caller gets an answer or one clear error of our tree.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

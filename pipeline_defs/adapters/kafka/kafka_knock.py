@@ -4,8 +4,6 @@ kafka-python tries until its time is up and then knows that it was; an answer th
 that to a wrong login does, it drops. Invariant: only what a broker or its certificate says refuses; silence never does.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import struct

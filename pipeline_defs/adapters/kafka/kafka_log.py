@@ -3,8 +3,6 @@
 kafka-python's admin client has no public fetch, so its connection manager is used here (docs/design/0003).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ kafka-python's `find_hanging_transactions` looks only among those that a coordin
 coordinator, which is what hangs for ever, it never finds. Invariant: one that has ended meanwhile is never named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

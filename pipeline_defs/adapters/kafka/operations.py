@@ -3,8 +3,6 @@
 Invariant: what is returned as sent was acknowledged by all replicas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Invariant: a record counts as acknowledged only where the broker has said so, and in a transaction once it is committed.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import threading

@@ -3,8 +3,6 @@
 RE2 takes a time that grows with the name alone, whatever the pattern; Python's own would let one topic name stop all others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

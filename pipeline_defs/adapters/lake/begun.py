@@ -3,8 +3,6 @@
 begun/<topic>/<seq20>.<digest16>     empty; put before anything of that step is
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

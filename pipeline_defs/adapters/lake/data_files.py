@@ -3,8 +3,6 @@
 Invariant: a name shows nothing, or one whole file; which one, the newest manifest says.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 

@@ -3,8 +3,6 @@
 Each is put if absent and is immutable, so what was read once is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from ...core.errors import BrokenManifest, LakeUnavailable

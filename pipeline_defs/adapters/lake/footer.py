@@ -4,8 +4,6 @@ parquet-java lists a column's encodings in the order of a hash set of enums, whi
 else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

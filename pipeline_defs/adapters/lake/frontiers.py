@@ -4,8 +4,6 @@ frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come t
 frontier/<topic>/none                      says that there is to be none
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ...core.log.frontier import Frontier

@@ -4,8 +4,6 @@ Invariant: what is kept is what was last seen to be there. Objects never change,
 written in its place; it may be as large.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar

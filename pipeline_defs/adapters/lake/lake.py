@@ -14,8 +14,6 @@ Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what
 newest manifest's is exchanged, in one step, and one that was dropped is deleted.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from bisect import bisect_left

@@ -4,8 +4,6 @@ A lake that is gone (its folder deleted, its mount missing, its path mistyped) l
 apart. Invariant: a topic is remembered after it is in the lake, so that no crash makes a lost lake of a new one.
 """
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The names of the objects of a range: what a path says, and where each lies below the lake's root."""
 
-from __future__ import annotations
-
 import re
 
 from ...core.log.manifest import Manifest

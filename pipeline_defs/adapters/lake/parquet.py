@@ -3,8 +3,6 @@
 Reads only. No Spark is needed to verify what Spark wrote.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Invariant: `find_cause` tells nothing that a record says. What Spark says is whole in its log.
 """
 
-from __future__ import annotations
-
 import re
 
 STACK = "JVM stacktrace:"  # what is behind it is not for people

@@ -3,8 +3,6 @@
 gRPC shares connections, and one that was opened before a server froze looks well for ever: so none is shared.
 """
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing, suppress
 from urllib.parse import urlsplit

@@ -5,8 +5,6 @@ token that only the home's owner can read. It knows nothing of topics and lakes.
 on it; where it dies its clients' jobs fail, and the next client starts another one.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

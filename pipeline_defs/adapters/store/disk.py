@@ -3,8 +3,6 @@
 Errors are Python's own, so that their `errno` says what happened. Invariant: no path leads out of the folder.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

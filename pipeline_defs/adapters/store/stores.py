@@ -1,7 +1,5 @@
 """Which store a lake has: by its root, a folder or a URL."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 from .disk_store import DiskStore

@@ -3,8 +3,6 @@
 Invariant: a module that imports one of these packages is imported only after `require` has passed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.util import find_spec
 

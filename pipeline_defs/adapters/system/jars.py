@@ -4,8 +4,6 @@ Ivy, which pyspark brings, fetches what ivy.xml names; jars.sha256 says what mus
 Spark. Invariant: a path returned here has just had its pinned sha256; a directory `<cache>/<conf>` is complete or absent.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.metadata

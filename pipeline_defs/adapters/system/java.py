@@ -5,8 +5,6 @@ it before anything is installed: `python3 -m pipeline_defs.adapters.system.java`
 Invariant: the path returned answered `-version` with at least JAVA_MIN_VERSION just now.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ A lock ends with its process.
 Invariant: nobody has to clean a lock up; a file that nobody holds means nothing but that.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Somebody outside who does not answer: nobody waits for long, and whoever else needs it in this process not at all."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 Nothing else is here. Invariant: an interrupt or exit is never taken for one.
 """
 
-from __future__ import annotations
-
 
 def is_panic(error: BaseException) -> bool:
     """Return whether an error is a panic of Rust, of which a caller must make an error of one record."""

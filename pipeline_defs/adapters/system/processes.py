@@ -4,8 +4,6 @@ Starts them in a session of their own and stops them from any process. Knows not
 Invariant: a signal goes only to a process whose start time is the one recorded.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -4,8 +4,6 @@ Invariant: no path, and nothing at it, ends in anything but the text or one `Unr
 it.
 """
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

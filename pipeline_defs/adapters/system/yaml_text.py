@@ -4,8 +4,6 @@ Dagster reads the same text afterwards. Invariants: no text ends in anything but
 constructed, so a text of repeated anchors costs no more than its nodes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

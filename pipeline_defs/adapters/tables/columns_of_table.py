@@ -4,8 +4,6 @@ Widened only as Spark reads Parquet: what Arrow alone would promise, a BIGINT as
 read, or is other values. A dead letter's bytes have columns of their own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 

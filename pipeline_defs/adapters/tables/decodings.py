@@ -9,8 +9,6 @@
 No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import uuid

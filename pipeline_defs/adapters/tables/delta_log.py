@@ -6,8 +6,6 @@
 The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and who comes second looks again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -30,11 +28,6 @@ _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
 _NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
 _WRITER = Path(__file__).with_name("delta_checkpoint.py")
-
-
-def raw_table_log(topic: str, store: Store) -> DeltaLog:
-    """Return the log of a topic's raw table."""
-    return DeltaLog(store, f"tables/raw/{topic}", SCHEMA)
 
 
 class DeltaLog:
@@ -284,3 +277,8 @@ def delta_url(store: Store, folder: str) -> str:
 
 def _newest(versions: Iterable[tuple[int, str]], kinds: tuple[str, ...]) -> int:
     return max((version for version, kind in versions if kind in kinds), default=EMPTY)
+
+
+def raw_table_log(topic: str, store: Store) -> DeltaLog:
+    """Return the log of a topic's raw table."""
+    return DeltaLog(store, f"tables/raw/{topic}", SCHEMA)

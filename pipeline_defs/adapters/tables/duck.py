@@ -4,8 +4,6 @@ A topic's view reads the files that `topic_rows` finds, once, when it is opened:
 what a person asks is asked by `duck_questions`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ DuckDB itself decides what reads: `query()` takes a single SELECT (`FROM`, `VALU
 ones) and refuses one that has COPY or INSERT in its WITH. Invariant: no file is written, whatever is asked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

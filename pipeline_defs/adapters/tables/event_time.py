@@ -3,8 +3,6 @@
 Invariant: every row is counted, once; one whose event time is null is of no day.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The columns of a latest table: of a decoded one's, with what orders the records of a key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

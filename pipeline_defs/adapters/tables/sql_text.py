@@ -1,7 +1,5 @@
 """How DuckDB's SQL names files of a lake, columns and texts. DuckDB itself is not loaded for it."""
 
-from __future__ import annotations
-
 import re
 
 from ..lake.lake import Lake

@@ -3,8 +3,6 @@
 A compacted file has many ranges and days, so rows are chosen by what they say of themselves, and each file is read once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

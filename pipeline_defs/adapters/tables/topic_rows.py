@@ -4,8 +4,6 @@ Files of the raw table where it has them, and of what that has not yet the lande
 Invariant: each landed range is in one part at most.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

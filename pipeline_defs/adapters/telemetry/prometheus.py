@@ -3,8 +3,6 @@
 What is counted is decided elsewhere, and read before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 

@@ -5,8 +5,6 @@ reaches its owner and not the broker. Invariant: a process is signalled only whe
 those written down when it was started.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

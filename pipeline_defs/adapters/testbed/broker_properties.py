@@ -4,8 +4,6 @@ Opens nothing and asks nobody. Invariant: what the broker's identity and address
 overridden; everything listens on 127.0.0.1 only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ Made once by `make setup`, one for Spark and one for the embedded broker; each s
 archive changes nothing else; a JVM that it was not made for ignores it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Starts, finds and stops its nodes, and says who leads; each node is a broker of 
 Invariant: a node keeps its id, its ports and its data for ever, whatever becomes of its process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """`offsetlake broker`: a real Apache Kafka broker on this machine, for trying things out."""
 
-from __future__ import annotations
-
 import click
 
 from ...adapters.system.jars import resolve_jars

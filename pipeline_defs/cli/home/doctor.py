@@ -1,7 +1,5 @@
 """`offsetlake doctor`, `jars` and `explain`: what this machine lacks, how it gets it, and what an error means."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`offsetlake engine`: the warm Spark of this home."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

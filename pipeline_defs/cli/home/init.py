@@ -1,7 +1,5 @@
 """`offsetlake init`: a project of your own, for the topics of your broker."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

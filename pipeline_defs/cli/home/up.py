@@ -1,7 +1,5 @@
 """`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping

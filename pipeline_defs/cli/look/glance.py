@@ -1,7 +1,5 @@
 """`offsetlake status`: where each topic stands at a glance, and what to do next."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

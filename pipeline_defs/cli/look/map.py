@@ -1,7 +1,5 @@
 """`offsetlake map`: the picture of a topic's coverage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

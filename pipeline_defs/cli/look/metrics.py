@@ -1,7 +1,5 @@
 """`offsetlake metrics`: where topics stand, for Prometheus; printed, or served over HTTP."""
 
-from __future__ import annotations
-
 import ipaddress
 import signal
 import threading

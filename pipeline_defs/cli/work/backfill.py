@@ -1,7 +1,5 @@
 """`offsetlake backfill`: ranges chosen as people speak of them, shown first, and launched as a Dagster backfill."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

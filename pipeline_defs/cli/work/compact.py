@@ -3,8 +3,6 @@
 And `sweep`: what crashes left in staging goes.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`offsetlake decode`, `dead-letters` and `latest`: what landed records say, which cannot be read, the latest of each key."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`offsetlake plan`, `land` and `rebuild`: boundaries, records, and Dagster's projection of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """`offsetlake losses`, `accept-loss` and `skip`: what is not landed and never will be by itself, and who said so."""
 
-from __future__ import annotations
-
 import getpass
 from typing import Any
 

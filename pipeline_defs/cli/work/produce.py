@@ -1,7 +1,5 @@
 """`offsetlake produce`: records from a file into a topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

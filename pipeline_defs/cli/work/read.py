@@ -1,7 +1,5 @@
 """`offsetlake sql`, `trace` and `audit`: what the lake says, where a record came from, whether it all holds."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing here decodes. Invariants: what Spark takes is never refused; in a schema
 it is used.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Invariant: a field of which either schema says no unit is not told of: to say one later is how a schema gets it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing here decides what Spark makes of it. Invariant: what Spark takes is never refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NoReturn

@@ -3,8 +3,6 @@
 Nothing here decodes. Invariant: a side that exists has a known format, and a schema where its format needs one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Active runs of Dagster: which of them keep what waits from being done, and what they wait for themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Invariant: a landing counts from when it began to read, so a pipeline that has just started is not called slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

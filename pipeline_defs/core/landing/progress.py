@@ -4,8 +4,6 @@ That a range fails again and again is `dispatch.Tried`'s. Invariant: a topic on 
 however long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

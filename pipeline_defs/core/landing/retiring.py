@@ -4,8 +4,6 @@ Recomputed from the lake each time and remembered nowhere, so a lost Dagster dat
 is not landed, and not skipped, is never retired, and neither is any of the newest `max_keys` ranges.
 """
 
-from __future__ import annotations
-
 from ..log.coverage import Coverage
 from ..offsets import OffsetRange
 

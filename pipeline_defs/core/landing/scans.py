@@ -5,8 +5,6 @@ when the size is a multiple; what has other bounds is a read of its own, and a j
 Invariant: every range is in exactly one read of one scan, as one task of it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Pure: what the broker or Dagster must be asked for comes in as an argument. Inva
 log order, and of ranges of the plan log only; what can never be landed is in it only where its own key was said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -3,8 +3,6 @@
 Invariant: nothing becomes visible for a range that `verify_staged` has a violation for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition from its first link to its head.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@
 growth, the moment when partitions were added to the topic. A range may end inside a committed transaction, unknown here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..offsets import OffsetRange

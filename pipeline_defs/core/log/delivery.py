@@ -3,11 +3,9 @@
 Invariant: a word never changes; the first one of a range stands.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from ..offsets import OffsetRange
 from .document import check_format, decode, encode, take_offsets
@@ -36,7 +34,7 @@ class Claim:
         return encode({"key": self.offsets.key, **asdict(self)})
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Claim:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a claim; `where` names the object in the error."""
         advice = "its range is then read once more, and if it was landed before, nothing changes"
         return decode(data, f"claim {where}", f"delete it: {advice}", lambda found: cls(offsets=take_offsets(found), **found))
@@ -61,12 +59,12 @@ class Acceptance:
         return encode({"key": self.offsets.key, **document.pop("offsets"), **document})
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Acceptance:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Decode an acceptance; `where` names the object in the error."""
         return decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
 
     @classmethod
-    def _of(cls, document: dict[str, Any]) -> Acceptance:
+    def _of(cls, document: dict[str, Any]) -> Self:
         check_format(document)
         offsets = OffsetRange(*(document[name] for name in ("generation", "partition", "start", "end")))
         first, last = document["lost"]

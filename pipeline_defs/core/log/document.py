@@ -3,8 +3,6 @@
 Invariant: the same document gives the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

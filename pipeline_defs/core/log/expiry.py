@@ -4,8 +4,6 @@ From what retention promises and from how the log was seen to move. Invariant: a
 may delete it; a topic that deletes nothing has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile

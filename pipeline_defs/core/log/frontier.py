@@ -5,13 +5,11 @@ in no document. Invariant: a document may be missing, old or deleted at any time
 it is not true of any more it is not used for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 from ..offsets import OffsetRange, Place
@@ -118,7 +116,7 @@ class Frontier:
         return (json.dumps({**document, "sha256": _digest(document)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Frontier | None:
+    def from_json(cls, data: bytes) -> Self | None:
         """Decode a document; none where it cannot be read: nobody needs it."""
         try:
             document = json.loads(data)

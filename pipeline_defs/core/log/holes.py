@@ -4,8 +4,6 @@ Invariant: an offset without a row is explained by exactly one cause, or it is r
 never assumed away.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Derived from the plan log, the manifests and the acceptances; nothing is stored 
 no file and that no hole explains is in exactly one loss, or it is still pending.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

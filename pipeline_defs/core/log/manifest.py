@@ -4,11 +4,9 @@ Invariant: a manifest that exists satisfies the completeness equation
 `rows + holes + lost = end - start`; anything else is refused on construction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from ..errors import BrokenManifest
 from ..offsets import OffsetRange
@@ -93,7 +91,7 @@ class Manifest:
         """Whether the file of this revision was dropped, and the raw table has its only rows."""
         return self.drop is not None and self.drop.revision == self.revision
 
-    def dropped(self, at_ms: int) -> Manifest:
+    def dropped(self, at_ms: int) -> Self:
         """Return the next document of the range, which says that its file was dropped."""
         return replace(self, drop=Drop(self.drop.number + 1 if self.drop else 1, self.revision, at_ms))
 
@@ -112,12 +110,12 @@ class Manifest:
         return encode({"key": self.offsets.key, **asdict(self)})
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Manifest:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a manifest; `where` names the object in the error."""
         return decode(data, f"manifest {where}", "delete it and land the range again while Kafka has it", cls._of)
 
     @classmethod
-    def _of(cls, document: dict[str, Any]) -> Manifest:
+    def _of(cls, document: dict[str, Any]) -> Self:
         offsets = take_offsets(document)
         file, drop = document.pop("file"), document.pop("drop")
         return cls(

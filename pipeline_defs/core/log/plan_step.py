@@ -1,12 +1,10 @@
 """The steps of a plan log: the documents that fix boundaries, each with what planning goes on from after it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
@@ -37,7 +35,7 @@ class Link:
         return {"kind": self.kind.value, **asdict(self.offsets), **cause}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Link:
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
         numbers = (whole(document[name]) for name in ("generation", "partition", "start", "end"))
         cause = document.get("cause", "")
@@ -95,7 +93,7 @@ class TopicIds(NamedTuple):
     topic_id: str | None
     cluster_id: str | None
 
-    def is_another(self, other: TopicIds) -> bool:
+    def is_another(self, other: Self) -> bool:
         """Return whether the other one is another topic, or another cluster's."""
         return are_two(self.topic_id, other.topic_id) or are_two(self.cluster_id, other.cluster_id)
 
@@ -198,7 +196,7 @@ class PlanStep:
         return encode(document)
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> PlanStep:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a step; `where` names the object in the error."""
         try:
             document = json.loads(data)

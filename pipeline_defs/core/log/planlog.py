@@ -4,8 +4,6 @@ Invariant: for each (generation, Kafka partition) the links, in log order, tile.
 cannot be built into a `PlanLog`. Its state, the heads after the last step above all, is enough to plan.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Pure: the sensor, the command line and the tests call the same function. Invaria
 the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice, zip_longest

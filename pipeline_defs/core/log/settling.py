@@ -3,8 +3,6 @@
 Invariant: what a range may yet come to be asked for, by a tick, a run or the ledger, keeps it out of every document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 

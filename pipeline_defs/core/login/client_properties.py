@@ -4,8 +4,6 @@ Pure; `adapters/kafka/access.py` reads the file. Invariants: what cannot be told
 never reads as another than who plans; no message and no repr has a value that may be a secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Pure. Invariant: no message here shows any part of the text, for all of it may be a secret.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

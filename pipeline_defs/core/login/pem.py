@@ -3,8 +3,6 @@
 Pure. Invariant: a key is never part of a message.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 

@@ -3,8 +3,6 @@
 Arithmetic only: `date` is asked for no day of now.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import date
 

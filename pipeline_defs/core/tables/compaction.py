@@ -4,8 +4,6 @@ Pure, and without a clock. Invariant: a compacted file of a raw table has all ra
 each as it is landed: nothing can land between them any more. Which files of a decoded table become one says `decoded_table`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

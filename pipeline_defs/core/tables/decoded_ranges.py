@@ -4,11 +4,10 @@ Ranges that have files of their own are known one by one. Those of a compacted f
 where one of its ranges may be asked for. So what a run does costs the same however long the history is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from typing import Self
 
 from ..log.coverage import Coverage
 from ..log.frontier import CONTENTS, content_of
@@ -26,9 +25,7 @@ class DecodedRanges:
     What an earlier version had `before` is not read again.
     """
 
-    def __init__(
-        self, topic: str, table: Snapshot, read: Callable[[File], Contents], before: DecodedRanges | None = None
-    ) -> None:
+    def __init__(self, topic: str, table: Snapshot, read: Callable[[File], Contents], before: Self | None = None) -> None:
         self.topic = topic
         self.table = table
         self._read = read

@@ -4,13 +4,11 @@ Derived from the landed file alone, so it can be made again at any time. Invaria
 the landed range, each row in one of them; with its holes and losses the equation of the range holds.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from ..log.coverage import Coverage
 from ..log.document import FORMAT, take_offsets
@@ -82,7 +80,7 @@ class Decoding:
         """Return whether it was decoded from what is landed now."""
         return self.source == manifest.digest
 
-    def is_like(self, other: Decoding) -> bool:
+    def is_like(self, other: Self) -> bool:
         """Return whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
         return (self.source, self.decoder, self.configured) == (other.source, other.decoder, other.configured)
 
@@ -92,7 +90,7 @@ class Decoding:
         return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_document(cls, document: Any) -> Decoding:
+    def from_document(cls, document: Any) -> Self:
         """Return what a parsed `to_json` says.
 
         Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.

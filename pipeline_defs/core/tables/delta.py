@@ -5,13 +5,11 @@ version. Invariant: a commit that `check` lets through leaves each file in the t
 file. Who writes version n + 1 first has decided it, so whatever was read of version n still holds then.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
 from ..errors import BrokenTable, cause_of
@@ -79,7 +77,7 @@ class Snapshot:
     metadata: Metadata | None = None
     commit_id: str = field(default="", compare=False)  # of the last commit; empty where that is in a checkpoint
 
-    def is_same(self, other: Snapshot) -> bool:
+    def is_same(self, other: Self) -> bool:
         """Return whether both are the same version of the same table."""
         return (self.version, self.commit_id, self.metadata) == (other.version, other.commit_id, other.metadata)
 

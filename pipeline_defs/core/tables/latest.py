@@ -5,8 +5,6 @@ then how far the timestamps of the row's partition had come when it was written.
 version of the decoded table and the plan log alone, so an update and a recomputation come to the same winners.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

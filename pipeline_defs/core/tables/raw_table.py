@@ -10,8 +10,6 @@ say how far the table is, the offsets counting upwards:
     columns      how many columns its schema has: where we know more, the next append adds them
 """
 
-from __future__ import annotations
-
 import json
 import re
 from bisect import bisect_right

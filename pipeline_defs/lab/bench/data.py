@@ -4,8 +4,6 @@ A value is JSON text: names that repeat, words, and random hex; zstd halves it. 
 bytes each time, and no two values are equal, so that no dictionary helps anyone.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 

@@ -5,8 +5,6 @@ Spark and pyarrow's own writers name them, offsets committed after the files are
 the two doubles rows, and holes go unnoticed; the drills show how often.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 Marks are lines of JSON with a time, appended by every process of that Dagster. Nothing here comes from the environment.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Touches nothing of the user's but the jars. Invariant: a run that did not read every record is an error, not a time.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -15,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
+from dagster_pyspark import LazyPySparkResource
 
 from ...adapters.spark.spark_server import read_server, stop_server
 from ...adapters.spark.spark_serving import find_here
@@ -31,9 +30,6 @@ from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
 from .usage import read_processor, take, timed
-
-if TYPE_CHECKING:
-    from dagster_pyspark import LazyPySparkResource
 
 BROKER_HEAP = "1g"
 PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")

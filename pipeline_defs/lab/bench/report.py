@@ -3,8 +3,6 @@
 `ratios` is what is asked of us; beside it stand the raw times that they are made of. See docs for what is compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

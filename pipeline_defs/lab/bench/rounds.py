@@ -4,8 +4,6 @@ Pure. Invariant: a ratio is of medians over the same rounds; above 1 means that 
 below 1 means that ours are fewer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median

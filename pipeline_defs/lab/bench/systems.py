@@ -4,15 +4,16 @@ Each is prepared untimed and returns what is timed. Invariant: every one of them
 below `place.out`, where their rows are counted.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import DataFrame, SparkSession
 
 from ...adapters.spark.engine import OWN_DISK
 from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, select_raw
@@ -31,10 +32,6 @@ from ...resources import Edges
 from ...topics import Topic
 from .handwritten import read_and_write
 from .rounds import OURS, THROUGH_DAGSTER, Load
-
-if TYPE_CHECKING:
-    from dagster_pyspark import LazyPySparkResource
-    from pyspark.sql import DataFrame, SparkSession
 
 ISOLATION_LEVEL: Literal["read_committed"] = "read_committed"
 USUAL_TUNING: Mapping[str, str] = {

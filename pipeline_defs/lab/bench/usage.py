@@ -4,8 +4,6 @@ Linux keeps the peak; elsewhere present memory is the best there is. CPU seconds
 hardly change with what else runs.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """From the last acknowledged record to every row seen by a DuckDB glob, with Dagster already up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

@@ -4,8 +4,6 @@ A real `dagster dev`: its daemon ticks the topic's sensor, its queue launches ea
 Spark.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

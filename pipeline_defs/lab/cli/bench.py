@@ -1,7 +1,5 @@
 """`offsetlake bench`: this project beside bare Spark, Structured Streaming and a hand-written loop; or one part of it alone."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

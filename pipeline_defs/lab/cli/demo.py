@@ -1,7 +1,5 @@
 """`offsetlake demo`: a broker, real flights, Dagster, and every record landed, audited and queried, before your eyes."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence

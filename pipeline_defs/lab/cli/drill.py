@@ -1,7 +1,5 @@
 """`offsetlake drill`: what faults do to rows, here and in two systems that people use instead."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from typing import Any

@@ -5,8 +5,6 @@ log that came of it, which must be nothing. Invariant: what is counted is what t
 the new leader holds; nothing is inferred.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -61,6 +59,22 @@ def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
             yield from _judge(system, level, produced, time.monotonic() - began)
 
 
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """What became of the records 0, 1, 2 ...: which were acknowledged, and what the log holds, in order.
+
+    With `acks=0` kafka-python calls a record acknowledged that it has written to a socket.
+    """
+
+    acknowledged: frozenset[int]
+    log: tuple[int, ...]
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """The records that were acknowledged and are not in the log."""
+        return self.acknowledged - set(self.log)
+
+
 def _judge(system: Offsetlake, level: str, produced: Produced, seconds: float) -> Iterator[Row]:
     seen = Counter(int(value) for value in visible_values(system.folder))
     log = Counter(produced.log)
@@ -96,22 +110,6 @@ def _judge(system: Offsetlake, level: str, produced: Produced, seconds: float) -
         verdict=f"wrong: {missing} missing, {too_many} doubled" if missing or too_many else "right",
         seconds=0.0,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """What became of the records 0, 1, 2 ...: which were acknowledged, and what the log holds, in order.
-
-    With `acks=0` kafka-python calls a record acknowledged that it has written to a socket.
-    """
-
-    acknowledged: frozenset[int]
-    log: tuple[int, ...]
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """The records that were acknowledged and are not in the log."""
-        return self.acknowledged - set(self.log)
 
 
 def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produced:

@@ -4,8 +4,6 @@ Every record's value is its number, so a row can be told apart from every other.
 its acknowledgement is there, and, where it is part of a transaction, once that is committed.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections import Counter

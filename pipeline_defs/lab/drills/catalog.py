@@ -3,8 +3,6 @@
 Invariant: every step of `KILLS` has its drill, so that none is left out when a system gets a further step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ They fork from a server that has imported everything, each into a session of its
 Invariant: inside `stopped_at` the child stands at the step; after it the child has died by SIGKILL, or has ended.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -3,8 +3,6 @@
 What is missing or doubled afterwards is counted by `arena.judge`. Invariant: a drill never repairs anything itself.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

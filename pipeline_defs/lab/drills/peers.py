@@ -3,8 +3,6 @@
 Each is run as its users would run it, and read as ours are: with a plain glob.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -15,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.spark.spark_server import CONNECT_MODE
@@ -27,9 +26,6 @@ from ...resources import Edges
 from ..bench.handwritten import read_and_write
 from ..bench.systems import stream_to_parquet
 from .systems import LOOP, STREAMING, TUTORIAL, System, limit_files
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 POLL_SECONDS = 0.002
 COMMIT_POLL_SECONDS = 0.1

@@ -4,8 +4,6 @@ Offsetlake runs under `dagster dev`, which plans, lands and starts again by itse
 after they have ended, each time as a process and JVM of its own. Invariant: after the fault nothing is done by hand.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Runs drills on a broker, lakes and a Spark session of their own, and reports what each fault did to rows."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import tempfile

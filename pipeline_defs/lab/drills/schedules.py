@@ -4,8 +4,6 @@ Children attach to one JVM, so that a schedule takes seconds; SIGKILL is real, a
 is a zombie's. Invariant: the same seed and number give the same schedule.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace

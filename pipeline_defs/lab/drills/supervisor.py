@@ -1,7 +1,5 @@
 """Runs a system to its end, undisturbed: started again when it fails, as a supervisor would, and given up in time."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Each reads a topic to the end that it has now and ends, as often as it is starte
 it. What it has made visible is what a plain glob over `glob` shows.
 """
 
-from __future__ import annotations
-
 import errno
 import resource
 import shutil

@@ -3,8 +3,6 @@
 Descriptions, owners, tags, where the files lie, and which document to read on in. Nothing here is read or run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from textwrap import dedent

@@ -4,8 +4,6 @@ What Dagster was told of a day carries a data version, so what is news follows f
 makes its own day news, and no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

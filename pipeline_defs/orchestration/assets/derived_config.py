@@ -3,8 +3,6 @@
 Wrong keys and values are refused with their line.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 No registry is asked, and neither Spark nor Kafka is started. Invariant: what is not certainly wrong is not refused.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from ...core.decode.columns import ANY, Column, row_of

@@ -4,8 +4,6 @@ Dagster derives a model of its own from each of ours, and checks the YAML by tha
 changed here but a text with a template, and none is let through that Dagster would not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache

@@ -3,8 +3,6 @@
 Through Dagster's own backfill objects on its instance, so the UI shows it as any other and can cancel it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The command and the job ask the same. Invariant: exactly one way is said; a half one, or two, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

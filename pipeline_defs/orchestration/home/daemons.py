@@ -4,8 +4,6 @@ A heartbeat is 30 seconds apart from the next, and outlives its daemon; a lock e
 `dagster.yaml` names the coordinator that takes the lock. Nothing here starts or stops a daemon. Imports no Spark.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

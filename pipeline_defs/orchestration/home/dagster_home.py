@@ -1,7 +1,5 @@
 """Dagster's home: opens its instance, which has the history of runs and events."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

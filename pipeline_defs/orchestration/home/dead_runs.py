@@ -4,8 +4,6 @@ Dagster's monitoring asks about STARTED runs alone; a tick, and each command, lo
 Invariant: a run that may live elsewhere is left alone.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dagster as dg

@@ -4,8 +4,6 @@ Life is a lock in the Dagster home (`run_locks.py`). Invariant: what cannot be s
 Imports no Spark: daemon, web server and code server load it.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

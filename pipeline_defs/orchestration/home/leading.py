@@ -4,8 +4,6 @@ Dagster supports one daemon and only warns of a second; here a second one waits,
 connection, and so with its process or host. No row depends on it: two who work at once cost double ticks, no double rows.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -13,17 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import dagster as dg
 from dagster._utils.interrupts import check_captured_interrupt
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.errors import BadSetting
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 ASKS_EVERY_SECONDS = 1.0  # who waits
 LOOKS_EVERY_SECONDS = 5.0  # who leads, whether it still does
@@ -38,7 +34,6 @@ _HOURS_OFF = (
 )
 
 Standing = Literal["leads", "waits", "unreachable"]
-_leads: list[DaemonLock] = []  # of this process: at most one, held until its end
 _log = logging.getLogger("dagster.daemon.offsetlake")
 
 
@@ -78,6 +73,9 @@ class DaemonLock:
         self._connection = None
         with suppress(SQLAlchemyError):  # it is broken, which is as good
             self._open.close()
+
+
+_leads: list[DaemonLock] = []  # of this process: at most one, held until its end
 
 
 def await_leadership(instance: dg.DagsterInstance) -> None:

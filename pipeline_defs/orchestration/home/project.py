@@ -3,8 +3,6 @@
 Invariant: nothing is written into a folder that has anything in it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re

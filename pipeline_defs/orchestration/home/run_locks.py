@@ -4,8 +4,6 @@ The kernel frees a lock when its process ends, however it ends, in whatever cont
 when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

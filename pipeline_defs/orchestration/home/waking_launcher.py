@@ -5,8 +5,6 @@ for ever, where that one was killed. Invariant: whoever is woken, or ended, lose
 again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -3,8 +3,6 @@
 Invariant: the lake alone is enough for a picture; what the broker would have added is missing, and that is said.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

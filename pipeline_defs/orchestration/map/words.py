@@ -1,7 +1,5 @@
 """The picture in characters: a bar per Kafka partition and the counts, for terminals and for Dagster's pages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import accumulate
 

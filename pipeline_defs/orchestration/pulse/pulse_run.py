@@ -4,8 +4,6 @@ What is pending is read when the run gets to it, not when it was asked for. Inva
 is done; what is done is reported even so, and what is not is tried again later.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,16 +11,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData
+from dagster_pyspark import LazyPySparkResource
 
+from ...adapters.kafka.kafka import Kafka
 from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
 from ...core.landing.dispatch import APART, alternate, choose_alike, lane_of, next_most_offsets, take_turns
 from ...core.landing.verdicts import Outcome, violations_by_range
 from ...core.offsets import OffsetRange
 from ...core.tables.decoding import Decided, Decoding
+from ...landing.attempt import Tools
 from ...landing.landing import land_topics
 from ...resources import Edges
 from ...tables.decoding import decode
@@ -39,12 +40,6 @@ from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 from ..runs.undecoded import read_undecoded
 from .ticking import run_latest_tick
-
-if TYPE_CHECKING:
-    from dagster_pyspark import LazyPySparkResource
-
-    from ...adapters.kafka.kafka import Kafka
-    from ...landing.attempt import Tools
 
 LAND_AND_DERIVE = "land_and_derive"  # the op
 RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms

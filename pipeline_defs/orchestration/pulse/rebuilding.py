@@ -5,8 +5,6 @@ there first, so it can be killed anywhere and repeated; what is right is left al
 tick does: where no sensor ticks, nothing else would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

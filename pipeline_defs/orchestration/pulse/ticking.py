@@ -3,11 +3,10 @@
 All is read from the lake and from Dagster. Two ticks at once are harmless.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Self
 
 import dagster as dg
 
@@ -70,7 +69,7 @@ class _Compared:
     last_told: int | None
     at_ms: int
 
-    def is_same(self, before: _Compared | None) -> bool:
+    def is_same(self, before: Self | None) -> bool:
         """Return whether nothing has changed since, so that the comparison still holds; for an hour at most."""
         return (
             before is not None

@@ -5,8 +5,6 @@ ones. The code server that ticks goes on with them at once, and is loaded anew f
 defs.yaml was added, edited or taken away, which runs and commands read as it is now.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

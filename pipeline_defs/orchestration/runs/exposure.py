@@ -3,8 +3,6 @@
 The estimate is `core.log.expiry`'s; this reads what it needs of lake and broker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The losses themselves are derived by `core.log.losses`. Invariant: an acceptance
 given.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """How moments and time spans are written, in messages, checks and tables, and how people write them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

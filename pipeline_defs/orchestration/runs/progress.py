@@ -5,8 +5,6 @@ Invariants: a topic on which nothing waits has nothing to say; one that is read 
 none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache

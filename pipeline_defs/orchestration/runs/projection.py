@@ -4,8 +4,6 @@ The lake decides, always: what Dagster lacks is given to it, in log order, and e
 deleted at any time. Invariant: nothing here is written to the lake.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -261,6 +259,9 @@ def is_run_of(run: DagsterRun, duty: Duty) -> bool:
     return selected or run.tags.get(duty.tag) == duty.topic or run.job_name == duty.job
 
 
+Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
+
+
 def find_places(order: Order) -> Places:
     """Find where in Dagster's insertion order each range stands."""
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
@@ -272,9 +273,6 @@ def is_redo_of_person(tags: Mapping[str, str]) -> bool:
     A sensor, a schedule and declarative automation do not, and a retry only goes on with the first.
     """
     return tags.keys().isdisjoint(_MACHINES | _RETRIES)
-
-
-Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
 
 
 def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:

@@ -1,7 +1,5 @@
 """What a Dagster run says of the work in it: which keys it is asked for or selects, who asked, and what fails it."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections import Counter

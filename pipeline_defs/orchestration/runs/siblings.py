@@ -4,8 +4,6 @@ Dagster makes one run of each stretch of neighbouring keys, so a scattered selec
 Invariant: a waiting run is ended only after every range of it is landed and reported; a crash before leaves it as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 

@@ -3,8 +3,6 @@
 A run notes in its own tags whose landing or decoding it found slow, and whose quick after all, so every process finds the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import UTC, datetime
 

@@ -3,8 +3,6 @@
 The sensor's tick, `status` and the progress check say it in the same words. Invariant: nothing is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A cluster that is silent keeps others waiting once; then a thread asks it until 
 one topic, file or broker, each other topic is visited.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

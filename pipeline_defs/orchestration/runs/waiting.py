@@ -3,8 +3,6 @@
 Every sensor's tick, the progress check and `status` say the same. Invariant: as long as something waits, there is a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A run stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake has all of it still.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

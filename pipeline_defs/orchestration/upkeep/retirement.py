@@ -4,8 +4,6 @@ Which they are is `core.landing.retiring`'s, recomputed from the lake each time.
 it: no active run or backfill, and no failed try.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import dagster as dg

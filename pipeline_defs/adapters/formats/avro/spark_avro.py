@@ -4,8 +4,6 @@ Each datum is read with a mark behind it (`core/decode/avro.py`): where the mark
 on, or is of another schema. Invariant: no bytes make a Spark job fail.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame

@@ -1,7 +1,5 @@
 """What Avro and Spark say of schemas before anything is read with them; Avro's own classes in Spark's JVM are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

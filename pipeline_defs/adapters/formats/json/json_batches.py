@@ -4,8 +4,6 @@ What a worker imports is here and nothing else. Invariant: what is said has the 
 says.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ Nothing is fetched: a schema has what it refers to beside it. Invariant: what is
 says: its schema's words, and the JSON types of values.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

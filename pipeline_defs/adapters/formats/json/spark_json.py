@@ -3,8 +3,6 @@
 Spark's own parser does the work; what it would pass over in silence is an error here.
 """
 
-from __future__ import annotations
-
 import secrets
 
 from pyspark.errors import AnalysisException

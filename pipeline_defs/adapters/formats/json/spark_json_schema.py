@@ -1,7 +1,5 @@
 """JSON of a JSON Schema in Spark: each document checked by the schema it was written with, columns of the reader's."""
 
-from __future__ import annotations
-
 import json
 
 from pyspark.sql import Column, DataFrame

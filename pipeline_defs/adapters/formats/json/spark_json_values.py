@@ -6,8 +6,6 @@ reads by a strict format, and here their years are looked at: making them here w
 parses JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pyspark.sql import Column

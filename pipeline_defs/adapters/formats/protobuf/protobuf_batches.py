@@ -4,13 +4,11 @@ What a worker imports is here and nothing else. Protobuf's own runtime parses ea
 columns of that: it is quick, and reads other spellings wrongly, or panics. Invariant: a bad message is an error of its own row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy
 import pandas as pd  # noqa: TID253 (a worker needs it at once, and nobody else imports this file early)
@@ -40,7 +38,7 @@ class Ready(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
     Where a newer pyspark does not ask for `map`, nothing is lost but time.
     """
 
-    def map(self, mapper: Any, na_action: Any = None) -> Ready:  # noqa: ARG002
+    def map(self, mapper: Any, na_action: Any = None) -> Self:  # noqa: ARG002
         """Leave everything as it is."""
         return self
 

@@ -3,8 +3,6 @@
 Nothing here decodes. Fields are told apart by their numbers, never by their names.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Protobuf's bytes do not say what they are: where a registry names their writers' schemas, those are compared first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """How fast a backlog is landed that no grid has: ranges of all lengths of three Kafka partitions, through `land`."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from functools import partial

@@ -3,8 +3,6 @@
 It reads what to do from its standard input, as the server's token is nobody's to see, and imports no more than it needs.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

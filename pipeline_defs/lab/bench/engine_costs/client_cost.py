@@ -1,7 +1,5 @@
 """CPU seconds of a client of the warm Spark without Dagster, a process of its own: import, session, one scan, its write."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,14 +1,12 @@
 """A TCP proxy on loopback that counts, on demand, the bytes of each process, in both directions together."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psutil
@@ -33,7 +31,7 @@ class CountingProxy(ThreadingTCPServer):
         self._processes: dict[int, int] = {}  # of each connection, by the port of who made it
         self._counted: Counter[int] | None = None  # bytes by process id, while they are counted
 
-    def __enter__(self) -> CountingProxy:
+    def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 

@@ -4,8 +4,6 @@ What anybody says to the store, and the run's process and the driver to each oth
 control is a Spark in the run's own process on the same store, which uploads each byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

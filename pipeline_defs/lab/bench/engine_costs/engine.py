@@ -4,8 +4,6 @@ All of it is of the warm Spark; the bytes that pass this machine are those where
 Each figure is a median, with its spread, under the name that its aim has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

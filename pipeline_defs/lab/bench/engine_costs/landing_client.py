@@ -4,8 +4,6 @@ It takes the topic and how many records a range has, and prints how many bytes t
 where a range is not landed.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

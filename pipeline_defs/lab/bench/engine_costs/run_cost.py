@@ -4,8 +4,6 @@ Counted are the run's process and all it starts, code server, daemon, the rest o
 the benchmark itself are not. What they use while nothing happens, the sensor's ticks included, is taken off.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An S3-compatible server on loopback, with a bucket `lake`, and what tells obstore and Hadoop where it is."""
 
-from __future__ import annotations
-
 import sys
 import urllib.error
 import urllib.request

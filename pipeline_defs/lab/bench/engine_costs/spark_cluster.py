@@ -3,8 +3,6 @@
 The benchmark measures on it, and the tests have it die.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -14,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -60,7 +59,7 @@ class SparkCluster:
         """Address of the Connect server as OFFSETLAKE_SPARK_REMOTE takes it, token included."""
         return f"sc://localhost:{self.port}/;token={self.token}"
 
-    def __enter__(self) -> SparkCluster:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             ports = ("--port", str(self._master_port), "--webui-port", str(self._master_page))

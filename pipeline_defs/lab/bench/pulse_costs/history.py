@@ -5,8 +5,6 @@ of them, but for the newest in compacted files. Dagster has no keys of them (`ma
 own, with that process's peak of memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

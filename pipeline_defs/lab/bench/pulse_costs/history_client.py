@@ -4,8 +4,6 @@
 has happened. `run` lands what is pending through Dagster, from the start of the process on.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """The part `pulse` of the benchmark: from produced to visible under a Dagster that is up, and what a long history costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

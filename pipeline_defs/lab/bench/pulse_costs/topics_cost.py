@@ -5,8 +5,6 @@ acknowledgement until the first look, one each second, at which its file is ther
 the warm-up excepted.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,7 +1,5 @@
 """Which share the raw table's append adds to landing: measured within each landing, between the steps of the protocol."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -4,8 +4,6 @@ Each round lands the load into a lake of its own, and then derives from it. Inva
 is an error, not a time.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Each figure is a median, with its spread, under the name that its aim has; starting processes is in none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

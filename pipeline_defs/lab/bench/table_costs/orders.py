@@ -3,8 +3,6 @@
 The same orders in every format; as text they are the JSON.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

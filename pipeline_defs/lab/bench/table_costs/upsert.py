@@ -4,8 +4,6 @@ The decoded ranges are written by pyarrow and committed as decoding commits them
 Invariant: both come to the same records, or there is no time.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
