@@ -10,14 +10,14 @@ from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.lab.bench import measurement, visible
 from pipeline_defs.lab.bench.engine_costs import backlog, client_cost, driver_bytes, run_cost
-from pipeline_defs.lab.bench.engine_costs.engine import AIMS, measure_engine
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, RUN
 from pipeline_defs.lab.bench.measurement import Bench, run_part
 from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
-from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, derived, upsert
+from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, upsert
 from pipeline_defs.lab.bench.table_costs.orders import VALUES
 from pipeline_defs.lab.bench.table_costs.upsert import DeltaState
+from pipeline_defs.lab.cli.parts import DERIVED_AIMS, ENGINE_AIMS, measure_derived, measure_engine
 from pipeline_defs.lab.waiting import NotMeasured
 from pipeline_defs.settings import Settings
 from tests.support.world import World
@@ -148,13 +148,13 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
     settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    report = run_part(derived.measure_derived, settings, 1, told)
+    report = run_part(measure_derived, settings, 1, told)
     figures = {
         f"{section}.{name}": (report[section][name], figure["median"])
         for section in ("upsert", "derived", "table")
         for name, figure in report[section]["spread"].items()
     }
-    assert figures.keys() == derived.AIMS.keys()
+    assert figures.keys() == DERIVED_AIMS.keys()
     assert all(told == median > 0 for told, median in figures.values())
     assert report["environment"]["load_average_before"]
     assert list(tmp_path.iterdir()) == []
@@ -168,7 +168,7 @@ def test_the_whole_part_is_measured_and_leaves_nothing_behind(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = run_part(measure_engine, settings, 1, told)
     found = report["engine"]
-    assert found["spread"].keys() == {*AIMS, "backlog_ranges_per_second"}
+    assert found["spread"].keys() == {*ENGINE_AIMS, "backlog_ranges_per_second"}
     assert all(found[name] == figure["median"] > 0 for name, figure in found["spread"].items())
     parts = found["details"]["run"]["median_by_part"]
     assert parts.keys() == set(PARTS)

@@ -22,15 +22,14 @@ from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.data import values
-from pipeline_defs.lab.bench.engine_costs.engine import AIMS
 from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
 from pipeline_defs.lab.bench.measurement import run_part
 from pipeline_defs.lab.bench.pulse_costs import topics_cost
 from pipeline_defs.lab.bench.report import choose_loads, choose_systems
-from pipeline_defs.lab.bench.table_costs import derived
 from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.visible import split_seconds
+from pipeline_defs.lab.cli import parts
 from pipeline_defs.lab.cli.bench import bench
 from pipeline_defs.lab.cli.drill import drill
 from pipeline_defs.lab.drills.catalog import DRILLS
@@ -176,7 +175,9 @@ def test_what_is_used_while_nothing_happens_is_taken_off_and_a_run_on_two_engine
 
 def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
     assert rounds.spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
-    found = rounds.missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
+    found = rounds.missed_aims(
+        {"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, parts.ENGINE_AIMS
+    )
     assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
 
 
@@ -225,10 +226,9 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
-    modules = {"run_bench": "report", "measure_engine": "engine_costs.engine"}
-    modules |= {"measure_derived": "table_costs.derived", "measure_topics": "pulse_costs.topics_cost"}
-    for start, module in modules.items():
-        monkeypatch.setattr(f"pipeline_defs.lab.bench.{module}.{start}", Mock(side_effect=Started))
+    start = Mock(side_effect=Started)
+    monkeypatch.setattr("pipeline_defs.lab.bench.report.run_bench", start)
+    monkeypatch.setattr(parts, "PARTS", dict.fromkeys(parts.PARTS, start))
     for options, expected in (([], whole), *((["--part", each], part) for each in ("engine", "derived", "topics"))):
         result = CliRunner().invoke(bench, options)
         assert isinstance(result.exception, expected)
@@ -238,21 +238,21 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
 
 
 def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
+    values = dict(zip(parts.DERIVED_AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
     figures = {aim: rounds.spread([value]) for aim, value in values.items()}
     found = {name: figures[f"derived.{name}"] for name in ("json_to_landing", "avro_to_landing")}
     found["string_to_landing"] = rounds.spread([9.0])
     large = {"seconds": figures["upsert.large_seconds"], "peak_bytes": figures["upsert.large_peak_bytes"]}
     told = {
-        (derived, "open_bench"): nullcontext(),
-        (derived.append_cost, "measure_append"): {"append_to_landing": figures["table.append_to_landing"]},
-        (derived.decode_cost, "measure_decoding"): {"ratios": found},
-        (derived.upsert, "measure_upsert"): {"to_delta_rs": figures["upsert.to_delta_rs"]},
-        (derived.upsert, "measure_large"): large,
+        (parts, "open_bench"): nullcontext(),
+        (parts.append_cost, "measure_append"): {"append_to_landing": figures["table.append_to_landing"]},
+        (parts.decode_cost, "measure_decoding"): {"ratios": found},
+        (parts.upsert, "measure_upsert"): {"to_delta_rs": figures["upsert.to_delta_rs"]},
+        (parts.upsert, "measure_large"): large,
     }
     for (module, name), answer in told.items():
         monkeypatch.setattr(module, name, Mock(return_value=answer))
-    report = run_part(derived.measure_derived, settings(tmp_path), 2, print)
+    report = run_part(parts.measure_derived, settings(tmp_path), 2, print)
     for aim, value in values.items():
         section, _, name = aim.partition(".")
         assert report[section][name] == report[section]["spread"][name]["greatest"] == value

@@ -21,7 +21,7 @@ _PARTS: Mapping[str, str] = {
 }
 
 
-def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, object]:
+def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, Any]:
     """Produce a load to a topic that Dagster watches; return seconds, and what they were spent on.
 
     The first time is a warm-up, which starts what is started once, and counts nowhere.

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -16,9 +16,6 @@ from ...cli.show import json_option, print_json, print_table
 from ...cli.terminal import OUT
 from ...settings import read_settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS
-
-if TYPE_CHECKING:
-    from ..bench.measurement import Part
 
 DEFAULT_SIZES = "100,1000,10000"
 ROUNDS = {ENGINE: 5, DERIVED: 5, TOPICS: 1, PULSE: 10}
@@ -60,11 +57,9 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
     require("bench", "the benchmark")
-    from ..bench.engine_costs import engine
     from ..bench.measurement import require_own_spark, run_part
-    from ..bench.pulse_costs import pulse_cost, topics_cost
     from ..bench.report import choose_loads, choose_systems, run_bench
-    from ..bench.table_costs import derived
+    from .parts import PARTS
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
@@ -72,14 +67,8 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
     require_own_spark(settings, is_warm=part is not None)
     if part is not None:
         _check_of_part(ctx, part)
-        parts: Mapping[str, Part] = {
-            ENGINE: engine.measure_engine,
-            DERIVED: derived.measure_derived,
-            TOPICS: topics_cost.measure_topics,
-            PULSE: pulse_cost.measure_pulse,
-        }
         wanted = None if part == TOPICS else rounds  # which are measured once, and are told as that
-        measure = partial(run_part, parts[part], settings, wanted or ROUNDS[part])
+        measure = partial(run_part, PARTS[part], settings, wanted or ROUNDS[part])
     else:
         loads, chosen = choose_loads(given["sizes"], given["records"]), choose_systems(given["systems"])
         measure = partial(run_bench, settings, loads, chosen, rounds or 3, given["visible"])
