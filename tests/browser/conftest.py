@@ -1,20 +1,15 @@
 """What the browser tests share: a real Chromium, and pictures of what it shows where they are asked for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Browser, Locator, Page
 
 from pipeline_defs.settings import PROJECT
 from tests.support.browser import find_browser, open_browser, open_page
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
 
 PICTURES = PROJECT / "docs" / "pictures"
 SHOP = Path("/tmp/shop")

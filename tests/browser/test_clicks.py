@@ -4,31 +4,24 @@ One desk for all: `orders` has landed ranges and missing ones, of `payments` the
 The tests run in this order, since a backfill takes half a minute of waiting; each can also be run alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.settings import Settings
+from tests.browser.conftest import Camera as Take
 from tests.support.browser import load_until, open_dialog, open_page
 from tests.support.bulk import REPEATS, fill, measure
 from tests.support.desk import Desk
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.conftest import Camera as Take
 
 pytestmark = pytest.mark.scenario
 
@@ -212,10 +205,6 @@ def test_the_last_hours_ranges_are_backfilled_by_clicking(
     page.goto(f"{desk.url}{link.get_attribute('href')}")
     page.get_by_text("10 partitions").filter(visible=True).first.wait_for()
     page.get_by_text(launched).filter(visible=True).first.wait_for()
-
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module", params=[10_000, 100_000])

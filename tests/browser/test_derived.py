@@ -4,28 +4,22 @@ One desk for all, without a daemon: what is clicked runs at once, and nothing el
 the one that decodes again comes after those that look at what was there before.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from playwright.sync_api import Page
 
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.settings import Settings
+from tests.browser.conftest import Camera as Take
 from tests.support.browser import load_until, open_dialog
 from tests.support.decoded import DecodedTopic
 from tests.support.desk import Desk
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from tests.browser.conftest import Camera as Take
 
 pytestmark = pytest.mark.scenario
 

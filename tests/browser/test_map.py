@@ -1,20 +1,15 @@
 """The map in a real browser: what a person reads off it, how it is drawn with a million ranges, and that it is one file."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, Line, LinkLook, Picture
 from pipeline_defs.core.log.holes import Cause
 from pipeline_defs.orchestration.map.page import page
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.scenario
 

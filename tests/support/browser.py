@@ -3,8 +3,6 @@
 `python -m tests.support.browser` finds one and says in a line which; `make test` does that before any test runs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -13,12 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import stamina
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page
 
 NAMES = ("google-chrome", "google-chrome-stable", "chrome", "chromium", "chromium-browser")
 PACKAGE = "chromium"
