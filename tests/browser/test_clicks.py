@@ -124,9 +124,7 @@ def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(desk: Desk, or
     page.get_by_text("Success").first.wait_for()
 
 
-def test_a_red_check_names_its_offsets_and_what_to_do(
-    desk: Desk, payments: World, backfill: str, page: Page, picture: Take
-) -> None:
+def test_a_red_check_says_where_and_what_to_do(desk: Desk, payments: World, backfill: str, page: Page, picture: Take) -> None:
     """[R-41] What the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
     page.goto(f"{desk.url}/assets/losses/payments?view=checks")
     page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(visible=True).first.wait_for()
@@ -143,9 +141,7 @@ def test_lag_is_told_on_the_kafka_topic(desk: Desk, backfill: str, page: Page, p
     picture("lag")
 
 
-def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
-    desk: Desk, backfill: str, page: Page, picture: Take
-) -> None:
+def test_a_key_that_was_typed_is_refused_and_the_run_says_why(desk: Desk, backfill: str, page: Page, picture: Take) -> None:
     """Dagster lets anybody add any text as a partition; the run is red, and its error says what was expected."""
     page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
     dialog = open_dialog(page)
@@ -177,9 +173,7 @@ def test_the_backfill_of_missing_ranges_ends(desk: Desk, orders: World, backfill
     orders.assert_all_landed_once()
 
 
-def test_the_last_hours_ranges_are_backfilled_by_clicking(
-    desk: Desk, orders: World, backfill: str, page: Page, picture: Take
-) -> None:
+def test_the_last_hour_is_backfilled_by_clicking(desk: Desk, orders: World, backfill: str, page: Page, picture: Take) -> None:
     """From Jobs to the Launchpad, whose config says the last hour already; the run's output leads to the backfill."""
     page.goto(desk.url)
     page.get_by_role("link", name="Jobs").click()

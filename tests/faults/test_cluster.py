@@ -165,9 +165,7 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monke
 # ---- a leader dies
 
 
-def test_a_leader_that_dies_in_the_middle_of_a_read_costs_no_row(
-    cluster: Cluster, on_cluster: World, visible_growth: None
-) -> None:
+def test_a_leader_that_dies_during_a_read_costs_no_row(cluster: Cluster, on_cluster: World, visible_growth: None) -> None:
     """Another broker leads, and what is landed is whole. The control is the same ranges read again in quiet.
 
     [R-51]

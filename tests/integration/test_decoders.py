@@ -315,9 +315,7 @@ def test_a_field_that_changed_is_read_by_its_rule(engine: Engine, registry: Runn
     assert evolved.values == [read, read]
 
 
-def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
-    engine: Engine, registry: RunningRegistry, topic: str
-) -> None:
+def test_what_a_reader_cannot_read_is_set_aside_with_the_reason(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """A type that changed, a field without default, another record: Avro's own reason; a record that can be read is."""
     reader = record("Order", field("id", "long"))
     writers = [
@@ -340,9 +338,7 @@ def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
     assert set(outcomes.schemas) == {str(each) for each in ids}, "the reader's schema is in the configuration"
 
 
-def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
-    engine: Engine, registry: RunningRegistry, topic: str
-) -> None:
+def test_another_wire_format_and_a_missing_schema_are_told_apart(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     known = registry.register(f"{topic}-value", json.dumps(ORDER))
     other = registry.register(f"{topic}-other", json.dumps({"type": "object", "properties": {}}), "JSON")
     datum = avro(ORDER, {"id": 1, "note": None})

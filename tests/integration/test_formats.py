@@ -329,9 +329,7 @@ def drawn(size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", WIRE)
-def test_each_number_is_the_one_that_was_written_and_bytes_of_another_length_are_set_aside(
-    engine: Engine, name: Format
-) -> None:
+def test_each_number_is_as_it_was_written_and_bytes_of_another_length_are_set_aside(engine: Engine, name: Format) -> None:
     """To the last bit, so that -0.0 stays that; what is no number stays none."""
     kind, size = WIRE[name], struct.calcsize(WIRE[name])
     right, wrong = drawn(size), [b"\xff" * length for length in (0, 1, size - 1, size + 1, 3 * size, 5_000)]

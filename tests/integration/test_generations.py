@@ -83,7 +83,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
 
 
-def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_loss(
+def test_a_topic_recreated_during_a_look_is_one_generation_more_and_no_loss(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-9] Id and watermarks are of one incarnation: else the old id with the new end is a truncation that never was."""

@@ -213,9 +213,7 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
 PARTITIONS, ROUNDS = 3, 8
 
 
-def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backlog_of_uneven_ranges_lands_in_few_jobs_and_the_same_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-12] L5: a union of reads is one scan, with a task and a file for each range, as if each were read alone.
 
     [R-28] [R-29] A range of nothing but aborted records completes with 0 rows, and nothing waits for one.
@@ -259,9 +257,7 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
         assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"
 
 
-def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
-    world: World, settings: Settings, tmp_path: Path
-) -> None:
+def test_what_is_pending_of_two_topics_is_one_job_and_the_same_bytes(world: World, settings: Settings, tmp_path: Path) -> None:
     """[R-12] One read names all topics; each range is a file of its own, as if it were read alone."""
     with World(settings, tmp_path, f"{world.name}b") as other:
         worlds, scans = {world.name: world, other.name: other}, Heard("scan")
@@ -309,9 +305,7 @@ def test_canonical_footers_change_no_meaning(world: World, tmp_path: Path) -> No
         assert ours == theirs
 
 
-def test_jobs_of_one_jvm_write_the_same_bytes_beside_each_other(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_side_by_side_write_the_same_bytes(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-19] [R-71] Writers of one JVM share the factory of encoders: a job with other options would change our bytes."""
     monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", "65536")  # type: ignore[arg-type]
     alone = _write(engine, tmp_path / "alone")

@@ -265,9 +265,7 @@ def test_what_a_power_cut_tears_is_made_anew_under_another_id(name: str, state: 
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
 
 
-def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_bucket_the_second_to_make_a_table_anew_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-88] No lock holds there, so nothing that another one may have made anew is deleted: of two one commits."""
     state = State(f"{bucket}/{uuid.uuid4().hex}")
     topic = state.topic
@@ -473,9 +471,7 @@ def test_a_damaged_decoded_file_is_named_with_what_makes_it_again(how: str, stat
     assert state.topic.shown() == before
 
 
-def test_values_as_wide_as_a_broker_takes_them_go_through_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_as_wide_as_a_broker_takes_go_through_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-87] Winners are found by keys and places alone: 400 MB of values, and memory for a few files of 20 MB."""
     monkeypatch.setattr("pipeline_defs.adapters.tables.latest_winners.MEMORY", "200MB")
     state, text = State(str(tmp_path / "lake")), "v" * 1_000_000

@@ -379,9 +379,7 @@ def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
     assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}
 
 
-def test_a_reader_that_returns_less_than_a_compacted_log_has_lands_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_gives_less_than_a_compacted_log_has_lands_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-28] [R-52] P6: what the log has now was there when the range was read; only what it has no more may be compacted.
 
     Spark raises at a stall that lasts; were it to take one for the end, the last rows would be missing.

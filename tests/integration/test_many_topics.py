@@ -73,9 +73,7 @@ def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(world: Wo
     assert alone["questions"] >= 10 * few["questions"], "the control"
 
 
-def test_a_topic_of_many_kafka_partitions_is_planned_with_as_few_questions(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_of_many_kafka_partitions_is_planned_by_as_few_questions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] Of each the oldest record that waits is asked for, at once: who leads is not asked again for each."""
     found = []
     for count in (2, 20):

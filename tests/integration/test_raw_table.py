@@ -344,9 +344,7 @@ def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(world: S
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_manifest_that_is_restored_from_a_backup_has_its_rows_in_the_table_by_a_redo(
-    world: SmallWorld, *, is_compacted: bool
-) -> None:
+def test_a_manifest_restored_from_backup_has_its_rows_in_the_table_by_a_redo(world: SmallWorld, *, is_compacted: bool) -> None:
     """[R-81] The table has a later revision than any manifest, with fewer rows: the audit says so, and what mends it."""
     first = manifests(world)[0]
     backup = {path: path.read_bytes() for name in ("data", "manifests") for path in (world.folder / name).rglob("*.*")}
@@ -696,7 +694,7 @@ def test_a_rotten_checkpoint_that_no_commit_replaces_is_left_to_be_restored(worl
     assert {each: each.read_bytes() for each in folder.iterdir()} == before
 
 
-def test_a_process_that_writes_a_checkpoint_and_hangs_is_ended(
+def test_a_writer_of_checkpoints_that_hangs_is_ended(
     world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-81] A run, or a tick, waits for it: what it was to land comes first."""
@@ -737,9 +735,7 @@ def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
     assert table_of(world).version() == 1 and json.loads(hint.read_text())["version"] == 1
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_fails_is_told_and_costs_nothing(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] With the reason that delta-rs has in a process of its own; what is landed is appended all the same."""
     monkeypatch.setattr(appending, "CHECKPOINT_EVERY", 1)
     (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)

@@ -64,9 +64,7 @@ def knows(secured: Secured, way: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512", "certificate"])
-def test_what_is_landed_over_tls_is_what_is_landed_in_the_clear(
-    landed: World, secured: Secured, way: str, tmp_path: Path
-) -> None:
+def test_what_is_landed_over_tls_is_what_lands_in_the_clear(landed: World, secured: Secured, way: str, tmp_path: Path) -> None:
     """Planned, landed by Spark, holes explained, the group moved: the same bytes, without the listener in the clear."""
     Operations(secured.at("PLAINTEXT")).delete_group(landed.topic.group)
     with beside(landed, tmp_path, *knows(secured, way)) as world:

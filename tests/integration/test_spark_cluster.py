@@ -115,9 +115,7 @@ def test_a_topic_lands_is_redone_decoded_and_compacted_in_a_bucket(remote: World
     assert not any(left), "but for the empty marks of folders that S3A makes where a scan failed"
 
 
-def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
-    cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_unable_to_do_what_is_asked_is_refused_at_once(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-79] One error with all that is wrong, before anything is read; the control is the same server as it is."""
     engine = RemoteEngine(cluster.url)
     assert engine.version == spark_version

@@ -166,9 +166,7 @@ def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, m
 
 
 @pytest.mark.parametrize("on_loss", ["fail", "record"])
-def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_the_table(
-    world: SmallWorld, on_loss: str
-) -> None:
+def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_tables_rows(world: SmallWorld, on_loss: str) -> None:
     """[R-74] It died before it published, its staged file was swept, and Kafka has nothing of the range any more."""
     compacted(world)
     world.drop()
@@ -194,7 +192,7 @@ def overtaken(world: SmallWorld, act: Callable[[], None], patch: pytest.MonkeyPa
     return lake
 
 
-def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(
+def test_a_range_replaced_while_it_is_looked_for_is_read_as_it_is_then(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
@@ -216,7 +214,7 @@ def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(
     assert decoded.outcome is Decided.DECODED
 
 
-def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(
+def test_an_append_that_slept_while_its_range_was_dropped_looks_again(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""

@@ -314,9 +314,7 @@ def test_two_who_hand_over_anywhere_leave_each_row_once(begin: Callable[..., Con
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("changed", [OneRange, RawTable, DecodedTable])
-def test_who_dies_or_gets_no_answer_anywhere_is_made_good(
-    begin: Callable[..., Contested], changed: type[Contested], fault: str
-) -> None:
+def test_who_dies_or_gets_no_answer_is_made_good(begin: Callable[..., Contested], changed: type[Contested], fault: str) -> None:
     """[R-18] [R-47] [R-62] [R-63] [R-68] [R-69] [R-73] [R-81] At each call of the store: each row is once, what was shown is
     shown, and who comes next ends it well.
     """
@@ -337,9 +335,7 @@ def files_beside_tables(world: SmallWorld) -> set[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("records", [1, 4])
-def test_tables_that_are_newer_than_the_plan_log_double_nothing_and_say_what_to_do(
-    tmp_path: Path, kind: str, records: int
-) -> None:
+def test_tables_newer_than_the_plan_log_double_nothing_and_say_what_to_do(tmp_path: Path, kind: str, records: int) -> None:
     """[R-67] [R-81] As in a backup that was copied while runs were at work: what was planned anew has other boundaries."""
     world = SmallWorld(tmp_path / "lake", kind, records=6, grid=2)
     world.has_raw_table = True

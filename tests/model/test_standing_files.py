@@ -261,9 +261,7 @@ def test_a_committed_range_of_a_recreated_topic_is_published(world: SmallWorld, 
 # ---- two who have read otherwise
 
 
-def test_what_a_run_has_shown_is_not_taken_away_by_one_that_read_less(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_has_shown_is_not_taken_by_one_that_read_less(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-17] Committed, never published, its staged file gone: of two who read it again at once, one decides what is shown."""
     world.die("commit")
     world.drop_staging()
@@ -444,9 +442,7 @@ def test_a_topic_that_lost_its_partition_while_it_was_verified_fails_the_range_b
     assert "recreated" in said[0].violations[0], said[0].violations
 
 
-def test_own_staging_that_cannot_be_deleted_is_told_and_the_run_lands(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_staging_that_cannot_be_deleted_is_told_and_a_run_lands(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-15] What is landed is landed; the sweep deletes it later."""
     steps: list[str] = []
 

@@ -158,9 +158,7 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     world.assert_all_landed_once()
 
 
-def test_a_fault_that_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-15] So that a red run whose log has none of ours has died; of the fault's own words, which may have a record in them,
     the line has nothing.
     """

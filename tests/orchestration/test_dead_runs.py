@@ -193,9 +193,7 @@ def test_dagsters_own_monitoring_ends_a_started_run_whose_process_was_killed(ins
     assert status(instance, run) is DagsterRunStatus.FAILURE
 
 
-def test_a_container_made_anew_over_the_home_does_not_take_its_own_process_for_the_old_one(
-    instance: dg.DagsterInstance,
-) -> None:
+def test_a_new_container_over_the_home_does_not_take_its_own_process_for_the_old_one(instance: dg.DagsterInstance) -> None:
     """[R-26] Host and process id come back with a container; the lock of the process before does not."""
     run = make_run(instance, DagsterRunStatus.STARTED)
     with worker(instance, run):
@@ -272,9 +270,7 @@ def test_a_queued_run_goes_on(instance: dg.DagsterInstance) -> None:
     instance.delete_run(run.run_id)
 
 
-def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launcher_holds_the_lock_until_the_run_can(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-26] From before Dagster asks its code server on; and no longer, once the run has started, than a process of it."""
     launcher = instance.run_launcher
     seen_while: list[WorkerStatus] = []

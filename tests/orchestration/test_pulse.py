@@ -117,9 +117,7 @@ def test_runs_that_die_early_back_off(world: World) -> None:
     assert is_asked(world), "the control"
 
 
-def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wholly_failed_topic_backs_off_whatever_arrives(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-33] Each tick has a new range, which has never failed: not a red run for each; the other topic is landed."""
     world.later(0)
     for each in (world, other):
@@ -222,9 +220,7 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
 
 
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
-def test_more_lost_ranges_than_a_batch_has_keep_no_whole_one_waiting(
-    world: World, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
+def test_a_batch_of_lost_ranges_keeps_no_whole_one_waiting(world: World, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     """[R-32] Else the broker would delete these in turn, while the same batch fails again and again."""
     monkeypatch.setattr(pulse_run, "RANGES_AT_ONCE", 2)
     world.with_policy(order=order)

@@ -305,9 +305,7 @@ EXPIRED = [("grow", (0, 20)), ("add_partition", (20,)), ("expire", (0, 25))]
 
 @given(scripts(), st.integers(0, 100), st.sets(st.integers(0, 40)), st.integers(1, 12))
 @example(Script(Policy(10, max_age_seconds=0), True, EXPIRED), 100, set(), 10)
-def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
-    script: Script, percent: int, numbers: set[int], grid: int
-) -> None:
+def test_what_waits_before_a_skip_is_left_out_and_no_more(script: Script, percent: int, numbers: set[int], grid: int) -> None:
     """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
     ticks = script.play()
     log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1

@@ -498,9 +498,7 @@ def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, Day
 
 
 @given(st.lists(st.tuples(st.sampled_from(RANGES), COUNTS), max_size=12))
-def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
-    steps: list[tuple[OffsetRange, dict[str, int]]],
-) -> None:
+def test_a_range_makes_news_of_days_that_it_has_or_had_rows_of_alone(steps: list[tuple[OffsetRange, dict[str, int]]]) -> None:
     """[R-89] Decoded in any order, or again: a day's rows, ranges and newest record are those of all ranges."""
     known: dict[OffsetRange, Decoding] = {}
     for number, (offsets, counts) in enumerate(steps):

@@ -145,9 +145,7 @@ def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(scri
 @given(lists_of(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 12)), 2, 12), st.sampled_from([0, 100, None]))
 @example([(0, False, 5), (1, False, 5), (0, False, 1), (1, True, 1), (0, False, 3), (0, True, 3)], 100)
 @example([(0, False, 5), (1, True, 8)], None)
-def test_a_topic_moves_to_another_cluster_only_where_defs_yaml_names_it(
-    looks: list[tuple[int, bool, int]], apart: int | None
-) -> None:
+def test_a_topic_changes_cluster_only_where_defs_yaml_names_it(looks: list[tuple[int, bool, int]], apart: int | None) -> None:
     """[R-9] Nothing is planned of another cluster's topic of the same name; where it moved, and back, a generation begins.
 
     Whether its topic ids differ, are the same, or are not told.

@@ -139,9 +139,7 @@ runs = st.lists(
 
 
 @given(runs, st.integers(-1, 5), st.none() | st.integers(0, 9), st.booleans())
-def test_what_blocks_is_named_unless_something_gets_on(
-    active: list[ActiveRun], slots: int, landed: int | None, silent: bool
-) -> None:
+def test_what_blocks_is_named_if_nothing_gets_on(active: list[ActiveRun], slots: int, landed: int | None, silent: bool) -> None:
     """A block is of an own run; none is found only where there is no own run, or one has landed something."""
     own = [each for each in active if each.is_own]
     block = Turns(active, slots, silent).find_block(landed)
@@ -317,9 +315,7 @@ exposures = st.builds(
         pytest.param(Retention(ms=10**9), Rates(), Exposure(3, NOW, Watermarks(7, 50)), 0.0, id="gone already"),
     ],
 )
-def test_time_to_loss_is_what_the_broker_promises(
-    retention: Retention, rates: Rates, exposed: Exposure, seconds: float | None
-) -> None:
+def test_time_to_loss_is_what_is_promised(retention: Retention, rates: Rates, exposed: Exposure, seconds: float | None) -> None:
     """[R-43]"""
     assert seconds_to_loss(retention, rates, exposed, NOW) == seconds
 

@@ -283,9 +283,7 @@ def test_the_open_tail_waits_until_it_weighs_enough(history: History, target_byt
 
 
 @given(histories(), TARGETS, st.data())
-def test_a_range_that_is_replaced_after_it_was_compacted_is_cut_out(
-    history: History, target_bytes: int, data: st.DataObject
-) -> None:
+def test_a_range_replaced_after_it_was_compacted_is_cut_out(history: History, target_bytes: int, data: st.DataObject) -> None:
     """[R-63] The compacted file goes, the newer revision comes, and what is to be cut out of it is just that range."""
     history.append()
     table = compact(history.coverage, history.table, target_bytes, every=True)
@@ -396,9 +394,7 @@ def test_a_commit_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
             read()
 
 
-def test_a_version_that_follows_none_since_the_folder_was_moved_away_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_follows_none_in_a_moved_folder_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] Between the last look at what it follows and its own name: nobody could read a log that begins with it."""
     log, store = log_in(tmp_path), type(open_store(str(tmp_path)))
     assert log.commit(Commit([A]), log.read(), 0)

@@ -14,9 +14,7 @@ from pipeline_defs.settings import read_settings
 from tests.support.registry import Answering, recording, serving
 
 
-def test_a_receiver_that_refuses_is_named_without_its_secrets(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_who_refuses_is_named_without_its_secrets(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     """Login, path, header and query are secrets; the control is that the receiver was asked with them."""
     caplog.set_level(logging.DEBUG)
     with recording("/HUSHPATH/x?q=HUSHQUERY", 500) as (host, told):

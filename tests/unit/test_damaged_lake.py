@@ -192,9 +192,7 @@ def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance
     assert "orders: only what the lake says is shown" in text
 
 
-def test_status_says_once_what_tables_share(
-    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_tables_share_is_said_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoded table, the latest one that is made of it, and the topic itself, where its broker answers."""
     edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
     topic = dataclasses.replace(GOOD, decode=Decode(), latest=Latest())
@@ -223,9 +221,7 @@ def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(edges: E
 
 
 @given(seed=st.integers(0, 2**32), is_legal=st.booleans())
-def test_no_damage_of_a_step_is_more_than_one_error(
-    seed: int, is_legal: bool, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_damage_of_a_step_is_one_error(seed: int, is_legal: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     """However the object is damaged, it reads as before, or is one error of its topic; nothing else is raised."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
     file = write_step(lake, "orders")

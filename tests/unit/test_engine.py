@@ -412,9 +412,7 @@ def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkey
     assert not list((tmp_path / spark_server.WORK).iterdir())
 
 
-def test_a_starter_takes_no_server_of_another_starter(
-    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_starter_takes_no_server_of_another_one(sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] That one was killed meanwhile: its server is of another configuration, and reads no request but its own."""
     torn = tmp_path / ".request-torn.json"
     torn.touch()

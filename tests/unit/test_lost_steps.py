@@ -311,9 +311,7 @@ def test_a_replace_deletes_only_documents_that_sum_up_its_range(settled: SmallWo
     assert backup_of(settled, "frontier") == {}
 
 
-def test_a_log_that_goes_before_a_replace_is_announced_ends_that_topic(
-    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_gone_before_a_replace_is_announced_ends_that_topic(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-2] It is one clear error of the topic."""
     lake = settled.open(Writer())
 
@@ -505,9 +503,7 @@ def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(whole: SmallWo
     assert [offsets.key for offsets in whole.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-9", "0-9-11"]
 
 
-def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(
-    whole: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_gone_while_kafka_is_asked_leaves_no_gap_in_the_log(whole: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-10] Nothing was landed of it: what it planned is planned again."""
     whole.grow(2)
     asked: list[object] = []

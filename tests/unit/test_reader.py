@@ -262,9 +262,7 @@ def older(tmp_path: Path, request: pytest.FixtureRequest) -> SmallWorld:
 
 
 @pytest.mark.parametrize(("later", "reach"), [(0, SmallWorld.land), (3, SmallWorld.land), (3, compacted), (3, dropped)])
-def test_a_column_that_a_file_does_not_have_is_null(
-    older: SmallWorld, later: int, reach: Callable[[SmallWorld], object]
-) -> None:
+def test_a_column_that_a_file_lacks_is_null(older: SmallWorld, later: int, reach: Callable[[SmallWorld], object]) -> None:
     """[R-85] In each form, of the topic and of each range; the rows of the later version have it, and the audit is content."""
     older.land_more(later)
     reach(older)

@@ -340,9 +340,7 @@ def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: La
 
 
 @pytest.mark.parametrize(("by", "how"), [(INT, "--key"), (ArrowDecoder("id INT, more STRING"), "--outdated")])
-def test_columns_that_are_gone_are_named_and_made_again_by_what_is_said(
-    compacted: LandedTopic, by: ArrowDecoder, how: str
-) -> None:
+def test_columns_that_are_gone_are_named_and_made_again_as_said(compacted: LandedTopic, by: ArrowDecoder, how: str) -> None:
     """[R-91] Also where defs.yaml has changed since: then no file needs them any more."""
     (kept,) = (compacted.root / TREE / TOPIC / "_schemas").iterdir()
     kept.unlink()
@@ -476,9 +474,7 @@ def test_the_vacuum_leaves_the_document_of_a_file_that_a_run_is_about_to_name(
     ("said", "step"),
     [("No space left on device (os error 28)", "make room on that disk"), ("Connection reset", "the next update tries again")],
 )
-def test_an_update_on_a_full_disk_says_to_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, step: str
-) -> None:
+def test_an_update_on_a_full_disk_asks_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, step: str) -> None:
     monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=DeltaError(f"Failed to parse parquet: External: {said}")))
     with pytest.raises(LakeUnavailable, match=f"{re.escape(said)}; .* nothing is lost; {step}"):
         LatestTable(Lake(str(tmp_path)), TOPIC).start(pa.schema([("key", pa.binary())]), anew=False)

@@ -190,9 +190,7 @@ def test_a_login_is_not_sent_in_the_clear_to_another_machine(url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["timed out", "TimeoutError"])
-def test_a_registry_that_does_not_answer_is_waited_for_once(
-    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_silent_registry_is_waited_for_once(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """[R-30] Topics that have it keep the others of a run waiting for one time-out, and it is asked again after a while.
 
     One whose answer trickles in is waited for no longer.

@@ -114,9 +114,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_receiver_that_has_failed_is_asked_again_only_after_a_while(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receiver_that_failed_is_asked_again_only_after_a_while(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-31] The control is a run that knows of no failure."""
     emit = Mock(side_effect=OSError("refused"))
     monkeypatch.setattr(openlineage, "table_events", lambda _: ["an event"])

@@ -98,9 +98,7 @@ def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("times", "is_settled"), [(2, True), (100, False)])
-def test_a_put_that_meets_another_under_way_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, times: int, *, is_settled: bool
-) -> None:
+def test_a_put_that_meets_another_is_asked_again(monkeypatch: pytest.MonkeyPatch, times: int, *, is_settled: bool) -> None:
     """[R-47] S3 says that an object exists while nothing is there: asked again ours commits, if the other came to nothing.
 
     One that keeps meeting another is unknown, and no conflict: what would be read is not there, and may yet be the winner.
