@@ -119,7 +119,7 @@ class KafkaTopic(dg.Component, YamlModel):
         default=128 * 1024 * 1024, description="bytes on the broker that an `auto` range aims at, and bytes of a compacted file"
     )
     max_age_seconds: Annotated[float, number(0, 10**9)] = Field(
-        default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
+        default=60, description="a tail shorter than records_per_range is planned once an unplanned record has waited so long"
     )
     start: Annotated[str, WRITTEN, BeforeValidator(_check_start)] = Field(
         default="earliest",

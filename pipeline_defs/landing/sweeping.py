@@ -41,7 +41,7 @@ def sweep_orphans(
 def _needed(lake: Lake, names: AbstractSet[str]) -> set[str]:
     """Return those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
     needed: set[str] = set()
-    for topic in lake.read_topics():
+    for topic in lake.landed_topics():
         for manifest in lake.read_manifests(topic).values():
             name = manifest.file.path.split("/")[1] if manifest.file else ""
             if name in names - needed and not lake.is_published(manifest):

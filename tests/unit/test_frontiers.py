@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from pipeline_defs.adapters.lake.lake import STEPS_AHEAD, Lake
-from pipeline_defs.adapters.lake.layout import data_path, manifest_path, step_path
+from pipeline_defs.adapters.lake.layout import data_path, manifest_path, range_path, step_path
 from pipeline_defs.adapters.store.store import Store
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.core.errors import BrokenPlanLog, LakeUnavailable
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import State
-from pipeline_defs.core.log.delivery import Delivery
+from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.frontier import Frontier
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.settling import sum_up
@@ -281,6 +281,17 @@ def test_of_an_idle_topic_only_the_lists_are_read(idle: Lake) -> None:
     """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
     land_rows(idle, FIRST, [b"v"] * len(FIRST))
     assert idle.coverage(TOPIC) is idle.coverage(TOPIC)
+
+
+def test_an_accepted_loss_is_read_once_and_again_where_another_took_its_place(idle: Lake, tmp_path: Path) -> None:
+    """[R-56] Else each tick would read every loss that anybody ever accepted."""
+    accepted = Acceptance(TOPIC, FIRST, (0, 1), "operator", EPOCH_MS)
+    assert idle.commit_acceptance(accepted)
+    assert idle.read_accepted(TOPIC)[FIRST] is idle.read_accepted(TOPIC)[FIRST]
+    (tmp_path / f"{range_path('accepted', TOPIC, FIRST)}.json").unlink()
+    assert idle.read_accepted(TOPIC) == {}
+    assert again(idle).commit_acceptance(replace(accepted, accepted_by="somebody"))
+    assert idle.read_accepted(TOPIC)[FIRST].accepted_by == "somebody"
 
 
 @pytest.mark.usefixtures("watched")

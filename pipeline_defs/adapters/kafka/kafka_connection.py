@@ -25,7 +25,7 @@ from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, Unknow
 from .access import OPEN, Access
 from .kafka_knock import knock
 
-stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
+stamina.instrumentation.set_on_retry_hooks([])  # a retry is no news: what fails for good says so once
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ Each is put if absent and is immutable, so what was read once is kept.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from ...core.errors import BrokenManifest, LakeUnavailable
 from ...core.log.delivery import Acceptance, Claim
@@ -16,17 +17,26 @@ from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import manifest_path, range_path, serial_of, step_path
 
+T = TypeVar("T")
+
 
 class Documents:
-    """Reads and commits the documents of one lake; holds no state but what it has read of immutable objects."""
+    """Reads and commits the documents of one lake; what it has read of immutable objects, and their lists, is kept."""
 
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
         self.store = open_store(root)
         self._memory = memory
         self._steps = Kept(self._read_step)
         self._manifests = Kept(self._read_manifest)
+        self._acceptances = Kept(self._read_acceptance)
         self._claims = Kept(self._read_claim)
         self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
+
+    def _read_all(self, kept: Kept[T], folder: str) -> list[T]:
+        """Read every document of a folder, those anew that are not as they were seen before."""
+        listed = self.store.versions(folder)
+        kept.see(folder, listed)
+        return [kept.get(path) for path in listed]
 
     def _read(self, path: str) -> bytes:
         """Read an object that was there a moment ago."""
@@ -66,7 +76,7 @@ class Documents:
 
     # ---- manifests
 
-    def read_topics(self) -> tuple[str, ...]:
+    def landed_topics(self) -> tuple[str, ...]:
         """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
         return self.store.folders("manifests")
 
@@ -126,24 +136,21 @@ class Documents:
 
     def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
         """Read every acceptance of a topic, by the range or link that it is of."""
-        accepted = {}
-        for path in self.store.list(f"accepted/{topic}"):
-            acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
-            accepted[acceptance.offsets] = acceptance
-        return accepted
+        return {acceptance.offsets: acceptance for acceptance in self._read_all(self._acceptances, f"accepted/{topic}")}
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Record that a loss is accepted; false where somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
         return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
 
+    def _read_acceptance(self, path: str) -> Acceptance:
+        return Acceptance.from_json(self._read(path), self.store.url(path))
+
     # ---- claims
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
         """Read every claim of a topic."""
-        listed = self.store.versions(f"claims/{topic}")
-        self._claims.see(f"claims/{topic}", listed)
-        return {claim.offsets: claim for claim in map(self._claims.get, listed)}
+        return {claim.offsets: claim for claim in self._read_all(self._claims, f"claims/{topic}")}
 
     def commit_claim(self, claim: Claim) -> Claim:
         """Claim a range for an attempt; return the claim that stands, ours or the one that was there first."""

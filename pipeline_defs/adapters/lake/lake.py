@@ -31,6 +31,7 @@ from ...core.log.plan_step import ALL_HEADS_EVERY, LogState, PlanStep
 from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
+from ..store.store import size_in
 from .begun import Begun, BegunSteps, is_of
 from .data_files import DataFiles
 from .frontiers import Frontiers
@@ -204,8 +205,8 @@ class Lake(DataFiles):
 
         Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
 
-        In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
-        was planned before. What went from `data/` was dropped before, so the manifest that says so is found.
+        Files are listed first and the log last: what is published had its manifest before, and what has a manifest, a claim
+        or an acceptance was planned before. What went from `data/` was dropped before, so the manifest that says so is found.
         """
         files = self.store.list(f"data/{topic}")
         manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
@@ -312,13 +313,13 @@ class Lake(DataFiles):
         kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
         rows, others = split_rows(sorted(kept), lambda one, other: (one.place, one.end) == (other.place, other.start))
         groups = [*((self.store.find_in_row, each) for each in (newer, *rows)), (self.store.find, others)]
-        sizes = self._find(topic, "data", groups)
+        published = self._find(topic, "data", groups)
         manifests, accepted = self._read_manifests_of(topic, groups), self.read_accepted(topic)
         names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
-        sizes |= self.store.find(names)  # which a range alone does not tell
-        files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
+        published |= self.store.find(names)  # which a range alone does not tell
+        files = {path: size_in(version) for path, version in published.items()}
         claims = self._read_claims_of(topic, [(find, [o for o in of if o not in manifests]) for find, of in groups])
-        found = sizes, manifests, accepted, claims
+        found = published, manifests, accepted, claims
         if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
             return coverage
         coverage = self._assemble(topic, log, manifests, accepted, claims, files)

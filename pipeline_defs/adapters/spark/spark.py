@@ -1,4 +1,4 @@
-"""Spark: reads one scan of a topic through the official Kafka source and writes it as Parquet, unseen.
+"""Spark: reads one scan, of one topic or many, through the official Kafka source and writes it as Parquet, unseen.
 
 The options that boundaries, bytes and completeness rest on are set last and cannot be overridden. Nothing here
 decides what is landed.
@@ -202,7 +202,7 @@ def write_parquet(rows: DataFrame, engine: Engine, folder: str) -> None:
 
 
 def select_raw(source: DataFrame, generation: int) -> DataFrame:
-    """Select the raw columns, lossless and in their order, from Spark's Kafka source.
+    """Select the raw columns in their order, unchanged but for times that they cannot say, from Spark's Kafka source.
 
     The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: what lies
     before is another moment there than in the record, so it is null and not wrong.

@@ -1,4 +1,4 @@
-"""How long a job finishes no task: one whose function waits for ever is to be stopped, as others wait for its place."""
+"""Whether a job is stuck: how long it has finished no task. A stuck one is stopped, since others wait for its slot."""
 
 from __future__ import annotations
 

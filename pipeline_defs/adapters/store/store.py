@@ -226,10 +226,7 @@ class Store(ABC):
         return {meta["path"]: meta["size"] for meta in self._list(prefix, after) if not _is_hidden(meta["path"])}
 
     def versions(self, prefix: str) -> dict[str, str]:
-        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before.
-
-        That begins with its size in bytes and a space.
-        """
+        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before."""
         return {meta["path"]: version_of(meta) for meta in self._list(prefix) if not _is_hidden(meta["path"])}
 
     def _list(self, prefix: str, after: str | None = None) -> Sequence[ObjectMeta]:
@@ -365,6 +362,11 @@ class Store(ABC):
 def version_of(meta: ObjectMeta) -> str:
     """Return what tells an object from another of its name: its size in bytes, a space, and its tag or time."""
     return f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
+
+
+def size_in(version: str) -> int:
+    """Return the size in bytes of an object, of what `version_of` says of it."""
+    return int(version.split(" ", 1)[0])
 
 
 def _is_hidden(path: str) -> bool:

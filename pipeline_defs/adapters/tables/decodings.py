@@ -41,7 +41,7 @@ class Decodings:
         self._seen: dict[str, DecodedRanges] = {}
         self._texts: dict[tuple[str, str], str] = {}  # of a topic, by digest
 
-    def read_topics(self) -> tuple[str, ...]:
+    def decoded_topics(self) -> tuple[str, ...]:
         """Read the topics that anything was ever decoded of."""
         return self.lake.store.folders(TREE)
 

@@ -36,7 +36,8 @@ class Outcome(StrEnum):
 class Verdict:
     """The outcome of one range with its manifest, or with what was violated.
 
-    `is_unread` where the broker itself has said why the range cannot be read: of others that says nothing.
+    Of a landed one `violations` are notes: what was found and mended. `is_unread` where the broker itself has said why the
+    range cannot be read: of others that says nothing.
     """
 
     offsets: OffsetRange
