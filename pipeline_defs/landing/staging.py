@@ -135,17 +135,17 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
     """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
     file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
-    missing = missing_offsets(reading.rest, runs) if reading.rest else []
+    absent = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
     is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
-    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
+    spans = tools.kafka.read_spans(topic, offsets.partition, absent, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
-    begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_of_compacted_topic else None
-    gaps = explain_holes(missing, evidence, rows, compacted_from=begins)
-    gaps = gaps._replace(holes=(*reading.lost, *gaps.holes))
+    begins = _log_start(topic, offsets.partition, tools) if absent and staged.is_of_compacted_topic else None
+    missing = explain_holes(absent, evidence, rows, compacted_from=begins)
+    missing = missing._replace(holes=(*reading.lost, *missing.holes))
     before, after = staged.ids
-    after = tools.kafka.read_ids(topic) if missing else after  # the evidence must be of the same topic too
-    violations = verify_staged(topic, offsets, file, runs, gaps, (step.ids, before, after))
+    after = tools.kafka.read_ids(topic) if absent else after  # the evidence must be of the same topic too
+    violations = verify_staged(topic, offsets, file, runs, missing, (step.ids, before, after))
     if part is not None and not part.is_raw:
         violations.append(
             f"Spark wrote columns of {part.schema}, expected {', '.join(parquet.RAW_SCHEMA.names)} of their types"
@@ -156,7 +156,7 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, r
         topic,
         offsets,
         file,
-        gaps.holes,
+        missing.holes,
         attempt.provenance(
             tools.spark.writer, step.seq, step.topic_id, tools.now_ms(), staged.seconds_per_offset * len(offsets)
         ),

@@ -16,7 +16,7 @@ from ..kafka.schema_registry import Registered, Registry
 
 Usable = TypeVar("Usable")
 
-HEAD = 5
+HEAD = 5  # bytes: the 0 byte and the id
 MOST_IDS = 1_000
 """How many ids are looked up: bytes that are of another format may begin with any number of them."""
 UNUSABLE = "unusable_schema"
@@ -114,7 +114,7 @@ def head_of(schema_id: int) -> bytes:
 
 
 def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) -> Column:
-    """Return the column of the row's schema id; one expression for all rows, so that no id has a file of its own."""
+    """Return the column of the row's schema id; all in one expression, so that all rows go into one file."""
     head = f.substring(raw, 1, HEAD)
     chosen = f.when(f.lit(False), otherwise)  # noqa: FBT003
     for each, choice in choices.items():

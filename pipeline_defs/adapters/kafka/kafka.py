@@ -171,13 +171,13 @@ class Kafka(Connection):
             exposed = Exposure(first[partition], oldest.get(partition), marks)
             left = seconds_to_loss(retention, Rates(), exposed, now_ms) if partition in waiting else None
             partitions[partition] = PartitionState(
-                marks,
-                oldest.get(partition),
-                starts.get(partition),
-                left,
-                highs.get(partition),
-                seen.leader_epochs[partition],
-                epoch_ends.get(partition),
+                watermarks=marks,
+                oldest_ms=oldest.get(partition),
+                start_offset=starts.get(partition),
+                seconds_to_loss=left,
+                high_watermark=highs.get(partition),
+                leader_epoch=seen.leader_epochs[partition],
+                epoch_end=epoch_ends.get(partition),
             )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size, seen.cluster_id)

@@ -92,7 +92,7 @@ class Connection:
             for attempt in retriable:
                 with attempt:
                     admin = self._connected()
-                    return self._put(question, admin)
+                    return self._call(question, admin)
         except StaleMetadata as error:
             raise StaleAnswer(
                 f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
@@ -130,7 +130,7 @@ class Connection:
             ) from error
         raise AssertionError("a retry context ends by returning or raising")
 
-    def _put(self, question: Callable[[KafkaAdminClient], T], admin: KafkaAdminClient) -> T:
+    def _call(self, question: Callable[[KafkaAdminClient], T], admin: KafkaAdminClient) -> T:
         """Put a question to a client; where another thread has closed it meanwhile, that is an error to ask again after."""
         try:
             return question(admin)

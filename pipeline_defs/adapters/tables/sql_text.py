@@ -4,7 +4,7 @@ import re
 
 from ..lake.lake import Lake
 
-_SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
+_GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 def file_pattern(lake: Lake, path: str) -> str:
@@ -18,7 +18,7 @@ def file_pattern(lake: Lake, path: str) -> str:
 
 def as_pattern(path: str) -> str:
     """Return the pattern that means a path of this machine to DuckDB."""
-    return _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", path)
+    return _GLOB_CHARACTERS.sub(r"[\g<0>]", path)
 
 
 def file_at(lake: Lake, path: str) -> str:

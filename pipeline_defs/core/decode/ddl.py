@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = {
     **{name: name.lower() for name in ("DATE", "BOOLEAN", "BINARY", "VARIANT", "VOID", "INTERVAL")},
 }
 NESTED = {"ARRAY": 1, "MAP": 2}
-OF_OTHERS: Mapping[str, str] = {  # as other systems call them
+FOREIGN: Mapping[str, str] = {  # as other systems call them
     **dict.fromkeys(("TEXT", "UUID", "JSON", "STR"), "STRING"),
     **dict.fromkeys(("DATETIME", "TIMESTAMPTZ", "TIME"), "TIMESTAMP"),
     "BOOL": "BOOLEAN",
@@ -43,7 +43,7 @@ class NotDdl(ValueError):
 
 
 def parse_ddl(text: str, *, of_json: bool = False) -> Column:
-    """Read a schema: columns, or one type. Raises `NotDdl` for what is certainly none, or none `of_json`."""
+    """Read a schema: columns, or one type. Raises `NotDdl` where Spark, or `of_json` its reading, cannot take it."""
     tokens = [token for token in _TOKEN.findall(text) if token]
     if not tokens:
         raise NotDdl("it is empty")
@@ -95,7 +95,7 @@ class _DdlReader:
             self._take(">", f"the end of STRUCT<...> of `{path}`")
             return Column("struct", fields)
         if name not in KINDS:
-            other = f", did you mean {OF_OTHERS[name]}?" if name in OF_OTHERS else meant(name, [*KINDS, *NESTED, "STRUCT"])
+            other = f", did you mean {FOREIGN[name]}?" if name in FOREIGN else meant(name, [*KINDS, *NESTED, "STRUCT"])
             raise NotDdl(f"`{path}` has the type {name}, which Spark does not have{other}")
         if self._peek() == "(":
             self._refuse_digits(name, path)
@@ -121,11 +121,11 @@ class _DdlReader:
         inner = [self.type(f"{path}[]", level + 1)]
         if self._of_json and name == "MAP" and inner[0].kind != "text":
             raise NotDdl(f"{path}: expected MAP<STRING, ...>, found MAP<{first}, ...>")
-        self._behind(path)
+        self._after_type(path)
         while len(inner) < NESTED[name]:
             self._take(",", f"two types of MAP<...> of `{path}`")
             inner.append(self.type(f"{path}{{}}", level + 1))
-            self._behind(path)
+            self._after_type(path)
         self._take(">", f"the end of {name}<...> of `{path}`")
         return Column("list" if name == "ARRAY" else "map", inner=tuple(inner))
 
@@ -143,12 +143,12 @@ class _DdlReader:
             if name.lower() in map(str.lower, columns):
                 raise NotDdl(f"`{below}` is there twice, in this or another case: Spark and DuckDB take both for one")
             columns[name] = self.type(below, level)
-            self._behind(below)
+            self._after_type(below)
             if self._peek() != ",":
                 return columns
             self._at += 1
 
-    def _behind(self, path: str) -> None:
+    def _after_type(self, path: str) -> None:
         """Pass over COLLATE, NOT NULL and COMMENT; refuse all else, such as the next column without a comma."""
         if self._passes("COLLATE"):
             self._at += 1
