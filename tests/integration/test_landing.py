@@ -426,9 +426,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
 # ---- what a drill leaves in a bucket: nothing of its own lake, and all that is beside it
 
 
-def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
-    bucket: str, broker: Broker, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_drill_deletes_its_lake_in_a_bucket_alone(bucket: str, broker: Broker, settings: Settings, tmp_path: Path) -> None:
     own = dataclasses.replace(settings, lake=f"{bucket}/drills/one")
     with open_arena(own, broker, tmp_path / "d1", Delivery.EFFECTIVELY_ONCE, {}) as arena:
         lake = open_store(arena.settings.lake)

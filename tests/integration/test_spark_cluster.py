@@ -153,9 +153,7 @@ def count(engine: RemoteEngine, harm: Callable[[], None]) -> int:
         return session.range(3).count()
 
 
-def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
-    cluster: SparkCluster, settings: Settings, tmp_path: Path
-) -> None:
+def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> None:
     """[R-79] Without Java, without jars, and without the token."""
     plain = plain_environment()
     environment = plain | {

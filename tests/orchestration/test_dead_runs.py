@@ -319,9 +319,7 @@ def _serve(home: str, _run_id: str, serves: Event) -> None:
 
 
 @pytest.mark.parametrize("is_stuck", [True, False])
-def test_a_code_server_that_starts_no_run_any_more_is_ended(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
-) -> None:
+def test_a_stuck_code_server_is_ended(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, is_stuck: bool) -> None:
     """[R-31] It ticks, and holds its lock; the control is one that was slow, and answers what it answers at once."""
     late = DagsterUserCodeUnreachableError("timed out")
     client = Mock(can_cancel_execution=Mock(side_effect=late if is_stuck else None))

@@ -441,9 +441,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(world: W
     assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
 
 
-def test_troubles_beyond_one_message_follow_and_those_of_a_gone_topic_are_over(
-    world: World, told: list[dict[str, Any]]
-) -> None:
+def test_troubles_beyond_a_message_follow_and_those_of_a_gone_topic_are_over(world: World, told: list[dict[str, Any]]) -> None:
     """[R-90] None is left unnamed, however many there are at once; nor is one that nobody looks at any more."""
     world.fill(100)
     world.tick()

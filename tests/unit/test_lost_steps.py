@@ -134,9 +134,7 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(world: Smal
 
 
 @pytest.mark.parametrize("evidence", [*EVIDENCE][:-1])
-def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
-    settled: SmallWorld, evidence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_read_the_log_before_sees_a_lost_step(settled: SmallWorld, evidence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
     stale = settled.open(Writer())
     log = stale.recent(TOPIC).log

@@ -471,9 +471,7 @@ def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return Path(instance.root_directory)
 
 
-def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dagster_dev_takes_the_home_of_the_commands(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment is stronger than the file, for Dagster as for the commands."""
     home, elsewhere = read_settings(project=project).dagster_home, tmp_path / "elsewhere"
     assert home_of_dagster_dev(project, monkeypatch) == home
