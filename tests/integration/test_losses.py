@@ -25,7 +25,7 @@ from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay, check_tiling
 from pipeline_defs.orchestration.assets.checks import lake_result
-from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.map.page import read_picture
 from pipeline_defs.orchestration.map.words import lost_offsets
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text

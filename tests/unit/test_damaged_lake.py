@@ -55,7 +55,7 @@ from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
-from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.map.page import read_picture
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.orchestration.topic_set import TopicFiles
