@@ -347,7 +347,7 @@ def latest(world: World) -> list[Row]:
 
 def consume(world: World) -> list[int]:
     """Read the offsets that a plain consumer still gets."""
-    return world.operations.read_offsets(world.name, 0)
+    return [record.offset for record in world.operations.read_records(world.name, 0)]
 
 
 def wait_for_compaction(world: World) -> None:

@@ -108,7 +108,7 @@ def test_records_are_produced_over_tls(landed: World, secured: Secured) -> None:
     records = [Record(b"k", b"v%d" % number) for number in range(10)]
     assert produce(servers, topic, records, access=access) == 10
     assert produce(servers, topic, records, guarantees=Guarantees(transactional_id="tls"), access=access) == 10
-    assert len(Operations(secured.at("PLAINTEXT")).read_offsets(topic, 0)) == 20
+    assert len(Operations(secured.at("PLAINTEXT")).read_records(topic, 0)) == 20
     with pytest.raises(BrokerRefuses, match="refuses the login of lander"):
         produce(secured.at("SASL_SSL"), topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW")))
 
