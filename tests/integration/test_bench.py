@@ -97,9 +97,7 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
     assert tiling_violations(coverage) == []
 
 
-def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs_and_come_to_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_come_to_the_same_as_the_merges_of_delta_rs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     found = upsert.measure_upsert(bench, 1, told)
     assert 400 < found["keys"] < 500, "tombstones have taken some away"
     for figure in (found["to_delta_rs"], found["update"]["cpu_seconds"], found["delta_rs"]["seconds"]):

@@ -186,9 +186,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
     return list(reversed(found))
 
 
-def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
 
     Another range that fails meanwhile is told: the result stays the same, the ranges concerned do not.

@@ -400,9 +400,7 @@ def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: Smal
 
 
 @pytest.mark.parametrize("how", ["torn before it is verified", "torn", "gone"])
-def test_a_staged_file_that_is_torn_or_gone_fails_no_range_that_has_its_own(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_torn_or_gone_staged_file_fails_no_other_range(world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """[R-15] Before it is matched nobody can tell whose it was: a range that has none is not one without records."""
 
     def spoil(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:

@@ -158,9 +158,7 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     assert not result.success and "ImportError" in reasons(result)
 
 
-def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_topic_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
     for each in (world, other):
         each.fill(100)
@@ -447,9 +445,7 @@ def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, second: Wor
 
 
 @pytest.mark.parametrize("lanes", [2, 1])
-def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
-    world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int
-) -> None:
+def test_failed_decoding_stops_no_landing(world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
     """[R-97] By the run of whichever lane it is in; one lane is the control."""
     world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
     world.topic = dataclasses.replace(world.topic, decode=Decode())

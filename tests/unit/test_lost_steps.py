@@ -533,9 +533,7 @@ OVERTAKEN = [*product([Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE], ["fin
 
 
 @pytest.mark.parametrize(("delivery", "at"), [*OVERTAKEN, (Delivery.AT_MOST_ONCE, "find")])
-def test_a_run_does_not_commit_or_claim_a_range_whose_step_was_planned_otherwise_meanwhile(
-    whole: SmallWorld, delivery: Delivery, at: str
-) -> None:
+def test_no_range_is_committed_or_claimed_whose_step_was_planned_anew(whole: SmallWorld, delivery: Delivery, at: str) -> None:
     """[R-2] It read the log before; the range fails, no row is shown twice, and the log is whole."""
     whole.delivery = delivery
     whole.grow(2)

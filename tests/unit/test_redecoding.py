@@ -206,9 +206,7 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
 
 
 @pytest.mark.parametrize(("cause", "jobs"), [("No space left on device", 1), ("Connection reset", 3)])
-def test_a_full_disk_is_no_decoded_ranges_fault(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int
-) -> None:
+def test_a_full_disk_is_blamed_on_no_range(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
     land_both(topic)
     error = scan_failed("decode 2 landed files", Exception(f"java.io.IOException: {cause}"), "nothing became visible")
@@ -396,9 +394,7 @@ def test_dead_letters_say_what_is_not_decoded_yet(topic: LandedTopic, monkeypatc
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
 @pytest.mark.parametrize("harm", [Path.unlink, damage])
-def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
-    compacted: LandedTopic, harm: Callable[[Path], None], of: list[str]
-) -> None:
+def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Callable[[Path], None], of: list[str]) -> None:
     """[R-68] [R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
@@ -419,9 +415,7 @@ def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
-def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
-    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException
-) -> None:
+def test_a_lost_answer_loses_no_file(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException) -> None:
     """[R-68] It has decided, and whoever made it does not know: what it names stays, documents of what was cut as well."""
     beside(monkeypatch, Decodings, "commit", after=Mock(side_effect=end))
     with suppress(KeyboardInterrupt):
