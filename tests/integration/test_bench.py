@@ -140,9 +140,7 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
 
 
 @pytest.mark.long
-def test_the_part_derived_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_derived_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = run_part(measure_derived, settings, 1, told)
     figures = {
@@ -158,9 +156,7 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
 
 
 @pytest.mark.long
-def test_the_whole_part_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = run_part(measure_engine, settings, 1, told)
     found = report["engine"]

@@ -144,9 +144,7 @@ def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broke
             world.assert_proven()
 
 
-def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
-    settings: Settings, own_broker: Callable[..., str], tmp_path: Path
-) -> None:
+def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
     """[R-9] `bootstrap_servers` names the wrong cluster for a while: nothing of its topic lands, and it ends when corrected."""
     moved = dataclasses.replace(settings, bootstrap_servers=own_broker())
     with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:

@@ -136,9 +136,7 @@ WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
 
 
 @pytest.mark.parametrize(("listener", "way", "changes", "expected"), WRONG)
-def test_who_is_not_let_in_is_told_why(
-    secured: Secured, listener: str, way: str, changes: dict[str, str | None], expected: str
-) -> None:
+def test_the_refused_hear_why(secured: Secured, listener: str, way: str, changes: dict[str, str | None], expected: str) -> None:
     """One message that names the broker, what it found and the file, before the time-out, and no secret."""
     access = OPEN if way == "nothing" else read_access(secured.properties(way, **changes))
     is_told = access is not OPEN and way != "clear"  # else the broker only hangs up, and the time-out is waited for

@@ -180,7 +180,7 @@ def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, s
 
 
 @pytest.mark.long
-def test_no_data_comes_to_this_machine_from_a_cluster(
+def test_a_cluster_sends_us_no_data(
     settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
 ) -> None:
     """[R-80] What passes the run's process and Spark's driver, for ranges of more than 10 MB: a twentieth at most.

@@ -453,9 +453,7 @@ def test_own_staging_that_cannot_be_deleted_is_told_and_a_run_lands(world: Small
     assert "sweep_failed" in steps and steps[-1] == "report"
 
 
-def test_a_replace_that_stood_still_takes_back_what_a_later_one_has_given_the_same_bytes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replace_that_slept_takes_back_what_a_later_one_gave_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-60] S3's e_tag is a digest: to its put nothing has happened, though others published its revision and the next one."""
     for module in (object_store, store):
         monkeypatch.setattr(module, "obstore", digesting(module.obstore))

@@ -323,9 +323,7 @@ def test_a_log_gone_before_a_replace_is_announced_ends_that_topic(settled: Small
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
-    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool
-) -> None:
+def test_a_lost_steps_name_goes_once_no_run_has_it(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
     """[R-96] Else each run would read all of the history for good, and each planner delete the documents."""
     sensor = settled.open(Writer())
     plan_from_document(settled, sensor, 2)

@@ -217,9 +217,7 @@ def test_a_full_disk_is_blamed_on_no_range(topic: LandedTopic, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
-def test_decoding_goes_on_with_another_spark(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, deaths: int, outcome: Decided
-) -> None:
+def test_decoding_outlives_a_spark(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, deaths: int, outcome: Decided) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     land_both(topic)
     folders = list[str]()
@@ -524,9 +522,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
-    compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_unreadable_once_is_not_damaged(compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
     path, failed = compacted.path(FIRST), list[Path]()
 

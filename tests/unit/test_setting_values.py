@@ -117,9 +117,7 @@ WRONG_ENDPOINTS = [
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
 @pytest.mark.parametrize(("address", "is_allowed", "reason"), WRONG_ENDPOINTS)
-def test_an_address_that_no_object_store_has_is_refused_by_its_variable(
-    name: str, address: str, is_allowed: str, reason: str, tmp_path: Path
-) -> None:
+def test_an_address_of_no_store_is_refused(name: str, address: str, is_allowed: str, reason: str, tmp_path: Path) -> None:
     wrong = {name: address, "AWS_ALLOW_HTTP": is_allowed}
     with pytest.raises(BadSetting, match=reason) as caught:
         read_settings(S3 | wrong, tmp_path)
