@@ -27,7 +27,7 @@ from ..core.offsets import OffsetRange, check_topic, parse_key
 from ..core.setting_values import check_lake
 from ..core.tables.calendar import parse_day
 from ..resources import Edges
-from ..settings import Settings, load_env_file, read_settings
+from ..settings import load_env_file, read_settings
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -155,9 +155,7 @@ def _default_edges() -> Edges:
     return _edges(read_settings())
 
 
-@cache
-def _edges(settings: Settings) -> Edges:
-    return Edges(settings)
+_edges = cache(Edges)  # for the life of the process, by settings
 
 
 @cache

@@ -241,9 +241,7 @@ def land_through_a_stall(lone: Path, world: World) -> tuple[Verdict, int]:
 
 
 @pytest.mark.long
-def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands_nothing_short(
-    lone: Path, unlanded: World, impatient: None
-) -> None:
+def test_a_long_stall_fails_the_range_by_name_and_lands_nothing_short(lone: Path, unlanded: World, impatient: None) -> None:
     """The broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
 
     [R-52]

@@ -57,9 +57,7 @@ def bench(world: World, small: None, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(world.edges, world.edges.pyspark(), world.folder, 0.0, 0.0, os.getpid())
 
 
-def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_too_little(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_and_backlog_are_measured_unless_they_wrote_too_little(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_cost.measure_client(bench, 1, told)
     assert 0.1 < client["cpu_seconds"]["median"] < client["seconds"]["median"] * (os.cpu_count() or 1)
     found = backlog.measure_backlog(bench, 1, told)
@@ -99,9 +97,7 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
     assert tiling_violations(coverage) == []
 
 
-def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs_and_come_to_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_come_to_the_same_as_the_merges_of_delta_rs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     found = upsert.measure_upsert(bench, 1, told)
     assert 400 < found["keys"] < 500, "tombstones have taken some away"
     for figure in (found["to_delta_rs"], found["update"]["cpu_seconds"], found["delta_rs"]["seconds"]):
@@ -144,9 +140,7 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
 
 
 @pytest.mark.long
-def test_the_part_derived_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_derived_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = run_part(measure_derived, settings, 1, told)
     figures = {
@@ -162,9 +156,7 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
 
 
 @pytest.mark.long
-def test_the_whole_part_is_measured_and_leaves_nothing_behind(
-    settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     report = run_part(measure_engine, settings, 1, told)
     found = report["engine"]

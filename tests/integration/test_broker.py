@@ -125,9 +125,7 @@ def test_topics_are_not_made_by_asking_for_them(broker: Broker) -> None:
         producer.send("typo", b"x")
 
 
-def test_a_broker_that_is_not_ready_in_time_is_not_left_running(
-    directory: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_not_ready_in_time_is_ended(directory: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline_defs.adapters.testbed.broker.START_SECONDS", 0)
     with pytest.raises(BrokerUnavailable, match="was not ready in time"):
         start_broker(directory, jars=jars)

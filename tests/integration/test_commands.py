@@ -106,9 +106,7 @@ def test_status_says_lag_pace_and_what_to_do(inside: Offsetlake) -> None:
     assert advice.startswith("flights: `offsetlake decode flights --due`, or start Dagster")
 
 
-def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
-    flights: Offsetlake, inside: Offsetlake, environment: dict[str, str]
-) -> None:
+def test_metrics_answer_scrapes_until_they_end(flights: Offsetlake, inside: Offsetlake, environment: dict[str, str]) -> None:
     """Where no host is given nobody else reaches them; another process cannot have the same port; the end is clean."""
     command = [sys.executable, "-m", "pipeline_defs.cli", "metrics", "--listen", "0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -83,9 +83,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
 
 
-def test_a_topic_recreated_during_a_look_is_one_generation_more_and_no_loss(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-9] Id and watermarks are of one incarnation: else the old id with the new end is a truncation that never was."""
     world.fill(150)
     world.plan_and_land()
@@ -110,9 +108,7 @@ def test_a_topic_recreated_during_a_look_is_one_generation_more_and_no_loss(
     world.assert_proven()
 
 
-def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
-    settings: Settings, own_broker: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
     """[R-9] The same topic comes back shorter, as after an unclean leader election: nothing of it is skipped.
 
     Nor where the log has grown beyond what was planned of it before anybody looks.
@@ -148,9 +144,7 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
             world.assert_proven()
 
 
-def test_another_clusters_topic_is_refused_until_defs_yaml_names_that_cluster(
-    settings: Settings, own_broker: Callable[..., str], tmp_path: Path
-) -> None:
+def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
     """[R-9] `bootstrap_servers` names the wrong cluster for a while: nothing of its topic lands, and it ends when corrected."""
     moved = dataclasses.replace(settings, bootstrap_servers=own_broker())
     with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:

@@ -8,6 +8,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
 
 from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
 from pipeline_defs.adapters.formats.json.spark_json import parse_schema
@@ -25,8 +28,6 @@ MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNT
 
 def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
-    from pyspark.sql import functions as f
-
     rows = decoding_session(engine).createDataFrame([*enumerate(records)], "offset long, value binary")
     decoded = decode_rows(rows, side)[0]
     value = f.to_json(f.struct("value"), MICROSECONDS)
@@ -277,8 +278,6 @@ def test_what_is_refused_spark_refuses_and_says_why(spark_reads: None, text: str
 
 def test_a_map_that_spark_reads_of_json_is_never_refused(engine: Engine) -> None:
     """Its keys are text; of another one each job would fail."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as f
 
     def is_read(key: str) -> bool:
         try:
@@ -313,7 +312,6 @@ def test_a_map_that_spark_reads_of_json_is_never_refused(engine: Engine) -> None
 def test_a_server_that_went_away_does_not_refuse_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is sent to correct a schema that is right: the engine says what happened, and the ranges are tried again."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-    from pyspark.sql.types import DataType
 
     gone = SparkConnectGrpcException("<_InactiveRpcError of RPC that terminated with: StatusCode.UNAVAILABLE>")
     monkeypatch.setattr(DataType, "fromDDL", Mock(side_effect=gone))

@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as f
 
 from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF
 from pipeline_defs.adapters.lake.footer import canonicalize
@@ -327,8 +328,6 @@ def test_all_that_spark_writes_has_the_same_options() -> None:
 
 def _write(engine: Engine, folder: Path) -> str:
     """Write one file of many row groups; return its digest."""
-    from pyspark.sql import functions as f
-
     folder.parent.mkdir(exist_ok=True)
     with engine.job(SCAN_CONF, "write numbers", "") as session:
         rows = session.range(0, ROWS, 1, 1).select(f.lit("orders").alias("topic"), f.col("id").alias("offset"))
@@ -342,8 +341,6 @@ def _write(engine: Engine, folder: Path) -> str:
 @contextmanager
 def _writing(engine: Engine, options: Mapping[str, str], folder: Path) -> Iterator[None]:
     """Have another job of the same JVM write small files with some options, one after the other, from before the body on."""
-    from pyspark.sql import functions as f
-
     folder.mkdir()
     written, ended = threading.Event(), threading.Event()
 
@@ -429,9 +426,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
 # ---- what a drill leaves in a bucket: nothing of its own lake, and all that is beside it
 
 
-def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
-    bucket: str, broker: Broker, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_drill_deletes_its_lake_in_a_bucket_alone(bucket: str, broker: Broker, settings: Settings, tmp_path: Path) -> None:
     own = dataclasses.replace(settings, lake=f"{bucket}/drills/one")
     with open_arena(own, broker, tmp_path / "d1", Delivery.EFFECTIVELY_ONCE, {}) as arena:
         lake = open_store(arena.settings.lake)

@@ -337,9 +337,7 @@ def test_where_no_record_is_decoded_any_more_no_key_is_left(state: State) -> Non
         (pa.map_(pa.string(), pa.timestamp("us")), None, "a time without a zone in a map"),
     ],
 )
-def test_what_no_table_can_be_made_of_is_refused_before_anything_is_written(
-    kind: pa.DataType, sequence: str | None, why: str, state: State
-) -> None:
+def test_what_no_table_can_be_made_of_is_refused_first(kind: pa.DataType, sequence: str | None, why: str, state: State) -> None:
     """[R-88] A sequence that is no field or has no order; a map of local times, of which delta-rs says so only then."""
     state.config, state.topic.value_type = Latest(sequence), pa.struct([("n", kind)])
     state.topic.put(RANGE, {0: ("a", {"n": None})})

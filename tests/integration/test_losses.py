@@ -25,7 +25,7 @@ from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay, check_tiling
 from pipeline_defs.orchestration.assets.checks import lake_result
-from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.map.page import read_picture
 from pipeline_defs.orchestration.map.words import lost_offsets
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
@@ -347,7 +347,7 @@ def latest(world: World) -> list[Row]:
 
 def consume(world: World) -> list[int]:
     """Read the offsets that a plain consumer still gets."""
-    return world.operations.read_offsets(world.name, 0)
+    return [record.offset for record in world.operations.read_records(world.name, 0)]
 
 
 def wait_for_compaction(world: World) -> None:

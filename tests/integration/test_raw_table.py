@@ -465,9 +465,7 @@ def test_a_table_that_is_moved_away_under_a_run_is_made_anew_by_it(world: SmallW
     assert world.in_table() == dict.fromkeys(range(9), 1)
 
 
-def test_a_range_that_another_appended_and_dropped_meanwhile_is_not_said_to_be_gone(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_appended_and_dropped_meanwhile_is_not_called_gone(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] Between a look at the table and one at what is landed."""
     world.grow(3)
     world.die("publish")
@@ -694,9 +692,7 @@ def test_a_rotten_checkpoint_that_no_commit_replaces_is_left_to_be_restored(worl
     assert {each: each.read_bytes() for each in folder.iterdir()} == before
 
 
-def test_a_writer_of_checkpoints_that_hangs_is_ended(
-    world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_writer_that_hangs_is_ended(world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] A run, or a tick, waits for it: what it was to land comes first."""
     grow(world)
     hanging = tmp_path / "hanging.py"

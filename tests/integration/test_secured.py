@@ -108,7 +108,7 @@ def test_records_are_produced_over_tls(landed: World, secured: Secured) -> None:
     records = [Record(b"k", b"v%d" % number) for number in range(10)]
     assert produce(servers, topic, records, access=access) == 10
     assert produce(servers, topic, records, guarantees=Guarantees(transactional_id="tls"), access=access) == 10
-    assert len(Operations(secured.at("PLAINTEXT")).read_offsets(topic, 0)) == 20
+    assert len(Operations(secured.at("PLAINTEXT")).read_records(topic, 0)) == 20
     with pytest.raises(BrokerRefuses, match="refuses the login of lander"):
         produce(secured.at("SASL_SSL"), topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW")))
 
@@ -136,9 +136,7 @@ WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
 
 
 @pytest.mark.parametrize(("listener", "way", "changes", "expected"), WRONG)
-def test_who_is_not_let_in_is_told_why(
-    secured: Secured, listener: str, way: str, changes: dict[str, str | None], expected: str
-) -> None:
+def test_the_refused_hear_why(secured: Secured, listener: str, way: str, changes: dict[str, str | None], expected: str) -> None:
     """One message that names the broker, what it found and the file, before the time-out, and no secret."""
     access = OPEN if way == "nothing" else read_access(secured.properties(way, **changes))
     is_told = access is not OPEN and way != "clear"  # else the broker only hangs up, and the time-out is waited for

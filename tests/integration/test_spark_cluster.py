@@ -153,9 +153,7 @@ def count(engine: RemoteEngine, harm: Callable[[], None]) -> int:
         return session.range(3).count()
 
 
-def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
-    cluster: SparkCluster, settings: Settings, tmp_path: Path
-) -> None:
+def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> None:
     """[R-79] Without Java, without jars, and without the token."""
     plain = plain_environment()
     environment = plain | {
@@ -182,7 +180,7 @@ def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
 
 
 @pytest.mark.long
-def test_no_data_comes_to_this_machine_from_a_cluster(
+def test_a_cluster_sends_us_no_data(
     settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
 ) -> None:
     """[R-80] What passes the run's process and Spark's driver, for ranges of more than 10 MB: a twentieth at most.

@@ -20,7 +20,7 @@ from pipeline_defs.core.log.planning import plan
 from pipeline_defs.operate.status import find_instance, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
-from pipeline_defs.orchestration.map.draw import page, read_picture, write_page
+from pipeline_defs.orchestration.map.page import page, read_picture, write_page
 from pipeline_defs.orchestration.map.words import summary
 from pipeline_defs.orchestration.runs import progress
 from pipeline_defs.orchestration.runs.exposure import Endangered, check_expiry, read_endangered
@@ -186,9 +186,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
     return list(reversed(found))
 
 
-def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
 
     Another range that fails meanwhile is told: the result stays the same, the ranges concerned do not.

@@ -192,9 +192,7 @@ def overtaken(world: SmallWorld, act: Callable[[], None], patch: pytest.MonkeyPa
     return lake
 
 
-def test_a_range_replaced_while_it_is_looked_for_is_read_as_it_is_then(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_replaced_while_looked_for_is_read_as_it_is_then(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
     compacted(world)
     world.drop()
@@ -214,9 +212,7 @@ def test_a_range_replaced_while_it_is_looked_for_is_read_as_it_is_then(
     assert decoded.outcome is Decided.DECODED
 
 
-def test_an_append_that_slept_while_its_range_was_dropped_looks_again(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_asleep_while_its_range_was_dropped_looks_again(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""
     world.land()
     done = list[str]()
@@ -230,9 +226,7 @@ def test_an_append_that_slept_while_its_range_was_dropped_looks_again(
     assert done and world.in_table() == dict.fromkeys(range(6), 1)
 
 
-def test_a_table_that_others_have_gone_on_with_before_the_lake_is_read_is_no_lost_one(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_continued_before_the_lake_is_read_is_no_lost_one(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-81] What they have appended, compacted and dropped in between is not in the version that was read."""
     world.has_raw_table = False
     world.land()

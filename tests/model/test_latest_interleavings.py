@@ -409,9 +409,7 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(begin: Calla
 
 
 @pytest.mark.parametrize("versions_since", [0, 1, 2])
-def test_a_table_of_versions_that_a_backup_has_taken_back_is_made_anew(
-    begin: Callable[..., LatestWorld], versions_since: int, tmp_path: Path
-) -> None:
+def test_a_table_taken_back_is_made_anew(begin: Callable[..., LatestWorld], versions_since: int, tmp_path: Path) -> None:
     """[R-87] What is decoded after the folder was restored gets the numbers of the versions that went in."""
     world = begin(LatestWorld, "level", 0)
     folder, backup = world.folder / f"tables/decoded/{TOPIC}", tmp_path / "backup"

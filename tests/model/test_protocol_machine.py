@@ -7,8 +7,6 @@ the lake is lost or the log changes under it, and then goes on as a zombie. `HUN
 each time.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -143,7 +141,7 @@ class Process:
     """Is one process and what befalls it; once it is dead, none of its threads passes another step."""
 
     def __init__(
-        self, machine: ProtocolMachine, befalls: Sequence[Trouble], keys: Sequence[str] = (), attempt: str = ""
+        self, machine: "ProtocolMachine", befalls: Sequence[Trouble], keys: Sequence[str] = (), attempt: str = ""
     ) -> None:
         self.lake = Lake(str(machine.folder))
         self.lake.store = WatchedStore(str(machine.folder), self)

@@ -400,9 +400,7 @@ def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: Smal
 
 
 @pytest.mark.parametrize("how", ["torn before it is verified", "torn", "gone"])
-def test_a_staged_file_that_is_torn_or_gone_fails_no_range_that_has_its_own(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_torn_or_gone_staged_file_fails_no_other_range(world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """[R-15] Before it is matched nobody can tell whose it was: a range that has none is not one without records."""
 
     def spoil(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
@@ -455,9 +453,7 @@ def test_own_staging_that_cannot_be_deleted_is_told_and_a_run_lands(world: Small
     assert "sweep_failed" in steps and steps[-1] == "report"
 
 
-def test_a_replace_that_stood_still_takes_back_what_a_later_one_has_given_the_same_bytes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replace_that_slept_takes_back_what_a_later_one_gave_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-60] S3's e_tag is a digest: to its put nothing has happened, though others published its revision and the next one."""
     for module in (object_store, store):
         monkeypatch.setattr(module, "obstore", digesting(module.obstore))

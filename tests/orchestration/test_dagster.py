@@ -430,9 +430,7 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert not waits(edges.now_ms()), "the backlog is gone"
 
 
-def test_a_type_that_is_changed_is_decoded_in_one_run_however_many_ranges_there_are(
-    decoded: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_type_is_decoded_in_one_run_however_many_the_ranges(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-66] New ranges fail and say what is to be done; in runs of their own the old ones stand in each other's way."""
     monkeypatch.setattr("pipeline_defs.cli.launching.RANGES_PER_RUN", 2)
     ranges = list(decoded.coverage.log.ranges)

@@ -41,9 +41,7 @@ def run_demo(home: Path, days: int) -> AbstractContextManager[Terminal]:
 
 
 @pytest.mark.parametrize("before", [None, "a person's", "a demo's that was killed"])
-def test_the_demo_stops_the_broker_that_it_started_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
-) -> None:
+def test_the_demo_stops_its_own_broker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
     broker, stopped = SimpleNamespace(bootstrap_servers="127.0.0.1:1", pid=7), list[Path]()
     monkeypatch.setattr(demo_command, "read_broker", lambda _: broker if before else None)
     monkeypatch.setattr(demo_command, "start_broker", lambda *_, **__: broker)

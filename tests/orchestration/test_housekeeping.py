@@ -60,9 +60,7 @@ def test_a_broken_topic_stops_no_other(world: World, other: World) -> None:
     assert "1 of 2 topics cannot be looked at" in str(caught.value.__cause__)
 
 
-def test_a_person_chooses_topics_and_is_told_of_unknown_ones(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_chooses_topics_and_hears_of_unknown_ones(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of one topic is let go before the next: a hundred long histories would not fit."""
     keep_one_key(world, other)
     assert run(RETIRE, world, other, topics=[other.name]).success

@@ -32,7 +32,7 @@ from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.days import report_days
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
-from pipeline_defs.orchestration.runs.ledger import accept_loss, loss_text, read_ledger
+from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger, standing
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
@@ -288,7 +288,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
     said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"
     assert watch.look() == said, "accepted, and not landed yet"
     (loss, *_) = read_ledger(world.topic, world.edges)
-    assert loss_text(world.topic, loss).endswith("accepted by test")
+    assert standing(world.topic, loss) == "accepted by test"
     world.land()
     assert watch.look() == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
     assert [each["message"] for each in told[2:]] == [
@@ -441,9 +441,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(world: W
     assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
 
 
-def test_troubles_beyond_one_message_follow_and_those_of_a_gone_topic_are_over(
-    world: World, told: list[dict[str, Any]]
-) -> None:
+def test_troubles_beyond_a_message_follow_and_those_of_a_gone_topic_are_over(world: World, told: list[dict[str, Any]]) -> None:
     """[R-90] None is left unnamed, however many there are at once; nor is one that nobody looks at any more."""
     world.fill(100)
     world.tick()

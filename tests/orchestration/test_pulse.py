@@ -139,9 +139,7 @@ def test_a_wholly_failed_topic_backs_off_whatever_arrives(world: World, other: W
     assert is_asked(world), "one that was done ends it"
 
 
-def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tried_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_takes_nothing_is_red_and_a_dead_decoder_tried_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] What only the run cannot read does not go on in green for ever; nor does a run spin on what always raises."""
     world.later(0)
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")))
@@ -158,9 +156,7 @@ def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tr
     assert not result.success and "ImportError" in reasons(result)
 
 
-def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_topic_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
     for each in (world, other):
         each.fill(100)
@@ -252,9 +248,7 @@ def test_a_topic_with_a_backlog_keeps_no_other_waiting(world: World, other: Worl
 
 
 @pytest.mark.parametrize("at_step", ["landed", "reported_decoded"])
-def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch, at_step: str
-) -> None:
+def test_arrivals_land_between_backlog_jobs(world: World, other: World, monkeypatch: pytest.MonkeyPatch, at_step: str) -> None:
     """[R-95] A quiet topic waits for the end of a job, or of a batch that is decoded, and not of the backlog."""
     monkeypatch.setattr(pulse_run, "FIRST_OFFSETS", 200)
     monkeypatch.setattr(pulse_run, "JOB_SECONDS", 0.0)
@@ -447,9 +441,7 @@ def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, second: Wor
 
 
 @pytest.mark.parametrize("lanes", [2, 1])
-def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
-    world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int
-) -> None:
+def test_failed_decoding_stops_no_landing(world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
     """[R-97] By the run of whichever lane it is in; one lane is the control."""
     world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
     world.topic = dataclasses.replace(world.topic, decode=Decode())

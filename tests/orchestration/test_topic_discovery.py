@@ -199,9 +199,7 @@ def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
     assert (tick().skip_message, tick().skip_message, len(asked)) == (said, said, 1)
 
 
-def test_what_does_not_load_is_not_loaded_until_it_is_mended(
-    world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-98] A code location that failed to load would have no sensor to see it; another process tries it before."""
     monkeypatch.setattr(topic_discovery, "find_why_not", find_why_not)
     project, defs = project_of(world, tmp_path, monkeypatch)

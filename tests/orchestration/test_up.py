@@ -322,9 +322,7 @@ def test_a_code_server_that_does_not_come_back_ends_all_of_dagster(home: Path, m
     assert not server.revive_code_server()
 
 
-def test_a_log_that_has_become_long_is_begun_anew_and_what_is_written_meanwhile_is_kept(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_is_begun_anew_and_what_is_written_meanwhile_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = server_of(home)
     server.trim_log()
     server.log.parent.mkdir(exist_ok=True)

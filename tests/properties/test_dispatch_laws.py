@@ -40,9 +40,7 @@ def orders(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], int]:
 
 
 @given(orders())
-def test_each_wanted_range_is_in_exactly_one_run_which_spans_no_key_of_others(
-    drawn: tuple[Order, set[OffsetRange], int],
-) -> None:
+def test_each_wanted_range_is_in_just_one_run_which_spans_no_key_of_others(drawn: tuple[Order, set[OffsetRange], int]) -> None:
     """[R-31] Dagster's range run covers all keys between the first and the last, those typed by people included."""
     order, wanted, most = drawn
     stretches = split_stretches(order, wanted, most)

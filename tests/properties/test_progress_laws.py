@@ -66,9 +66,7 @@ TWO_PARTITIONS, RECREATED = (log_of(Script(Policy(10, max_age_seconds=0), True, 
 @example(two_ranges(), {0}, PATIENCE_MS, PATIENCE_MS + 1)
 @example(TWO_PARTITIONS, {0}, PATIENCE_MS, 5)
 @example(RECREATED, {0}, PATIENCE_MS, 5)
-def test_a_partition_is_named_exactly_when_it_has_waited_for_too_long(
-    log: PlanLog, numbers: set[int], landed_ms: int, waited_ms: int
-) -> None:
+def test_a_partition_is_named_when_it_waits_too_long(log: PlanLog, numbers: set[int], landed_ms: int, waited_ms: int) -> None:
     """[R-56] Per Kafka partition, by the oldest pending range, and anew since anything of it has landed.
 
     An idle topic makes no noise, however long it is idle. A backlog that is worked off is no silence; what landed of another

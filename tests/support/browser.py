@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import stamina
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 NAMES = ("google-chrome", "google-chrome-stable", "chrome", "chromium", "chromium-browser")
 PACKAGE = "chromium"
@@ -53,8 +54,6 @@ def find_browser() -> Path:
 
 def playwrights_own() -> Path:
     """Is where a browser that Playwright has downloaded would lie."""
-    from playwright.sync_api import sync_playwright
-
     with sync_playwright() as playwright:
         return Path(playwright.chromium.executable_path)
 
@@ -83,8 +82,6 @@ def install_debians() -> str | None:
 @contextmanager
 def open_browser(executable: Path) -> Iterator[Browser]:
     """Opens a browser without a window, with a new and empty profile."""
-    from playwright.sync_api import sync_playwright
-
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, headless=True, args=list(FLAGS))
         try:
@@ -108,8 +105,6 @@ def open_dialog(page: Page) -> Locator:
 
 def load_until(page: Page, url: str, words: str) -> None:
     """Loads a page until it shows the words, as a person would who waits for something to end."""
-    from playwright.sync_api import TimeoutError as PlaywrightTimeout
-
     for attempt in stamina.retry_context(on=PlaywrightTimeout, timeout=300, attempts=None, wait_max=1):
         with attempt:
             page.goto(url)

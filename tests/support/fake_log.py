@@ -4,8 +4,6 @@
 appended is never forgotten: it is what the lake is held against. `FakeSpark` writes real Parquet files.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -175,7 +173,7 @@ class FakeKafka:
         marks = {p: log.marks_at(isolation_level) for p, log in enumerate(self.now.partitions)}
         return Observation(self.topic_id, marks, dict.fromkeys(marks, 1))
 
-    def glance(self) -> FakeKafka:
+    def glance(self) -> "FakeKafka":
         """Return the broker as who looks at it now goes on to see it, until that looks again at the topic."""
         return cast("FakeKafka", Glancing(self))
 

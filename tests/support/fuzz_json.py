@@ -1,7 +1,5 @@
 """Random columns, random JSON for them, and what Python's own parser makes of it by the rules of docs/decoding.md."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -20,7 +18,7 @@ class Shape:
 
     name: str
     is_nullable: bool = True
-    inner: tuple[tuple[str, Shape], ...] = ()
+    inner: tuple[tuple[str, "Shape"], ...] = ()
 
 
 class Wrong(Exception):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.adapters.spark.engine import Engine
@@ -55,8 +56,6 @@ def decoding_session(engine: Engine) -> SparkSession:
 
 def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:
     """Decodes the column `value`; returns offset, value, failure, schema_id of each row, and the schemas that decided."""
-    from pyspark.sql import functions as f
-
     decision = Decision({"value": find_decoder(side.format)(rows, "value", side, login)})
     read, outcomes = decision.read(rows)
     of = outcomes["value"]

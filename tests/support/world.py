@@ -1,7 +1,5 @@
 """A small world of real parts around one topic: what was produced is the ground truth for what is landed."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import uuid
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import dagster as dg
 import duckdb
@@ -111,7 +109,7 @@ class World:
         self.settings = dataclasses.replace(self.settings, has_raw_table=True)
         self.edges = Edges(self.settings)
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -243,9 +241,9 @@ class World:
         self._moment_ms = self.edges.now_ms() + ms
         self.edges.now_ms = lambda: self._moment_ms
 
-    def beside(self, name: str = "") -> World:
+    def beside(self, name: str = "") -> Self:
         """Give a second topic of the same lake and Dagster instance, of ranges of 100 records that are cut at once."""
-        other = World(self.settings, self.folder, name or f"{self.name}-other")
+        other = type(self)(self.settings, self.folder, name or f"{self.name}-other")
         other._instance, other.edges = self.instance, self.edges
         return other
 

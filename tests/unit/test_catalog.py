@@ -24,7 +24,7 @@ from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets import catalog
 from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
-from pipeline_defs.orchestration.map.draw import write_page
+from pipeline_defs.orchestration.map.page import write_page
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
 from pipeline_defs.resources import Edges

@@ -220,9 +220,7 @@ def test_a_stdout_that_is_closed_is_one_message(tmp_path: Path) -> None:
     assert "output_unwritable: stdout cannot be written: it is closed" in ended.stderr
 
 
-def test_any_other_error_of_the_system_is_told_as_is(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_any_other_error_of_a_system_is_told_as_is(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     for error in (OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(errno.ENOENT, "No such file", "x")):
         with pytest.raises(type(error), match="No s"):
             ending(monkeypatch, Mock(side_effect=error))

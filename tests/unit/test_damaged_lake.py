@@ -55,16 +55,16 @@ from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
-from pipeline_defs.orchestration.map.draw import read_picture
+from pipeline_defs.orchestration.map.page import read_picture
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
+from tests.support.commands import samples_of
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.interleaving import SmallWorld, Writer, beside, watch_obstore
-from tests.support.metrics import samples_of
 from tests.support.strategies import EPOCH_MS, World, decide, mutate
 
 MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away, and `offsetlake decode orders` makes it again"

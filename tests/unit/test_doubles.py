@@ -210,9 +210,7 @@ def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then:
 
 
 @pytest.mark.parametrize(("at", "lost"), [("publish", []), ("verify", [(0, 2)])])
-def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(
-    fresh: SmallWorld, at: str, lost: list[tuple[int, int]]
-) -> None:
+def test_a_dead_attempts_file_is_landed_with_its_later_losses(fresh: SmallWorld, at: str, lost: list[tuple[int, int]]) -> None:
     """[R-42] [R-49] It died before its commit: no row is lost, and none is doubled. The control had published nothing yet."""
     fresh.die(at, "land")
     before = fresh.files()

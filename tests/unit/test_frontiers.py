@@ -343,9 +343,7 @@ def world(tmp_path: Path, watched: object) -> SmallWorld:
 
 
 @pytest.mark.parametrize("is_late", [True, False], ids=["overtaken", "the control"])
-def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(
-    world: SmallWorld, is_late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newer_of_two_frontiers_stays_the_groups(world: SmallWorld, is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-36] U7: the first is about to write where it was, the second lands more and writes that; then the first writes."""
     kafka, moves = cast("Any", world.kafka), list[str]()
 

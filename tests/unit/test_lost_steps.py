@@ -134,9 +134,7 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(world: Smal
 
 
 @pytest.mark.parametrize("evidence", [*EVIDENCE][:-1])
-def test_who_has_read_the_log_before_sees_that_a_step_since_is_lost(
-    settled: SmallWorld, evidence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_read_the_log_before_sees_a_lost_step(settled: SmallWorld, evidence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
     stale = settled.open(Writer())
     log = stale.recent(TOPIC).log
@@ -325,9 +323,7 @@ def test_a_log_gone_before_a_replace_is_announced_ends_that_topic(settled: Small
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_name_of_a_lost_step_that_did_nothing_goes_once_no_run_can_be_at_it(
-    settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool
-) -> None:
+def test_a_lost_steps_name_goes_once_no_run_has_it(settled: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
     """[R-96] Else each run would read all of the history for good, and each planner delete the documents."""
     sensor = settled.open(Writer())
     plan_from_document(settled, sensor, 2)
@@ -535,9 +531,7 @@ OVERTAKEN = [*product([Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE], ["fin
 
 
 @pytest.mark.parametrize(("delivery", "at"), [*OVERTAKEN, (Delivery.AT_MOST_ONCE, "find")])
-def test_a_run_does_not_commit_or_claim_a_range_whose_step_was_planned_otherwise_meanwhile(
-    whole: SmallWorld, delivery: Delivery, at: str
-) -> None:
+def test_no_range_is_committed_or_claimed_whose_step_was_planned_anew(whole: SmallWorld, delivery: Delivery, at: str) -> None:
     """[R-2] It read the log before; the range fails, no row is shown twice, and the log is whole."""
     whole.delivery = delivery
     whole.grow(2)

@@ -189,9 +189,7 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "kind", "said"), REFUSED)
-def test_what_cannot_be_read_is_one_clear_error(
-    world: SmallWorld, changed: dict[str, Any], kind: type[OffsetlakeError], said: str
-) -> None:
+def test_what_is_amiss_is_one_error(world: SmallWorld, changed: dict[str, Any], kind: type[OffsetlakeError], said: str) -> None:
     """[R-85] It names what, where, what was expected, and what to do."""
     world.land()
     world.grow(3)

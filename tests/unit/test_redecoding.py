@@ -206,9 +206,7 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
 
 
 @pytest.mark.parametrize(("cause", "jobs"), [("No space left on device", 1), ("Connection reset", 3)])
-def test_a_full_disk_is_no_decoded_ranges_fault(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int
-) -> None:
+def test_a_full_disk_is_blamed_on_no_range(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
     land_both(topic)
     error = scan_failed("decode 2 landed files", Exception(f"java.io.IOException: {cause}"), "nothing became visible")
@@ -219,9 +217,7 @@ def test_a_full_disk_is_no_decoded_ranges_fault(
 
 
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
-def test_decoding_goes_on_with_another_spark(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, deaths: int, outcome: Decided
-) -> None:
+def test_decoding_outlives_a_spark(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, deaths: int, outcome: Decided) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     land_both(topic)
     folders = list[str]()
@@ -396,9 +392,7 @@ def test_dead_letters_say_what_is_not_decoded_yet(topic: LandedTopic, monkeypatc
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
 @pytest.mark.parametrize("harm", [Path.unlink, damage])
-def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
-    compacted: LandedTopic, harm: Callable[[Path], None], of: list[str]
-) -> None:
+def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Callable[[Path], None], of: list[str]) -> None:
     """[R-68] [R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
     decoded = Decodings(compacted.lake).read_ranges(TOPIC)
     paths = [compacted.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
@@ -419,9 +413,7 @@ def test_a_damaged_compacted_file_goes_and_its_ranges_are_made_again(
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
-def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
-    compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException
-) -> None:
+def test_a_lost_answer_loses_no_file(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException) -> None:
     """[R-68] It has decided, and whoever made it does not know: what it names stays, documents of what was cut as well."""
     beside(monkeypatch, Decodings, "commit", after=Mock(side_effect=end))
     with suppress(KeyboardInterrupt):
@@ -530,9 +522,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
-    compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_unreadable_once_is_not_damaged(compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
     path, failed = compacted.path(FIRST), list[Path]()
 

@@ -117,9 +117,7 @@ WRONG_ENDPOINTS = [
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
 @pytest.mark.parametrize(("address", "is_allowed", "reason"), WRONG_ENDPOINTS)
-def test_an_address_that_no_object_store_has_is_refused_by_its_variable(
-    name: str, address: str, is_allowed: str, reason: str, tmp_path: Path
-) -> None:
+def test_an_address_of_no_store_is_refused(name: str, address: str, is_allowed: str, reason: str, tmp_path: Path) -> None:
     wrong = {name: address, "AWS_ALLOW_HTTP": is_allowed}
     with pytest.raises(BadSetting, match=reason) as caught:
         read_settings(S3 | wrong, tmp_path)
@@ -471,9 +469,7 @@ def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return Path(instance.root_directory)
 
 
-def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dagster_dev_takes_the_home_of_the_commands(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment is stronger than the file, for Dagster as for the commands."""
     home, elsewhere = read_settings(project=project).dagster_home, tmp_path / "elsewhere"
     assert home_of_dagster_dev(project, monkeypatch) == home

@@ -32,7 +32,7 @@ from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files
-from tests.support.metrics import samples_of
+from tests.support.commands import samples_of
 from tests.support.strategies import draws, mutate
 
 HEAD = "type: offsetlake.KafkaTopic\nattributes:\n  topic: bad\n"
@@ -181,9 +181,7 @@ def test_where_there_is_no_project_one_error_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_file_is_one_clear_error_and_the_other_topics_stay(
-    project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_file_is_one_error_of_one_topic(project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     text, reason = WRONG[name]
     write(file, text)

@@ -6,11 +6,9 @@ tells those of a topic that is gone, so ids are asked of who leads a Kafka parti
 likes, and its connection manager is used for that (docs/design/0003).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -28,6 +26,16 @@ NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # for which a leader that moves is waited for
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
+
+    topic_id: str | None
+    watermarks: Mapping[int, Watermarks]
+    leader_epochs: Mapping[int, int | None]
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,34 @@ class Glance:
         if found is not None:
             self.timestamps[place] = found
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
+
+    `replicas` is the number of copies of the Kafka partition that has the fewest.
+    """
+
+    topic_id: str | None
+    leaders: Mapping[int, int]
+    replicas: int
+    cluster_id: str | None = None
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """Return the description in an answer of kafka-python's admin client."""
+        leaders = {part["partition_index"]: part["leader_id"] for part in answer["partitions"]}
+        replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
+        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
+
+    def agreed(self, ids: Collection[TopicIds]) -> Self | None:
+        """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
+        if self.topic_id is None:
+            return self
+        if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
+            return None
+        return replace(self, cluster_id=next(iter(ids)).cluster_id)
 
 
 def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicGlance]:
@@ -119,44 +155,6 @@ def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, 
     wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGS)) for topic in topics]
     found = admin.describe_configs(wanted, config_filter="all")["topic"] if wanted else {}
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
-
-    `replicas` is the number of copies of the Kafka partition that has the fewest.
-    """
-
-    topic_id: str | None
-    leaders: Mapping[int, int]
-    replicas: int
-    cluster_id: str | None = None
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Description:
-        """Return the description in an answer of kafka-python's admin client."""
-        leaders = {part["partition_index"]: part["leader_id"] for part in answer["partitions"]}
-        replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
-        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
-
-    def agreed(self, ids: Collection[TopicIds]) -> Description | None:
-        """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
-        if self.topic_id is None:
-            return self
-        if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
-            return None
-        return replace(self, cluster_id=next(iter(ids)).cluster_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
-
-    topic_id: str | None
-    watermarks: Mapping[int, Watermarks]
-    leader_epochs: Mapping[int, int | None]
-    cluster_id: str | None = None
 
 
 def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[TopicIds]]:

@@ -57,10 +57,6 @@ class Operations:
             if group in {found["group_id"] for found in admin.list_groups()}:
                 admin.delete_groups([group])
 
-    def read_offsets(self, topic: str, partition: int) -> list[int]:
-        """Read the offsets of all records that a plain consumer gets of a Kafka partition now."""
-        return [record.offset for record in self.read_records(topic, partition)]
-
     def read_records(self, topic: str, partition: int) -> list[Any]:
         """Read all records that a plain consumer gets of a Kafka partition now, in order."""
         place = TopicPartition(topic, partition)

@@ -4,8 +4,6 @@ Built on http.server. Invariant: no stranger can make it hold more than `CONNECT
 `PATIENCE_SECONDS` before its request is whole; no page answers under a name that somebody else's DNS gave this machine.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import sys
@@ -62,6 +60,49 @@ def is_ours(host: str, names: Collection[str]) -> bool:
     return True
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # the default of 5 has others try again after a second
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], names: Collection[str]) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self.address_family = family
+        self.pages, self.names = pages, names
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._asking: dict[socket.socket, float] = {}  # whose request is not whole yet, and since when
+        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._asking[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        self._asking.pop(request, None)
+
+    def service_actions(self) -> None:
+        """End the connections that send their request a byte at a time; called twice a second."""
+        late = time.monotonic() - PATIENCE_SECONDS
+        for request, since in list(self._asking.items()):
+            if since < late:
+                self.has_asked(request)
+                with suppress(OSError):  # it has just gone by itself
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away or was too slow; a fault of our own is printed whole."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
@@ -107,46 +148,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: stderr is for who has started the command."""
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # the default of 5 has others try again after a second
-
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page], names: Collection[str]) -> None:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self.address_family = family
-        self.pages, self.names = pages, names
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
-        self._asking: dict[socket.socket, float] = {}  # whose request is not whole yet, and since when
-        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._asking[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.has_asked(request)
-            self._free.release()
-
-    def has_asked(self, request: Any) -> None:
-        self._asking.pop(request, None)
-
-    def service_actions(self) -> None:
-        """End the connections that send their request a byte at a time; called twice a second."""
-        late = time.monotonic() - PATIENCE_SECONDS
-        for request, since in list(self._asking.items()):
-            if since < late:
-                self.has_asked(request)
-                with suppress(OSError):  # it has just gone by itself
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away or was too slow; a fault of our own is printed whole."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)

@@ -9,7 +9,7 @@ from ...core.command_lines import command
 from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance
-from ...orchestration.map.draw import read_picture, write_page
+from ...orchestration.map.page import read_picture, write_page
 from ...orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, lost_offsets, name
 from ..progress import progress
 from ..show import find_topic, open_edges, print_table, size_text, topic_argument

@@ -15,8 +15,7 @@ from ...core.errors import LakeUnavailable
 from ...operate.metrics import read_metrics
 from ...operate.status import find_instance
 from ...orchestration.home.dagster_home import open_instance
-from ...orchestration.map.draw import read_picture
-from ...orchestration.map.page import page
+from ...orchestration.map.page import page, read_picture
 from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...topics import Topic

@@ -11,7 +11,7 @@ from ...core.errors import BadSetting
 from ...settings import Settings
 from .measurement import Tell, environment, measure, open_bench
 from .rounds import Load, Turn, missed_targets, ratios, summary
-from .systems import POLICIES, SYSTEMS
+from .systems import SYSTEMS
 from .visible import measure_visible
 
 KAFKA_PARTITIONS = 4
@@ -33,9 +33,8 @@ def choose_loads(sizes: str, records: int | None) -> list[Load]:
 
 
 def choose_systems(names: str | None) -> list[str]:
-    """Read system names as they were typed; where none are, all but Offsetlake's other delivery policies."""
-    usual = [name for name in SYSTEMS if name not in POLICIES]
-    chosen = usual if names is None else [name.strip() for name in names.split(",")]
+    """Read system names as they were typed; where none are, all."""
+    chosen = [*SYSTEMS] if names is None else [name.strip() for name in names.split(",")]
     unknown = [name for name in chosen if name not in SYSTEMS]
     if unknown:
         raise BadSetting(f"system {unknown[0]!r} is not one of {', '.join(SYSTEMS)}; nothing was started")

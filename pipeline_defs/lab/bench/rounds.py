@@ -10,14 +10,7 @@ from statistics import median
 from typing import Any
 
 OURS = "offsetlake"
-OTHERS = (
-    "bare_spark",
-    "spark_no_sink",
-    "spark_no_sink_defaults",
-    "spark_no_sink_our_read",
-    "structured_streaming",
-    "hand_written_loop",
-)
+OTHERS = ("bare_spark", "spark_no_sink", "structured_streaming", "hand_written_loop")
 THROUGH_DAGSTER = "offsetlake_through_dagster"
 BYTES_TO = "structured_streaming"
 

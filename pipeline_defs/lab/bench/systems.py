@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dagster_pyspark import LazyPySparkResource
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ...adapters.spark.engine import OWN_DISK
 from ...adapters.spark.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, select_raw
@@ -21,7 +21,6 @@ from ...cli.launching import InProcessRuns
 from ...core.errors import RangesFailed
 from ...core.landing.scans import Read
 from ...core.landing.verdicts import Outcome, Verdict
-from ...core.log.delivery import Delivery
 from ...core.log.planning import Policy
 from ...core.offsets import OffsetRange, TopicRange
 from ...core.steps import StepWatcher
@@ -72,9 +71,9 @@ def fresh_edges(edges: Edges, out: Path) -> Edges:
 Timed = Callable[[], None]
 
 
-def offsetlake(place: Place, delivery: Delivery = Delivery.EFFECTIVELY_ONCE) -> Timed:
+def offsetlake(place: Place) -> Timed:
     """Plan and land every range, the protocol from end to end, without Dagster around it."""
-    topic, edges = replace(place.topic, delivery=delivery), fresh_edges(place.edges, place.out)
+    topic, edges = place.topic, fresh_edges(place.edges, place.out)
     edges.check_lake()
     watch = _stopwatch(place.steps)
     tools = edges.tools(topic, place.pyspark, watch)
@@ -110,22 +109,27 @@ def offsetlake_through_dagster(place: Place) -> Timed:
 
 def bare_spark(place: Place) -> None:
     """Read and write with our options and our cuts, in one Spark job, and nothing else."""
-    _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
+    load = place.load
+    marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
+    ranges = tuple(TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items()))
+    read = Read(ranges, load.records_per_range)
+    options = kafka_options(place.edges.bootstrap_servers(), read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
+    session = place.edges.engine(place.pyspark).session(SCAN_CONF)
+    rows = select_raw(session.read.format("kafka").options(**options).load(), 0)
+    rows.write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
 
 
 def spark_no_sink(place: Place) -> None:
     """Read as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
-    _into_nothing(_plain_read(place, USUAL_TUNING))
-
-
-def spark_no_sink_defaults(place: Place) -> None:
-    """Read with every option at its default into Spark's `noop`."""
-    _into_nothing(_plain_read(place, {}))
-
-
-def spark_no_sink_our_read(place: Place) -> None:
-    """Read exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
-    _into_nothing(_our_read(place))
+    rows = (
+        place.session.read.format("kafka")
+        .option("kafka.bootstrap.servers", place.edges.bootstrap_servers())
+        .option("subscribe", place.load.topic)
+        .option("includeHeaders", "true")
+        .options(**USUAL_TUNING)
+        .load()
+    )
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def structured_streaming(place: Place) -> None:
@@ -164,28 +168,12 @@ def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
     return lambda place: partial(act, place)
 
 
-POLICIES: Mapping[str, Callable[[Place], Timed]] = {
-    f"{OURS}_{delivery.value}": partial(offsetlake, delivery=delivery)
-    for delivery in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
-}
-"""Landing under the other delivery policies: run where they are asked for."""
 SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     OURS: offsetlake,
-    **{
-        act.__name__: _unprepared(act)
-        for act in (
-            bare_spark,
-            spark_no_sink,
-            spark_no_sink_defaults,
-            spark_no_sink_our_read,
-            structured_streaming,
-            hand_written_loop,
-        )
-    },
+    **{act.__name__: _unprepared(act) for act in (bare_spark, spark_no_sink, structured_streaming, hand_written_loop)},
     THROUGH_DAGSTER: offsetlake_through_dagster,
-    **POLICIES,
 }
-WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults", "spark_no_sink_our_read"}
+WRITES_NOTHING = {spark_no_sink.__name__}
 
 
 def _stopwatch(steps: dict[str, float]) -> StepWatcher:
@@ -222,28 +210,3 @@ def land_pending(topic: Topic, edges: Edges, tools: Tools) -> list[Verdict]:
 def attempt() -> Attempt:
     """Return a try of the benchmark's own."""
     return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
-
-
-def _plain_read(place: Place, options: Mapping[str, str]) -> DataFrame:
-    return (
-        place.session.read.format("kafka")
-        .option("kafka.bootstrap.servers", place.edges.bootstrap_servers())
-        .option("subscribe", place.load.topic)
-        .option("includeHeaders", "true")
-        .options(**options)
-        .load()
-    )
-
-
-def _into_nothing(rows: DataFrame) -> None:
-    rows.write.format("noop").mode("overwrite").save()
-
-
-def _our_read(place: Place) -> DataFrame:
-    load = place.load
-    marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
-    ranges = tuple(TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items()))
-    read = Read(ranges, load.records_per_range)
-    options = kafka_options(place.edges.bootstrap_servers(), read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
-    session = place.edges.engine(place.pyspark).session(SCAN_CONF)
-    return select_raw(session.read.format("kafka").options(**options).load(), 0)

@@ -52,15 +52,11 @@ def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, Any]:
 
 def split_seconds(marks: Sequence[Mapping[str, Any]], produced_at: float, seen_at: float) -> dict[str, float]:
     """Split the time at the marks of the last run that began before the rows were seen; the parts add up to the total."""
-    ends = [seen_at]
+    ends, asked = [seen_at], [line for line in marks if line["step"] != "tick_requested" or int(line["runs"]) > 0]
     for step in reversed([*_PARTS.values()]):
-        times = [float(line["at"]) for line in marks if line["step"] == step and line["at"] <= ends[0] and _asks(line)]
+        times = [float(line["at"]) for line in asked if line["step"] == step and line["at"] <= ends[0]]
         ends.insert(0, times[-1] if times else ends[0])
     bounds = [produced_at, *(max(produced_at, end) for end in ends)]
     seconds = {"total": seen_at - produced_at}
     seconds |= {name: end - start for name, (start, end) in zip((*_PARTS, "seen_by_glob"), pairwise(bounds), strict=True)}
     return {name: round(value, 3) for name, value in seconds.items()}
-
-
-def _asks(line: Mapping[str, Any]) -> bool:
-    return line["step"] != "tick_requested" or int(line["runs"]) > 0

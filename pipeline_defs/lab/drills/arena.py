@@ -180,9 +180,9 @@ class Arena:
     def readable(self) -> set[Place]:
         """Read the places of all records that a plain consumer gets now."""
         return {
-            (self.incarnation, partition, offset)
+            (self.incarnation, partition, record.offset)
             for partition in range(self.partitions)
-            for offset in self.operations.read_offsets(self.topic.name, partition)
+            for record in self.operations.read_records(self.topic.name, partition)
         }
 
     def forget_compacted(self) -> None:

@@ -13,7 +13,7 @@ from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ...resources import Edges
 from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
-from ..map.draw import read_picture, write_page
+from ..map.page import read_picture, write_page
 from ..map.words import summary
 from ..runs.exposure import check_expiry, read_endangered
 from ..runs.known import Known, read_known

@@ -4,8 +4,6 @@ What was left running after a kill -9 is stopped first; what another process of 
 that it started outlives it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -18,7 +16,7 @@ import urllib.request
 from contextlib import ExitStack, chdir, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import yaml
 from dagster import DagsterRunStatus
@@ -61,6 +59,18 @@ class PortTaken(DagsterUnavailable):
     """Another program listens at the port; Dagster's own processes would go on for ever without a UI."""
 
     kind = DagsterUnavailable.kind
+
+
+class _Started(NamedTuple):
+    """A Dagster that was started, by which process, and its UI's address."""
+
+    process: Process
+    owner: Process
+    url: str
+
+    def is_there(self, home: Path) -> bool:
+        """Return whether it runs, or a daemon of its group does."""
+        return self.process.is_running() or any(is_led_by(self.process, each) for each in find_daemons(home))
 
 
 class DagsterServer:
@@ -109,7 +119,7 @@ class DagsterServer:
         """What Dagster's processes say."""
         return self._folder / LOG
 
-    def __enter__(self) -> DagsterServer:
+    def __enter__(self) -> Self:
         self.check_alone()
         with open_instance(self._home) as instance:
             self._storage = _storage_of(instance.info_str())
@@ -317,18 +327,6 @@ class DagsterServer:
         if self._process is not None:
             _stop_group(self._process)
         self._state.unlink(missing_ok=True)
-
-
-class _Started(NamedTuple):
-    """A Dagster that was started, by which process, and its UI's address."""
-
-    process: Process
-    owner: Process
-    url: str
-
-    def is_there(self, home: Path) -> bool:
-        """Return whether it runs, or a daemon of its group does."""
-        return self.process.is_running() or any(is_led_by(self.process, each) for each in find_daemons(home))
 
 
 def is_led_by(leader: Process, process: Holder) -> bool:

@@ -1,6 +1,7 @@
-"""The page: a picture of coverage in one HTML file that opens without network, for ever.
+"""The page: a picture of coverage, read from lake, broker and runs, in one HTML file that opens without network, for ever.
 
-Columns travel as one gzip stream in base64; the browser unpacks them into typed arrays. docs/design/0008 says why.
+Columns travel as one gzip stream in base64; the browser unpacks them into typed arrays. docs/design/0008 says why. Invariant:
+the lake alone is enough for a picture; what the broker would have added is missing, and that is said.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 from array import array
 from collections.abc import Iterable
@@ -16,12 +18,51 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from ...core.landing.picture import CAUSES, LinkLook, Picture
+import dagster as dg
+
+from ...core.errors import BrokerUnavailable, Refused, UnknownTopic, Violation
+from ...core.landing.picture import CAUSES, LinkLook, Picture, draw_picture
+from ...core.log.losses import all_losses
+from ...resources import Edges
+from ...topics import Topic
 from ..runs.moments import time_text
+from ..runs.tries import read_tries
 
 HERE = Path(__file__).parent
 KINDS = {"d": "f64", "I": "u32", "B": "u8"}  # of columns, whose bytes a browser takes as they lie: little-endian
 PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "controls.js"}
+
+
+def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tuple[Picture, str]:
+    """Read the picture of a topic, and what must be said beside it."""
+    coverage = edges.lake.coverage(topic.name)
+    remark = ""
+    try:
+        marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    except (BrokerUnavailable, UnknownTopic) as error:
+        marks, remark = {}, f"From the lake alone: {error}"
+    tried = read_tries(instance, topic.landing).tried
+    decodings = None
+    if topic.decode is not None:
+        try:
+            decodings = edges.decodings.read(topic.name)
+        except Violation as error:
+            remark = f"{remark} What is decoded cannot be read: {error}".strip()
+    return draw_picture(coverage, tried, marks, all_losses(coverage, marks), decodings=decodings), remark
+
+
+def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
+    """Write the page; the file is whole or as it was before. Raise `Refused`, for what is no file, a device say, too."""
+    file = file.resolve()  # a link stays one
+    if file.exists() and not file.is_file():
+        raise Refused(f"cannot write the map to {file}: it is no file; nothing was written; name another --out")
+    scratch = file.with_name(f".offsetlake-map-{os.getpid()}")  # beside the longest name that Kafka allows
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(page(picture, now_ms, remark))
+        scratch.replace(file)
+    except OSError as error:
+        raise Refused(f"cannot write the map to {file}: {error.strerror}; nothing was written; name another --out") from error
 
 
 def page(picture: Picture, now_ms: int, remark: str = "") -> str:

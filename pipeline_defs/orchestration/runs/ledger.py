@@ -48,12 +48,7 @@ def check_nothing_lost(topic: Topic, losses: list[Loss]) -> Finding:
 
 
 def _texts(topic: Topic, losses: list[Loss]) -> tuple[str, ...]:
-    return tuple(loss_text(topic, loss) for loss in losses)
-
-
-def loss_text(topic: Topic, loss: Loss) -> str:
-    """Return a loss in one line: offsets, cause, what was said of it."""
-    return f"{loss.text(topic.name)}; {standing(topic, loss)}"
+    return tuple(f"{loss.text(topic.name)}; {standing(topic, loss)}" for loss in losses)
 
 
 def is_accepted(topic: Topic, loss: Loss) -> bool:

@@ -47,7 +47,9 @@ def measure_run_cost(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]
         tell(f"a run's CPU: {IDLE_SECONDS:.0f} s of nothing")
         before = _look(watched)
         time.sleep(IDLE_SECONDS)
-        idle = _rates(before, _look(watched))
+        after = _look(watched)
+        used = net_seconds(before, after, dict.fromkeys(PARTS, 0.0))
+        idle = {part: seconds / (after.at - before.at) for part, seconds in used.items()}
 
         def run(_: int) -> dict[str, float]:
             before = _look(watched)
@@ -126,8 +128,3 @@ def _look(watched: Watched) -> UsageLook:
     server = read_server(watched.bench.edges.settings.engine_folder)
     engine = read_tree(server.process.pid) if server else []
     return UsageLook(time.monotonic(), sum_up(dagster, engine), server.process if server else None)
-
-
-def _rates(before: UsageLook, after: UsageLook) -> dict[str, float]:
-    seconds = net_seconds(before, after, dict.fromkeys(PARTS, 0.0))
-    return {part: used / (after.at - before.at) for part, used in seconds.items()}
