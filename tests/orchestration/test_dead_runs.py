@@ -374,9 +374,11 @@ def test_a_run_does_not_stand_for_its_code_server(tmp_path: Path, monkeypatch: p
     assert (tmp_path / CODE_SERVER).exists(), "the control"
 
 
-def test_the_launcher_loads_no_spark() -> None:
+def test_the_launcher_is_thin_and_loads_no_spark() -> None:
     """Daemon, web server and code server load it."""
     module = "pipeline_defs.orchestration.home.launcher"
+    lines = (Path(PROJECT) / f"{module.replace('.', '/')}.py").read_text().splitlines()
+    assert len(lines) < 80
     probe = f"import sys, {module}; assert not [m for m in sys.modules if m.startswith('pyspark')]"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
