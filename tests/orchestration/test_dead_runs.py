@@ -38,7 +38,7 @@ from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
-from pipeline_defs.orchestration.home import launcher
+from pipeline_defs.orchestration.home import waking_launcher
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
@@ -287,7 +287,7 @@ def test_the_launcher_holds_the_lock_until_the_run_can(instance: dg.DagsterInsta
 @pytest.mark.parametrize("how", ["terminated", "looked at for long", "looked at"])
 def test_a_stopped_run_is_woken_after_a_while(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """[R-26] The code server that tells it to end would wait for it, and its lock on Dagster's database holds up others."""
-    monkeypatch.setattr(launcher, "STOPPED_SECONDS", 0.0 if how == "looked at for long" else 600.0)
+    monkeypatch.setattr(waking_launcher, "STOPPED_SECONDS", 0.0 if how == "looked at for long" else 600.0)
     asked = Mock(return_value=True)
     monkeypatch.setattr(dg.DefaultRunLauncher, "terminate", asked)
     run = make_run(instance, DagsterRunStatus.STARTED)
