@@ -135,10 +135,11 @@ class Edges:
 
     def kafka(self, topic: Topic | None = None) -> Kafka:
         """Return a client of the topic's cluster."""
-        servers = self.bootstrap_servers(topic)
-        if servers not in self._kafka:
-            self._kafka[servers] = self.open_kafka(topic)
-        return self._kafka[servers]
+        servers, access = self.bootstrap_servers(topic), self.access(topic)
+        found = self._kafka.get(servers)
+        if found is None or found.access is not access:  # a login was edited
+            found = self._kafka[servers] = self.open_kafka(topic)
+        return found
 
     def open_kafka(self, topic: Topic | None = None) -> Kafka:
         """Return a client of the topic's cluster that nobody else has; whoever asks closes it."""

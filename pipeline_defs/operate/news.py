@@ -11,10 +11,12 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
+from dagster._core.scheduler.instigation import TickStatus
 
 from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
-from ..orchestration.runs.projection import is_run_of, read_reason
+from ..orchestration.home.daemons import read_sensors
+from ..orchestration.runs.projection import error_text, is_run_of, read_reason, reasons_in
 from ..topics import LAND_PENDING, Duty, Topic
 
 PAUSE = timedelta(minutes=1)
@@ -26,6 +28,8 @@ _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "Execution was interrupted unexpectedly": _ENDED,
     "marked as failed from outside": "its process was killed; what it left undone is asked for again",
 }
+_TELLING = [TickStatus.FAILURE, TickStatus.SKIPPED]
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its time says
 
 
@@ -64,9 +68,9 @@ class FailedSince:
         topic = next((name for name, duty in self._duties if is_run_of(run, duty)), None)
         if topic is None and run.job_name != LAND_PENDING:
             return []
-        lines = read_reason(self._instance, run.run_id).strip().splitlines()
-        listed = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]  # below how many failed
-        reasons = [next((_WORDS[said] for said in _WORDS if said in each), each) for each in listed or lines[:1]]
+        text = read_reason(self._instance, run.run_id).strip()
+        listed = reasons_in(text) or text.splitlines()[:1]
+        reasons = [next((_WORDS[said] for said in _WORDS if said in each), each) for each in listed]
         if topic is not None:
             return [(topic, reasons[0])]
         return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]
@@ -86,6 +90,41 @@ class FailedSince:
     def _topic_in(self, reason: str) -> str | None:
         names = (each.name for each in self._topics)
         return next((name for name in names if f"range {name}/" in reason or reason.startswith(f"topic {name}:")), None)
+
+
+class FailedTicks:
+    """Reads what planning fails at, and says each reason once for as long as it lasts."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        self._told: set[str] = set()
+        self._told_at: dict[str, datetime] = {}  # by topic
+
+    def read(self, now: datetime) -> list[str]:
+        """Return the lines that are due, each with the topics that it is of."""
+        found: dict[str, list[str]] = {}
+        for name, reason in read_tick_failures(self._instance):
+            found.setdefault(reason, []).append(name or "all topics")
+        self._told &= found.keys()
+        due = [each for each in found if each not in self._told and now - self._told_at.get(found[each][0], _LONG_AGO) >= PAUSE]
+        self._told.update(due)
+        self._told_at |= {found[each][0]: now for each in due}
+        return [f"planning of {some_of(found[each])} fails: {each}" for each in due]
+
+
+def read_tick_failures(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
+    """Read of which topics, and why, the newest tick of `land_pending` failed; one that asks for a run says nothing of it.
+
+    What is no topic's is of an empty name.
+    """
+    found = []
+    for sensor in read_sensors(instance):
+        if sensor.name == LAND_PENDING and sensor.is_running:
+            for tick in instance.get_ticks(sensor.instigator_origin_id, sensor.selector_id, limit=1, statuses=_TELLING):
+                text = error_text(tick.error) if tick.status is TickStatus.FAILURE else ""
+                listed = [each.partition(": ") for each in reasons_in(text)]
+                found += [(name, reason) for name, _, reason in listed] or [("", line) for line in text.splitlines()[:1]]
+    return found
 
 
 def _line(name: str, failures: Sequence[tuple[str, str]]) -> str:

@@ -18,7 +18,7 @@ from ..landing.standing import standing_path
 from ..resources import Edges
 from ..topics import Topic
 
-NOT_ASKED = "nothing: there is no such topic, or no broker"
+NOT_ASKED = "nothing: it cannot be compared"
 _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 

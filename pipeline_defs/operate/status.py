@@ -42,6 +42,7 @@ from ..orchestration.runs.undecoded import undecoded_text
 from ..orchestration.topic_set import Broken
 from ..resources import Edges
 from ..topics import LAND_PENDING, Topic
+from .news import read_tick_failures
 from .tables import read_tables
 
 
@@ -125,7 +126,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         undecoded=undecoded_text(topic, found.coverage, edges, known),
         why_failed=why_failed(topic, found, instance) if known_of_lake["failed_ranges"] else "",
         is_landing=bool(pending & found.tries.held.keys()) and found.block is None,
-        to_tick=find_missing_tick(instance, now_ms),
+        to_tick=find_missing_tick(instance, now_ms) or find_failing_ticks(topic, instance),
     )
     tables = read_tables(topic, coverage, edges, instance)
     return {**known_of_lake, **of_broker, "next_action": next_action(standing), "partitions": rows, "tables": tables}
@@ -147,6 +148,12 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
         return f"wait for {which} which has not ticked for {duration_text(tickless)} (`offsetlake up` ends one that hangs)"
     is_off = any(each.name == LAND_PENDING and each.status is InstigatorStatus.STOPPED for each in sensors)
     return f"switch on Dagster's sensor {LAND_PENDING}" if is_off else ""
+
+
+def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
+    """Return what to do where ticks fail, of this topic or altogether."""
+    why = [reason for name, reason in read_tick_failures(instance) if name in {topic.name, ""}]
+    return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 
 
 def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:

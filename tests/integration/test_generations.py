@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -15,6 +16,7 @@ from kafka.admin import AbortTransactionSpec
 from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
+from pipeline_defs.cli.home.doctor import _ask_topics
 from pipeline_defs.core.errors import OtherCluster, TopicRecreated
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.losses import CLOSED
@@ -152,6 +154,10 @@ def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: 
             each.fill(records)
         world.plan()
         world.land(["0-0-100"])
+        files: Any = SimpleNamespace(topics={world.name: world.topic}, broken=())
+        assert _ask_topics(files, world.edges) == world.name, "the control"
+        with pytest.raises(OtherCluster):  # `doctor` says so
+            _ask_topics(files, there.edges)
         with there.edges.kafka().glancing([there.name]), pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced:
             there.plan()
         with pytest.raises(OtherCluster, match="`cluster_id: ") as refused:

@@ -20,6 +20,7 @@ from pipeline_defs.core.landing.scans import group_scans
 from pipeline_defs.core.login.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.login.jaas import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, Settings, read_settings
 from tests.support import strategies as _profile  # noqa: F401  the profile of examples, and HUNT
 from tests.support.secured import KEY_PASSWORD, PLAIN_PASSWORD, Authority, jaas, lock, write_properties
@@ -280,6 +281,8 @@ NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n
         ("trust", None, None, "no such file or directory"),
         ("trust", None, lambda _: "\xfe\xed\xfe\xed\x00\x00", NOT_PEM),
         ("trust", None, lambda _: "nothing", "it has no BEGIN CERTIFICATE"),
+        ("key", KEY_PASSWORD, lambda key: lock(key, KEY_PASSWORD)[:200], "its ENCRYPTED PRIVATE KEY is damaged or cut short"),
+        ("key", KEY_PASSWORD, lambda key: lock(key, KEY_PASSWORD).replace("MI", "MI=", 1), "its key cannot be read"),
         ("trust", None, lambda _: NO_CERTIFICATE, "a certificate in it cannot be read"),
     ],
 )
@@ -309,12 +312,20 @@ def test_a_file_that_cannot_be_read_is_named_with_its_variable(tmp_path: Path, c
     assert caught.value.__cause__ is None and (caught.value.__suppress_context__ or caught.value.__context__ is None)
 
 
-def test_the_file_is_read_once(tmp_path: Path) -> None:
-    """Planning and Spark of one process log in alike, whatever is written meanwhile."""
-    path = write_properties(tmp_path / "c.properties", PLAIN)
-    first = read_access(path)
-    path.unlink()
-    assert read_access(path) is first
+def test_an_edited_login_is_read_again_by_whoever_enters_next(tmp_path: Path) -> None:
+    """A person corrects a password, or renews a certificate in its place, while `offsetlake up` runs; one is as it was."""
+    pem = tmp_path / "ca.pem"
+    pem.write_text(Authority("a").certificate)
+    values = PLAIN | {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem)}
+    path = write_properties(tmp_path / "c.properties", values)
+    edges = Edges(read_settings({"OFFSETLAKE_KAFKA_PROPERTIES": str(path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "x:1"}, tmp_path))
+    first = edges.kafka()
+    assert edges.kafka() is first, "the control"
+    pem.write_text(Authority("b").certificate)
+    second = edges.kafka()
+    assert second.access.tls is not first.access.tls and second.access.path == path
+    write_properties(path, {})
+    assert edges.kafka().access.kafka_python()["security_protocol"] == "PLAINTEXT"
 
 
 def test_the_setting_is_a_path_and_all_that_settings_show_of_it(tmp_path: Path) -> None:

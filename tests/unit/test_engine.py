@@ -485,7 +485,7 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
         (TRACEBACK, 1, TRACEBACK.splitlines()[-1]),
         ("", 1, "it said nothing"),
         (f"{FULL}\njava.lang.NullPointerException\n", 1, f"{FULL}; No space left on device: {ROOM}"),
-        (f"{TRACEBACK}{READ_ONLY}\n", 1, f"{READ_ONLY}; Read-only file system: mount it writable, {GOES_ON}"),
+        (f"{TRACEBACK}{READ_ONLY}\n", 1, f"{READ_ONLY}; Read-only file system: mount that disk writable, {GOES_ON}"),
         ("", 0, f"it said nothing; No space left on device: {ROOM}"),
         (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: {ROOM}"),
     ],

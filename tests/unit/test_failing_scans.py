@@ -145,9 +145,9 @@ def all_of(outcome: Outcome, *topics: str, starts: Sequence[int] = STARTS) -> Sa
 @pytest.mark.parametrize(
     ("cause", "says"),
     [
-        ("Caused by: java.io.IOException: No space left on device", "make room on that disk"),
-        ("Caused by: java.io.FileNotFoundError: /lake/staging/a (Read-only file system)", "mount it writable"),
-        ("Caused by: java.io.IOException: Disk quota exceeded", "make room on that disk"),
+        ("Caused by: java.io.IOException: No space left on device", "the disk of the lake, or of Spark's temporary files, and"),
+        ("Caused by: java.io.FileNotFoundError: /lake/staging/a (Read-only file system)", "mount the disk of the lake, or"),
+        ("Caused by: java.io.IOException: Disk quota exceeded", "make room on the disk of the lake"),
     ],
 )
 def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -> None:

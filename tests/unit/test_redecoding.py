@@ -213,7 +213,7 @@ def test_a_full_disk_is_blamed_on_no_range(topic: LandedTopic, monkeypatch: pyte
     monkeypatch.setattr(ArrowDecoder, "stage_decoded", failing := Mock(side_effect=error))
     said = [violation for verdict in topic.decode(FIRST, SECOND) for violation in verdict.violations]
     assert failing.call_count == jobs
-    assert ["make room on that disk" in each for each in said] == [jobs == 1] * 2
+    assert ["make room on the disk of" in each for each in said] == [jobs == 1] * 2
 
 
 @pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])

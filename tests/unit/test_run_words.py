@@ -4,7 +4,9 @@ import errno
 import importlib
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +15,23 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 import dagster as dg
 import pytest
 from click.testing import CliRunner
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.definitions.sensor_definition import SensorType
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
+from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.cli.launching import Launched
-from pipeline_defs.core.errors import BadKey, BadSetting, LakeUnavailable, RangesFailed
+from pipeline_defs.core.errors import BadKey, BadSetting, LakeUnavailable, RangesFailed, TopicsFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import parse_key
-from pipeline_defs.operate.news import FailedSince, LandedCount, LandedSince, landed_text
+from pipeline_defs.operate import status
+from pipeline_defs.operate.news import FailedSince, FailedTicks, LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.orchestration.home import dagster_home, dagster_server
-from pipeline_defs.orchestration.home.dagster_home import why_silent
+from pipeline_defs.orchestration.home.dagster_home import open_instance, why_silent
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, read_reason
 from pipeline_defs.orchestration.runs.runs import selected_keys
@@ -163,6 +171,40 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
             assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 
 
+def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
+    """A cluster refuses us, say: no run fails, for none is asked for; `status` says so, too, of the topics that it is of."""
+    repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
+    origin, data = RemoteInstigatorOrigin(repository, LAND_PENDING), SensorInstigatorData(sensor_type=SensorType.STANDARD)
+    state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, data)
+    whose, moments = (origin.get_id(), LAND_PENDING, InstigatorType.SENSOR), count(1_000.0)
+
+    def end_tick(status: TickStatus, error: Exception | None = None) -> None:
+        said = SerializableErrorInfo(f"pipeline_defs.core.errors.{type(error).__name__}: {error}", [], None)
+        whole = SerializableErrorInfo("SensorExecutionError: an error in its function", [], None, cause=said) if error else None
+        instance.create_tick(TickData(*whose, status, next(moments), [], selector_id=state.selector_id, error=whole))
+
+    def told(topic: Topic) -> str:
+        return status.find_failing_ticks(topic, instance)
+
+    lines = [f"{topic.name}: Kafka refuses us" for topic in (ORDERS, PAYMENTS)]
+    with open_instance(tmp_path) as instance:
+        instance.add_instigator_state(state)
+        ticks, now = FailedTicks(instance), datetime.now(UTC)
+        end_tick(TickStatus.SKIPPED)
+        assert ticks.read(now) == [] and told(ORDERS) == "", "the control"
+        for minutes, expected in enumerate((["planning of orders, payments fails: Kafka refuses us"], [])):
+            end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 2 cannot be planned; the others were", lines))
+            end_tick(TickStatus.SUCCESS)  # which asks for a run, and says nothing of failures
+            assert ticks.read(now + timedelta(minutes=minutes)) == expected
+            assert told(ORDERS) == f"mend why Dagster's sensor {LAND_PENDING} fails (Kafka refuses us)"
+            assert told(replace(ORDERS, name="others")) == ""
+        end_tick(TickStatus.SKIPPED)
+        assert ticks.read(now) == [] and told(ORDERS) == ""
+        end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
+        assert ticks.read(now) == ["planning of all topics fails: the lake is away"]
+        assert "the lake is away" in told(PAYMENTS)
+
+
 def test_a_backfill_that_the_daemon_gave_up_is_told_once() -> None:
     """It finds no definitions while the code server is away; nobody else asks for it again. The control failed before."""
     lost = SimpleNamespace(message="DagsterError: Asset raw/orders existed, but no longer does.\n\n")
@@ -231,7 +273,7 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     server = Mock(find_others=list, find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
     looks = Mock(side_effect=[None, silent, silent, None, KeyboardInterrupt])
     fakes = {
-        **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince"), Mock()),
+        **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
         "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path)),

@@ -283,7 +283,7 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
     for words, step in [
         ("Unable to open file: Permission denied (os error 13)", "let this user read there"),
         ("Unable to copy data to file: No space left on device (os error 28)", "make room on that disk"),
-        ("Unable to open file: Read-only file system (os error 30)", "mount it writable"),
+        ("Unable to open file: Read-only file system (os error 30)", "mount that disk writable"),
         ("Is a directory (os error 21)", "check that OFFSETLAKE_LAKE"),
     ]:
         monkeypatch.setattr("obstore.get", Mock(side_effect=GenericError(f"Generic LocalFileSystem error: {words}")))

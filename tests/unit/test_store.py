@@ -73,7 +73,7 @@ def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (errno.ENOSPC, LakeUnavailable, r"cannot write .*plan/0.json: .*No space left .* make room on that disk"),
         (errno.EDQUOT, LakeUnavailable, r"cannot write .*plan/0.json: .*quota .* make room on that disk"),
         (errno.EACCES, LakeUnavailable, r"cannot write .*plan/0.json: .*Permission denied.* let this user write there"),
-        (errno.EROFS, LakeUnavailable, r"cannot write .*plan/0.json: .*Read-only file system.* mount it writable"),
+        (errno.EROFS, LakeUnavailable, r"cannot write .*plan/0.json: .*Read-only file system.* mount that disk writable"),
         (errno.EFBIG, LakeUnavailable, r"cannot write .*plan/0.json: .*File too large.* raise the limit on a file's size"),
     ],
 )

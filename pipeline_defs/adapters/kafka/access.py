@@ -1,13 +1,13 @@
 """How Kafka clusters are entered: the properties file as Kafka's own commands take it, for every client we have.
 
-Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: the file is read once per process.
+Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: what was read of files stays as it is
+until one of them is edited, and then is read again by whoever enters a cluster next.
 """
 
 import ssl
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +30,12 @@ class Access:
     properties: ClientProperties = field(default_factory=ClientProperties)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     path: Path | None = None
+    files: Mapping[Path, int] = field(default_factory=dict, repr=False)  # what it was read of, and when that was written
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether one of the files was written since."""
+        return any(_written_at(path) != at for path, at in self.files.items())
 
     @property
     def has_secrets(self) -> bool:
@@ -55,12 +61,27 @@ class Access:
 
 
 OPEN = Access()
+_known: dict[Path, Access] = {}
 
 
-@cache
 def read_access(path: Path) -> Access:
-    """Read a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
-    where = f"{VARIABLE} {path}"
+    """Read a properties file, again where it was edited; raise `BadSetting` with all that is wrong, and none of its values."""
+    found = _known.get(path)
+    if found is None or found.is_outdated:
+        found = _known[path] = _read_access(path)
+    return found
+
+
+def _written_at(path: Path) -> int:
+    """Return when a file was written, in nanoseconds since 1970; 0 where that cannot be seen."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read_access(path: Path) -> Access:
+    where, written_at = f"{VARIABLE} {path}", _written_at(path)
     try:
         values, lines = _read_values(BytesIO(read_file(path)))
     except (UnreadableText, javaproperties.InvalidUEscapeError) as error:
@@ -70,10 +91,12 @@ def read_access(path: Path) -> Access:
             "--command-config; nothing was asked of any broker; correct the variable or the file"
         ) from None
     properties = parse_client_properties(values, where, lines)
+    pems = {Path(value): _written_at(Path(value)) for key, value in values.items() if key.endswith(".location")}
+    files = {path: written_at, **pems}
     if properties.tls is None:
-        return Access(properties, None, path)
+        return Access(properties, None, path, files)
     context = _context(properties.tls, where)  # first: it says best what is wrong with a file
-    return Access(replace(properties, kafka=_without_paths(properties.kafka, properties.tls, where)), context, path)
+    return Access(replace(properties, kafka=_without_paths(properties.kafka, properties.tls, where)), context, path, files)
 
 
 def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, str]:
@@ -138,7 +161,8 @@ def _read(pem: Pem, kind: str, where: str) -> str:
         raise _unusable(pem, where, str(error)) from None
     found = find_blocks(text or "", kind)
     if not found:
-        raise _unusable(pem, where, f"it has no BEGIN {kind}")
+        is_torn = f"BEGIN {kind}-" in (text or "")
+        raise _unusable(pem, where, f"its {kind} is damaged or cut short" if is_torn else f"it has no BEGIN {kind}")
     return found
 
 

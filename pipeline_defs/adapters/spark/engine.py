@@ -312,7 +312,7 @@ def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
     """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
     cause = find_cause(error)
-    step = mend(errno_in(cause))
+    step = mend(errno_in(cause), "the disk of the lake, or of Spark's temporary files")
     if step is None:
         return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
     return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)

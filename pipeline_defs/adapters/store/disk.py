@@ -23,13 +23,13 @@ def errno_in(text: str) -> int | None:
     return int(found[1]) if found else next((each for each in REFUSALS if os.strerror(each) in text), None)
 
 
-def mend(number: int | None) -> str | None:
+def mend(number: int | None, disk: str = "that disk") -> str | None:
     """Return what to do about a disk that takes nothing; none where the error is another one."""
     if number in _FULL:
-        return "make room on that disk, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
+        return f"make room on {disk}, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
     if number == errno.EFBIG:
         return "raise the limit on a file's size (`ulimit -f`), and the next run goes on"
-    return "mount it writable, and the next run goes on" if number == errno.EROFS else None
+    return f"mount {disk} writable, and the next run goes on" if number == errno.EROFS else None
 
 
 class Disk:

@@ -12,6 +12,7 @@ from ...adapters.system.java import find_java
 from ...adapters.testbed.class_archive import make_archive
 from ...core.durability import Durability
 from ...core.errors import OffsetlakeError
+from ...core.log.planning import refuse_other_cluster
 from ...operate.documents import explain as find_text
 from ...operate.documents import read_runbook
 from ...orchestration.home.dagster_home import open_instance
@@ -140,7 +141,8 @@ def _ask_dagster(edges: Edges) -> str:
 def _ask_topics(files: TopicFiles, edges: Edges) -> str:
     found = []
     for name, topic in sorted(files.topics.items()):
-        topic_id = edges.kafka(topic).read_ids(name).topic_id
+        topic_id, cluster_id = edges.kafka(topic).read_ids(name)
+        refuse_other_cluster(name, topic.policy.cluster_id or edges.lake.read_plan_log(name).state.cluster_id, cluster_id)
         found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
     if files.broken and not found:
         return "none of which the defs.yaml can be read"

@@ -18,7 +18,7 @@ from ...adapters.system.java import find_java
 from ...adapters.system.locks import Holder
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
-from ...operate.news import FailedSince, LandedSince, landed_text
+from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
 from ...orchestration.home.daemons import read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
@@ -66,6 +66,7 @@ def up(port: int | None) -> None:
                     "`dg check defs` shows the place"
                 )
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
+            ticks = FailedTicks(instance)
             if other_config := find_other_config(edges.settings.dagster_home, project):
                 OUT.print(other_config, soft_wrap=True)
             names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
@@ -86,7 +87,7 @@ def up(port: int | None) -> None:
                     silences = read_silence(instance, "SENSOR", now), tick_silence(read_sensors(instance), now)
                     for ended in server.end_hung(*silences):
                         _say(ended)
-                    _tell_news(failed, since)
+                    _tell_news(failed, ticks, since)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
 
@@ -112,9 +113,10 @@ class _History:
         self.is_silent = False
 
 
-def _tell_news(failed: FailedSince, since: LandedSince) -> None:
+def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince) -> None:
     """Say what failed and what landed since it was said last."""
-    for line in failed.read(datetime.now(UTC)):
+    now = datetime.now(UTC)
+    for line in (*failed.read(now), *ticks.read(now)):
         _say(line, "red")
     if landed := since.read():
         _say(landed_text(landed))

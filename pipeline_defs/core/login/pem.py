@@ -23,7 +23,10 @@ def find_blocks(text: str, kind: str) -> str:
 def is_locked_by_pbes2(blocks: str) -> bool:
     """Return whether a key is encrypted as openssl does it by itself, which Kafka's client on Java 17 cannot undo."""
     body = "".join(blocks.splitlines()[1:-1])[:_HEAD]
-    return _PBES2 in base64.b64decode(body + "=" * (-len(body) % 4))
+    try:
+        return _PBES2 in base64.b64decode(body + "=" * (-len(body) % 4))
+    except ValueError:  # a damaged one, of which OpenSSL says so
+        return False
 
 
 def _written(name: str, body: str) -> str:

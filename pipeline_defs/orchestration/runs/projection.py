@@ -16,6 +16,7 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from dagster._core.storage.tags import PARTITION_NAME_TAG
+from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy.exc import IntegrityError
 
 from ...core.command_lines import command
@@ -247,10 +248,19 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def failure_text(event: dg.DagsterEvent) -> str:
-    """Read why a step failed, in the words of the error itself: without the name of a class of ours."""
-    error = event.step_failure_data.error
+    """Read why a step failed, in the words of the error itself."""
+    return error_text(event.step_failure_data.error)
+
+
+def error_text(error: SerializableErrorInfo | None) -> str:
+    """Return what an error says that Dagster has kept: of its cause where it has one, without the name of a class of ours."""
     cause = error.cause if error is not None and error.cause is not None else error
     return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
+
+
+def reasons_in(text: str) -> list[str]:
+    """Return what an error lists below how many have failed; nothing where it lists nothing."""
+    return [line.strip().removeprefix("- ") for line in text.splitlines() if line.startswith("  - ")]
 
 
 def is_run_of(run: DagsterRun, duty: Duty) -> bool:
