@@ -198,6 +198,9 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
             assert ticks.read(now + timedelta(minutes=minutes)) == expected
             assert told(ORDERS) == f"mend why Dagster's sensor {LAND_PENDING} fails (Kafka refuses us)"
             assert told(replace(ORDERS, name="others")) == ""
+        end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 1 cannot be planned; the others were", ["orders: it is away"]))
+        assert ticks.read(now + timedelta(seconds=59)) == []
+        assert ticks.read(now + timedelta(seconds=60)) == ["planning of orders fails: it is away"]
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now) == [] and told(ORDERS) == ""
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
