@@ -1,7 +1,6 @@
 """A small world of real parts around one topic: what was produced is the ground truth for what is landed."""
 
 import dataclasses
-import gc
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +115,6 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.edges.kafka(self.topic).close()
         if self._instance is not None:
-            gc.collect()  # a run that was given up notes so in its database while that is there
             self._instance.dispose()
 
     @property
