@@ -37,7 +37,7 @@ def worlds_of(world: World, count: int) -> list[World]:
 def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Count the questions to brokers and the statements to Dagster's database while the context is open."""
     counts = {"questions": 0, "statements": 0}
-    put = Connection._put
+    put = Connection._call
 
     def count_question(*arguments: Any) -> Any:
         counts["questions"] += 1
@@ -47,7 +47,7 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         counts["statements"] += 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "_put", count_question)
+        patch.setattr(Connection, "_call", count_question)
         sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count_statement)
         try:
             yield counts
