@@ -26,7 +26,7 @@ from .orders import DECODES, VALUES
 
 LOAD = Load(1_000, 240_000, 15_000)
 TOPIC = "bench-derived"
-WARM_UPS = 4  # landing and decoding get faster until then, while the JVM compiles them
+WARM_UPS = 8  # landing and decoding get faster until then, while the JVM compiles them: Avro in its fifth and sixth round still
 
 
 def measure_decoding(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
