@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
-from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.scheduler.instigation import InstigatorState, TickStatus
 
 from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
-from ..orchestration.home.daemons import read_sensors
 from ..orchestration.runs.projection import error_text, is_run_of, read_reason, reasons_in
 from ..topics import LAND_PENDING, Duty, Topic
 
@@ -100,10 +99,10 @@ class FailedTicks:
         self._told: set[str] = set()
         self._told_at: dict[str, datetime] = {}  # by topic
 
-    def read(self, now: datetime) -> list[str]:
+    def read(self, now: datetime, sensors: Sequence[InstigatorState]) -> list[str]:
         """Return the lines that are due, each with the topics that it is of."""
         found: dict[str, list[str]] = {}
-        for name, reason in read_tick_failures(self._instance):
+        for name, reason in read_tick_failures(self._instance, sensors):
             found.setdefault(reason, []).append(name or "all topics")
         self._told &= found.keys()
         due = [each for each in found if each not in self._told and now - self._told_at.get(found[each][0], _LONG_AGO) >= PAUSE]
@@ -112,13 +111,13 @@ class FailedTicks:
         return [f"planning of {some_of(found[each])} fails: {each}" for each in due]
 
 
-def read_tick_failures(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
+def read_tick_failures(instance: dg.DagsterInstance, sensors: Sequence[InstigatorState]) -> list[tuple[str, str]]:
     """Read of which topics, and why, the newest tick of `land_pending` failed; one that asks for a run says nothing of it.
 
     What is no topic's is of an empty name.
     """
     found = []
-    for sensor in read_sensors(instance):
+    for sensor in sensors:
         if sensor.name == LAND_PENDING and sensor.is_running:
             for tick in instance.get_ticks(sensor.instigator_origin_id, sensor.selector_id, limit=1, statuses=_TELLING):
                 text = error_text(tick.error) if tick.status is TickStatus.FAILURE else ""

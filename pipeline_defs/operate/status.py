@@ -152,7 +152,7 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
 
 def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
     """Return what to do where ticks fail, of this topic or altogether."""
-    why = [reason for name, reason in read_tick_failures(instance) if name in {topic.name, ""}]
+    why = [reason for name, reason in read_tick_failures(instance, read_sensors(instance)) if name in {topic.name, ""}]
     return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 
 

@@ -31,6 +31,7 @@ from pipeline_defs.operate import status
 from pipeline_defs.operate.news import FailedSince, FailedTicks, LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.orchestration.home import dagster_home, dagster_server
+from pipeline_defs.orchestration.home.daemons import read_sensors
 from pipeline_defs.orchestration.home.dagster_home import open_instance, why_silent
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, read_reason
@@ -191,20 +192,20 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         instance.add_instigator_state(state)
         ticks, now = FailedTicks(instance), datetime.now(UTC)
         end_tick(TickStatus.SKIPPED)
-        assert ticks.read(now) == [] and told(ORDERS) == "", "the control"
+        assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == "", "the control"
         for minutes, expected in enumerate((["planning of orders, payments fails: Kafka refuses us"], [])):
             end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 2 cannot be planned; the others were", lines))
             end_tick(TickStatus.SUCCESS)  # which asks for a run, and says nothing of failures
-            assert ticks.read(now + timedelta(minutes=minutes)) == expected
+            assert ticks.read(now + timedelta(minutes=minutes), read_sensors(instance)) == expected
             assert told(ORDERS) == f"mend why Dagster's sensor {LAND_PENDING} fails (Kafka refuses us)"
             assert told(replace(ORDERS, name="others")) == ""
         end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 1 cannot be planned; the others were", ["orders: it is away"]))
-        assert ticks.read(now + timedelta(seconds=59)) == []
-        assert ticks.read(now + timedelta(seconds=60)) == ["planning of orders fails: it is away"]
+        assert ticks.read(now + timedelta(seconds=59), read_sensors(instance)) == []
+        assert ticks.read(now + timedelta(seconds=60), read_sensors(instance)) == ["planning of orders fails: it is away"]
         end_tick(TickStatus.SKIPPED)
-        assert ticks.read(now) == [] and told(ORDERS) == ""
+        assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == ""
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
-        assert ticks.read(now) == ["planning of all topics fails: the lake is away"]
+        assert ticks.read(now, read_sensors(instance)) == ["planning of all topics fails: the lake is away"]
         assert "the lake is away" in told(PAYMENTS)
 
 

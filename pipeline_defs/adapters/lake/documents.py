@@ -4,7 +4,6 @@ Each is put if absent and is immutable, so what was read once is kept.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
 
 from ...core.errors import BrokenManifest, LakeUnavailable
 from ...core.log.delivery import Acceptance, Claim
@@ -16,8 +15,6 @@ from ..store.stores import open_store
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import manifest_path, range_path, serial_of, step_path
-
-T = TypeVar("T")
 
 
 class Documents:
@@ -31,12 +28,6 @@ class Documents:
         self._acceptances = Kept(self._read_acceptance)
         self._claims = Kept(self._read_claim)
         self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
-
-    def _read_all(self, kept: Kept[T], folder: str) -> list[T]:
-        """Read every document of a folder, those anew that are not as they were seen before."""
-        listed = self.store.versions(folder)
-        kept.see(folder, listed)
-        return [kept.get(path) for path in listed]
 
     def _read(self, path: str) -> bytes:
         """Read an object that was there a moment ago."""
@@ -136,7 +127,10 @@ class Documents:
 
     def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
         """Read every acceptance of a topic, by the range or link that it is of."""
-        return {acceptance.offsets: acceptance for acceptance in self._read_all(self._acceptances, f"accepted/{topic}")}
+        folder = f"accepted/{topic}"
+        return {
+            acceptance.offsets: acceptance for acceptance in self._acceptances.read_seen(folder, self.store.versions(folder))
+        }
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Record that a loss is accepted; false where somebody did before."""
@@ -150,7 +144,8 @@ class Documents:
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
         """Read every claim of a topic."""
-        return {claim.offsets: claim for claim in self._read_all(self._claims, f"claims/{topic}")}
+        folder = f"claims/{topic}"
+        return {each.offsets: each for each in self._claims.read_seen(folder, self.store.versions(folder))}
 
     def commit_claim(self, claim: Claim) -> Claim:
         """Claim a range for an attempt; return the claim that stands, ours or the one that was there first."""

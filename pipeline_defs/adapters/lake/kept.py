@@ -40,6 +40,11 @@ class Kept(Generic[T]):
             self._kept[folder][path] = found
         return found[1]
 
+    def read_seen(self, folder: str, seen: Mapping[str, str]) -> list[T]:
+        """Return the documents that were seen now in a folder, in that order; those anew that are not as they were before."""
+        self.see(folder, seen)
+        return [self.get(path) for path in seen]
+
     def read_anew(self, path: str) -> T:
         """Return a document as it is now."""
         self._kept[_folder(path)].pop(path, None)

@@ -84,8 +84,7 @@ class Lake(DataFiles):
         listed = self._list_steps(topic)
         seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
         if listed != seen:
-            self._steps.see(f"plan/{topic}", listed)
-            log = PlanLog(topic, tuple(self._steps.get(path) for path in listed))
+            log = PlanLog(topic, tuple(self._steps.read_seen(f"plan/{topic}", listed)))
             self._logs[topic] = listed, log
         self._see(log)
         return log
@@ -339,8 +338,7 @@ class Lake(DataFiles):
             seen |= found
             seq, ahead = seq + ahead, 2 * ahead
         last = max((_seq_of(path) for path in seen), default=-1)
-        self._steps.see(f"plan/{topic}", seen)
-        steps = tuple(self._steps.get(path) for path in sorted(seen))
+        steps = tuple(self._steps.read_seen(f"plan/{topic}", dict(sorted(seen.items()))))
         is_whole = [step.seq for step in steps] == [*sorted(frontier.kept), *range(frontier.seq, last + 1)]
         _, known = self._recents.get(topic, (None, None))
         fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
@@ -376,8 +374,7 @@ class Lake(DataFiles):
 
     def _read_claims_of(self, topic: str, groups: _Groups) -> dict[OffsetRange, Claim]:
         seen = self._find(topic, "claims", groups)
-        self._claims.see(f"claims/{topic}", seen)
-        return {claim.offsets: claim for claim in map(self._claims.get, seen)}
+        return {claim.offsets: claim for claim in self._claims.read_seen(f"claims/{topic}", seen)}
 
     def move_frontier(self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()) -> bool:
         """Write the next frontier document of a topic that has a plan log, where it is due; return whether it was.

@@ -142,7 +142,7 @@ def _ask_topics(files: TopicFiles, edges: Edges) -> str:
     found = []
     for name, topic in sorted(files.topics.items()):
         topic_id, cluster_id = edges.kafka(topic).read_ids(name)
-        refuse_other_cluster(name, topic.policy.cluster_id or edges.lake.read_plan_log(name).state.cluster_id, cluster_id)
+        refuse_other_cluster(name, topic.policy.cluster_id or edges.lake.recent(name).log.state.cluster_id, cluster_id)
         found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
     if files.broken and not found:
         return "none of which the defs.yaml can be read"

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from dagster._core.scheduler.instigation import InstigatorState
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...adapters.system.jars import resolve_jars
@@ -83,11 +84,11 @@ def up(port: int | None) -> None:
                     told.add(other)
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
-                    now = time.time()
-                    silences = read_silence(instance, "SENSOR", now), tick_silence(read_sensors(instance), now)
+                    now, sensors = time.time(), read_sensors(instance)
+                    silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
                     for ended in server.end_hung(*silences):
                         _say(ended)
-                    _tell_news(failed, ticks, since)
+                    _tell_news(failed, ticks, since, sensors)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
 
@@ -113,10 +114,10 @@ class _History:
         self.is_silent = False
 
 
-def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince) -> None:
+def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:
     """Say what failed and what landed since it was said last."""
     now = datetime.now(UTC)
-    for line in (*failed.read(now), *ticks.read(now)):
+    for line in (*failed.read(now), *ticks.read(now, sensors)):
         _say(line, "red")
     if landed := since.read():
         _say(landed_text(landed))
