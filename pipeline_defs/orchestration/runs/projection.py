@@ -89,18 +89,19 @@ def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence
     for at in range(0, len(ranges), KEYS_AT_ONCE):
         some = {offsets.key for offsets in ranges[at : at + KEYS_AT_ONCE]}
         told, planned = (storage.get_latest_storage_id_by_partition(key, kind, some) for kind in (_MATERIALIZED, _PLANNED))
-        hidden = {name for name, number in planned.items() if name in told and number > told[name]}
-        red = _find_red(instance, key) & hidden if hidden else hidden
+        hidden = {name: number for name, number in planned.items() if name in told and number > told[name]}
+        red = _find_red(instance, key, hidden) if hidden else set()
         untold += [each for each in ranges[at : at + KEYS_AT_ONCE] if each.key not in told or each.key in red]
     return untold
 
 
-def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
-    """Find the partitions of an asset whose last run has ended without a materialisation."""
+def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey, hidden: Mapping[str, int]) -> set[str]:
+    """Find those of some partitions whose last run has ended; `hidden` are the events that planned these, by storage id."""
     storage = instance.event_log_storage
-    tried = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    before = min(hidden.values()) - 1  # of a long history nothing else is read
+    tried = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key, before)
     active = {run.run_id for run in instance.get_runs(RunsFilter(statuses=ACTIVE))}
-    return {partition for partition, (run_id, _) in tried.items() if run_id not in active}
+    return {partition for partition in hidden if partition in tried and tried[partition][0] not in active}
 
 
 def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
