@@ -86,7 +86,9 @@ def _write_events(world: World, ranges: list[OffsetRange]) -> None:
     assert world.materialized() == {offsets.key for offsets in ranges}
 
 
-def measure(act: Callable[[], object]) -> float:
-    """Is the median of some times in seconds, after one that warms up."""
+def measure_beside(act: Callable[[], object], control: Callable[[], object]) -> tuple[float, float]:
+    """Return the medians in seconds of what is measured and of its control, taken in turns after one each that warms up."""
     act()
-    return median(timeit.repeat(act, number=1, repeat=REPEATS))
+    control()
+    times = [(timeit.timeit(act, number=1), timeit.timeit(control, number=1)) for _ in range(REPEATS)]
+    return median(each for each, _ in times), median(each for _, each in times)
