@@ -21,12 +21,14 @@ from ..topics import LAND_PENDING, NOTHING_LOST, Topic
 from .tables import read_tables, table_text
 
 Watched = tuple[list[Finding], Mapping[str, Seen]]
+_UNPLANNED = "unplanned"  # what is seen of a topic that has no plan log yet
 
 
 def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known) -> Watched:
     """Find what of a topic is not well, and tell Dagster's checks.
 
-    Return too what is seen of its tables now, to be given as `seen` the next time.
+    Return too what is seen of it now, to be given as `seen` the next time. A topic that nobody has planned yet is given 15
+    minutes from the first look, however old its records are.
     """
     found = read_situation(topic, edges.lake.recent(topic.name), edges, known)
     ledger, now_ms = found.losses(), edges.now_ms()
@@ -34,13 +36,18 @@ def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
     expiry = check_expiry(topic, found.endangered)
     tables = read_tables(topic, found.coverage, edges, instance)
-    still, aside, seen = watch_tables(topic, tables, seen, now_ms)
-    return [each for each in (progress, expiry, lost, still, aside) if not each.passed], seen
+    still, aside, now = watch_tables(topic, tables, seen, now_ms)
+    findings = [progress, expiry, lost, still, aside]
+    if not found.coverage.log.steps:
+        now[_UNPLANNED] = see_version(seen.get(_UNPLANNED), 0, now_ms)
+        if not now[_UNPLANNED].is_old(now_ms):
+            findings.remove(progress)
+    return [each for each in findings if not each.passed], now
 
 
 def watch_tables(
     topic: Topic, tables: Iterable[dict[str, Any]], seen: Mapping[str, Seen], now_ms: int
-) -> tuple[Finding, Finding, Mapping[str, Seen]]:
+) -> tuple[Finding, Finding, dict[str, Seen]]:
     """Find derived tables that are broken, or stand still with something to do, and whether records were set aside lately.
 
     A table stands still that has had one version for 15 minutes, as this sensor sees it, while ranges or days wait: however

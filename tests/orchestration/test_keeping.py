@@ -441,6 +441,18 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(world: W
     assert look(1) == (f"0 troubles, 0 of them new; {over}", [over]), "the count of dead letters is what it was"
 
 
+def test_old_records_of_a_new_topic_are_no_trouble_before_it_could_be_planned(world: World) -> None:
+    """[R-90] Whoever points it at topics that are there for long is not alerted on each; that nobody plans is told."""
+    watch = Watch(world)
+    world.fill(100)
+    world.later(3_600_000)
+    assert watch.look() == "0 troubles, 0 of them new"
+    world.later(14 * 60_000)
+    assert watch.look() == "0 troubles, 0 of them new"
+    world.later(2 * 60_000)
+    assert watch.look() == "1 troubles, 1 of them new"
+
+
 def test_troubles_beyond_a_message_follow_and_those_of_a_gone_topic_are_over(world: World, told: list[dict[str, Any]]) -> None:
     """[R-90] None is left unnamed, however many there are at once; nor is one that nobody looks at any more."""
     world.fill(100)
