@@ -31,6 +31,8 @@ from .landing import land
 from .standing import Digests, find_otherwise, why_changed, why_not_as_landed
 
 DIGEST_THREADS = 4
+NIGHTLY_BYTES = 16 * 1024**3  # of a topic: on an object store some minutes
+MOST_NIGHTS = 30  # until each file was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +102,39 @@ def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Fi
     return Finding("completeness", f"{ranges} landed ranges", tuple(completeness_violations(coverage)), facts)
 
 
-def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None] = lambda done, total: None) -> Finding:
-    """Check that each published file has the digest that its manifest names; `progress` is told files done, and of all."""
+def check_published(
+    topic: str,
+    lake: Lake,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    night: int | None = None,
+    doubted: Collection[str] = (),
+) -> Finding:
+    """Check that each published file has the digest that its manifest names; `progress` is told files done, and of all.
+
+    In a `night`, a number that the next one follows, not all of a large topic is read: the nights after go on. The files of
+    the `doubted` keys are read in each.
+    """
     coverage = _read_coverage(topic, lake, "published_digest")
     if isinstance(coverage, Finding):
         return coverage
     published = sorted(coverage.manifests.keys() - coverage.unfinished)
     manifests = [manifest for manifest in map(coverage.manifests.__getitem__, published) if manifest.file is not None]
-    digests, violations = Digests(lake), []
+    size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
+    nights = 1 if night is None else min(MOST_NIGHTS, 1 + size // NIGHTLY_BYTES)
+    part, count = (night or 0) % nights, len(manifests)
+    first, last = (count * at // nights for at in (part, part + 1))  # neighbours: these have one compacted file
+    manifests = [each for at, each in enumerate(manifests) if first <= at < last or each.offsets.key in doubted]
+    digests, violations = Digests(lake), dict[str, str]()
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         for done, violation in enumerate(pool.map(lambda manifest: _why_not_published(manifest, digests, lake), manifests), 1):
-            violations += [violation] if violation else []
+            if violation:
+                violations[manifests[done - 1].offsets.key] = violation
             progress(done, len(manifests))
-    size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
     dropped = len(coverage.dropped().keys() & {manifest.offsets for manifest in manifests})
     told = f"{len(manifests) - dropped} files" + (f", and in the table {dropped} whose files were dropped" if dropped else "")
-    return Finding("published_digest", told, tuple(violations), {"bytes": size})
+    told += f"; all {count} within {nights} nights" if nights > 1 else ""
+    return Finding("published_digest", told, tuple(violations.values()), {"bytes": size // nights}, tuple(violations))
 
 
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:

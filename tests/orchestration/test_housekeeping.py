@@ -19,6 +19,8 @@ from pipeline_defs.core.errors import BrokenManifest, LakeUnavailable, PruningFa
 from pipeline_defs.core.log.losses import Loss
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing import auditing
+from pipeline_defs.orchestration.assets.checks import PUBLISHED
 from pipeline_defs.orchestration.runs.projection import report_losses
 from pipeline_defs.orchestration.upkeep import housekeeping
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE, SWEEP
@@ -26,6 +28,7 @@ from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
 from pipeline_defs.orchestration.upkeep.retirement import retire_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOPIC_TAG, Topic
+from tests.support.lakes import damage
 from tests.support.pulse import location_of, queue_run, reasons, refuse, requests_of, run_job, run_pulse
 from tests.support.redecoding import Killed
 from tests.support.world import World
@@ -111,6 +114,34 @@ def test_each_topic_is_audited_in_a_run_of_its_own(world: World, other: World) -
     result = job.execute_in_process(instance=world.instance)
     assert {each.asset_check_key for each in result.get_asset_check_evaluations()} == chosen
     assert {key.asset_key.path[-1] for key in chosen} == {other.name}
+
+
+def test_a_large_topic_is_read_within_some_nights_and_what_is_rotten_stays_red(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-39] The night after reads other files, and again those that were named; mended, they are named no more."""
+    key = other.topic.check_key(PUBLISHED)
+    other.fill(300)
+    other.plan_and_land()
+    files = sorted((other.lake_folder / "data" / other.name).rglob("*.parquet"))
+    monkeypatch.setattr(auditing, "NIGHTLY_BYTES", sum(each.stat().st_size for each in files) // 2)
+    job = location_of(world, other.topic).resolve_job_def(AUDIT).get_subset(asset_check_selection={key})
+
+    def audit_a_night_later() -> tuple[bool, str]:
+        other.later(86_400_000)
+        (found,) = job.execute_in_process(instance=world.instance).get_asset_check_evaluations()
+        return found.passed, str(found.metadata["looked_at"].value)
+
+    part = "; all 3 within 3 nights"
+    assert [audit_a_night_later() for _ in range(3)] == [(True, f"1 files{part}")] * 3, "the control"
+    before = files[1].read_bytes()
+    damage(files[1])
+    nights = [audit_a_night_later() for _ in range(5)]
+    red = next(number for number, (passed, _) in enumerate(nights) if not passed)
+    assert red < 3 and not any(passed for passed, _ in nights[red:])
+    assert {looked for _, looked in nights} == {f"1 files{part}", f"2 files{part}"}
+    files[1].write_bytes(before)
+    assert all(passed for passed, _ in [audit_a_night_later() for _ in range(3)])
 
 
 # ---- pruning
