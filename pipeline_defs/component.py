@@ -13,16 +13,16 @@ from typing import Annotated, Literal, Self, cast
 import dagster as dg
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .adapters.kafka.topic_pattern import TopicPattern, check_pattern
 from .adapters.system.yaml_text import shown
+from .core.client_properties import check_addresses
 from .core.landing.retiring import MAX_KEYS
 from .core.log.delivery import Delivery
 from .core.log.planning import Policy
-from .core.login.client_properties import check_addresses
 from .core.offsets import check_topic
 from .orchestration.assets.catalog import TAG_VALUE
 from .orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig
 from .orchestration.assets.yaml_model import LITERAL, WRITTEN, YamlModel, number, word
+from .orchestration.topic_set import TopicPattern, check_pattern
 from .settings import find_project, read_settings
 from .topics import GROUP, TOPIC, Topic
 

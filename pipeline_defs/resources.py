@@ -29,9 +29,9 @@ from .adapters.system.java import archive_options, use_java
 from .adapters.system.outage import Outage
 from .adapters.tables.decodings import Decodings
 from .adapters.telemetry.openlineage import Sender
+from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.decode.decoders import Decode
 from .core.errors import BadSetting
-from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.setting_values import check_plain, check_remote, remote_parameters
 from .core.steps import StepWatcher, no_step
 from .landing.attempt import Tools
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dagster import AssetKey, DagsterInstance
     from dagster_pyspark import LazyPySparkResource
 
-    from .core.landing.lag import Told
+    from .core.landing.progress import Told
     from .core.log.coverage import Coverage
 
 REMOTE = "spark.remote"  # of the `pyspark` resource's configuration
@@ -243,7 +243,7 @@ class Edges:
 
     def decode_tools(self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
-        from .adapters.decoding.spark_decoding import SparkDecoder  # with every format's library
+        from .adapters.formats.spark_decoding import SparkDecoder  # with every format's library
 
         return DecodeTools(
             decodings=self.decodings,

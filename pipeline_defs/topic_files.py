@@ -32,8 +32,8 @@ from pydantic import ValidationError
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
+from .core.advice import meant
 from .core.errors import BadSetting, OffsetlakeError, Refused, first_line
-from .core.near import meant
 from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..adapters.spark.spark_server import LOG
-from ..core.advice import some_of
+from ..core.advice import meant, some_of
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
-from ..core.near import meant
 from ..core.offsets import check_topic
 from ..orchestration.topic_set import Broken, TopicFiles
 from ..resources import Edges

@@ -1,12 +1,40 @@
-"""Advice: where a topic stands, as one sentence that says what to do next, or that nothing is to be done.
+"""Advice in messages: what was probably meant, which command to type, and what to do next about a topic.
 
-Invariant: whatever the situation, there is exactly one sentence, and it is about the most urgent thing.
+Invariants: whatever the situation of a topic, there is exactly one sentence, and it is about the most urgent thing; a command
+works as it is told, for each name that Kafka allows: of its signs only a leading dash means something to a command or a shell.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from .command_lines import command
+
+def meant(written: str, known: Iterable[str]) -> str:
+    """Return `, did you mean ...?` for a name that is close to what was written, in any case; nothing where none is."""
+    by_folded = {name.lower(): name for name in known}
+    close = get_close_matches(written.lower(), by_folded, n=1, cutoff=0.6)
+    return f", did you mean `{by_folded[close[0]]}`?" if close else ""
+
+
+def command(verb: str, topic: str, *rest: str) -> str:
+    """Return a command for a topic; options stand in `rest` before other words, each beginning with dashes.
+
+    | topic | line |
+    |---|---|
+    | `orders` | `offsetlake land orders --pending` |
+    | `-dash` | `offsetlake land --pending -- -dash` |
+    """
+    if not topic.startswith("-"):
+        return " ".join(["offsetlake", verb, topic, *rest])
+    is_option = bool(rest) and rest[0].startswith("-")
+    options, words = (rest, ()) if is_option else ((), rest)
+    return " ".join(["offsetlake", verb, *options, "--", topic, *words])
+
+
+def replace_command(topic: str, key: str) -> str:
+    """Return the command that puts what Kafka has now in the place of what is landed of the range with this partition key."""
+    return command("land", topic, "--key", key, "--on-change replace")
+
 
 NOTHING = "nothing to do"
 

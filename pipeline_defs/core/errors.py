@@ -7,6 +7,11 @@
 
 Every message says what, where, expected against found, and the next step; lower case, no full stop. A note that every
 traceback and command shows names the command that prints the runbook's paragraph.
+
+
+Panics of libraries that are written in Rust: pyo3 derives them from BaseException, and lets nobody import them.
+
+Nothing else is here. Invariant: an interrupt or exit is never taken for one.
 """
 
 import json
@@ -273,3 +278,11 @@ class TableFileGone(Violation):
 
 class RangeFilesKept(Violation):
     """Which range files were not dropped, and why; each stays where it is."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether an error is a panic of Rust, of which a caller must make an error of one record; an exit never is one.
+
+    pyo3 derives them from BaseException, and lets nobody import them.
+    """
+    return type(error).__name__ == "PanicException"

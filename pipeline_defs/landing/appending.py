@@ -20,8 +20,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import manifest_path
 from ..adapters.tables.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
-from ..core.advice import counted
-from ..core.command_lines import command
+from ..core.advice import command, counted
 from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, OffsetlakeError, TableFileGone, as_ours
 from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest, StagedFile

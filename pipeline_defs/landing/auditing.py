@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
-from ..core.advice import counted
-from ..core.command_lines import command, replace_command
+from ..core.advice import command, counted, replace_command
 from ..core.errors import DamagedFile, TableFileGone, Violation
 from ..core.landing.verdicts import Outcome
 from ..core.log.coverage import Coverage, completeness_violations, tiling_violations

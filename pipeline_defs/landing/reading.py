@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..adapters.lake import parquet
 from ..adapters.system.locks import scratch
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import EngineUnavailable, LakeUnavailable, OffsetlakeError, ScanFailed, Unavailable
 from ..core.landing.verdicts import Verdict, failed
 from ..core.log.delivery import Claim, Delivery

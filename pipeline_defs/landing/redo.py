@@ -10,8 +10,7 @@ from enum import StrEnum
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
-from ..core.advice import counted
-from ..core.command_lines import replace_command
+from ..core.advice import counted, replace_command
 from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFileGone
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest

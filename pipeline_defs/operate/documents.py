@@ -6,8 +6,8 @@ Links between documents become the command that prints them, since a user's proj
 import re
 from collections.abc import Mapping
 
+from ..core.advice import meant
 from ..core.errors import Refused
-from ..core.near import meant
 from ..settings import DOCS
 
 _PARAGRAPH = re.compile(r"^### `(\w+)`\n+(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)

@@ -16,7 +16,7 @@ from ..adapters.telemetry.prometheus import Metric, family, histogram
 from ..core.log.coverage import Coverage, State
 from ..core.log.latency import Histogram
 from ..core.log.losses import find_losses
-from ..core.tables.calendar import SECONDS_A_DAY, number_of
+from ..core.tables.days import SECONDS_A_DAY, number_of
 from ..orchestration.topic_set import Broken
 from ..resources import Edges
 from ..settings import code_version

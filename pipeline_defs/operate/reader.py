@@ -17,15 +17,13 @@ import pyarrow as pa
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.decodings import Decodings
-from ..adapters.tables.table_rows import TableRows, find_day, find_decoded, find_latest
-from ..adapters.tables.topic_rows import Part, find_rows
-from ..core.command_lines import command
+from ..adapters.tables.topic_rows import Part, TableRows, find_day, find_decoded, find_latest, find_rows
+from ..core.advice import command, meant
 from ..core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
 from ..core.log.coverage import Coverage
-from ..core.near import meant
 from ..core.offsets import OffsetRange, check_topic, parse_key
 from ..core.setting_values import check_lake
-from ..core.tables.calendar import parse_day
+from ..core.tables.days import parse_day
 from ..resources import Edges
 from ..settings import load_env_file, read_settings
 

@@ -7,7 +7,7 @@ from ..adapters.tables.delta_log import raw_table_log
 from ..adapters.tables.duck import Duck
 from ..adapters.tables.sql_text import file_pattern
 from ..adapters.tables.topic_rows import within
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherCluster, Refused, UnknownTopic
 from ..core.log.coverage import State
 from ..core.log.planning import refuse_other_cluster

@@ -15,7 +15,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 from ..core.advice import Standing, next_action
 from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
 from ..core.landing.dispatch import Tried
-from ..core.landing.lag import find_lag, landed_per_second
+from ..core.landing.progress import find_lag, landed_per_second
 from ..core.log.coverage import Coverage, State
 from ..core.log.latency import WINDOW_MS, latency_facts, waits_of
 from ..core.log.losses import Loss, all_losses

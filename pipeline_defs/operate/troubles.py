@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.landing.progress import Seen, see_count, see_version
 from ..landing.auditing import Finding
 from ..orchestration.assets.checks import report_standing

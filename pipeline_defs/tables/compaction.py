@@ -14,7 +14,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import DamagedFile, OffsetlakeError
 from ..core.tables.compaction import (
     CompactionOutcome,

@@ -13,7 +13,7 @@ from ..adapters.lake import parquet
 from ..adapters.store.remote_file import File
 from ..adapters.tables.decodings import Decodings, decoded_table_log
 from ..adapters.tables.delta_log import DeltaLog
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import DamagedFile, LakeUnavailable
 from ..core.offsets import OffsetRange
 from ..core.tables import decoded_table

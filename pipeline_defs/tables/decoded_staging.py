@@ -15,9 +15,8 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.store.remote_file import File
 from ..adapters.tables.columns_of_table import text_of
-from ..adapters.tables.decodings import Decodings
-from ..adapters.tables.event_time import count_days
-from ..core.command_lines import command
+from ..adapters.tables.decodings import Decodings, count_days
+from ..core.advice import command
 from ..core.decode.decoders import Decode
 from ..core.log.coverage import Coverage
 from ..core.log.manifest import Manifest, StagedFile
@@ -30,7 +29,7 @@ from ..landing.attempt import Attempt
 from ..landing.staging_places import Landed, LocalStaging, Staging
 
 if TYPE_CHECKING:
-    from ..adapters.decoding.spark_decoding import SparkDecoder
+    from ..adapters.formats.spark_decoding import SparkDecoder
 
 SHOWN = 3  # dead letters in a message
 

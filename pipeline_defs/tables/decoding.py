@@ -16,8 +16,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
-from ..core.advice import some_of
-from ..core.command_lines import command
+from ..core.advice import command, some_of
 from ..core.errors import (
     DiskRefuses,
     EngineLost,

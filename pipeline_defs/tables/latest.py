@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..adapters.lake.lake import Lake
-from ..adapters.tables.columns_of_table import arrow_schema, holds
+from ..adapters.tables.columns_of_table import arrow_schema, holds, table_schema
 from ..adapters.tables.decodings import Decodings
-from ..adapters.tables.latest_columns import table_schema
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
 from ..adapters.tables.latest_winners import Inputs, Winners, find_damage
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable
 from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange

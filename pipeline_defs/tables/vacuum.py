@@ -10,7 +10,7 @@ from ..adapters.tables.decodings import decoded_table_log
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
 from ..adapters.tables.latest_table import TREE as LATEST
 from ..adapters.tables.latest_table import LatestTable
-from ..core.command_lines import command
+from ..core.advice import command
 from ..core.errors import DamagedFile, OffsetlakeError, TableFileGone
 from ..core.steps import StepWatcher, no_step
 from ..core.tables import decoded_table, raw_table

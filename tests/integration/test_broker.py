@@ -20,8 +20,7 @@ from pipeline_defs.adapters.spark.spark_server import CONNECT_MODE, read_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import archive_options, class_archive, find_java
 from pipeline_defs.adapters.system.processes import read_process
-from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
-from pipeline_defs.adapters.testbed.broker_properties import Node, plan_properties
+from pipeline_defs.adapters.testbed.broker import Broker, Node, plan_properties, read_broker, start_broker, stop_broker
 from pipeline_defs.adapters.testbed.class_archive import make_archive
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable
 from pipeline_defs.settings import Settings

@@ -18,16 +18,16 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
-from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder, raw_ddl
-from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.core.client_properties import RegistryLogin
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
-from pipeline_defs.core.login.client_properties import RegistryLogin
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from tests.conftest import JARS
 from tests.support.fuzz_avro import avro

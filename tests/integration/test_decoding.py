@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder, raw_ddl
+from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.tables.decodings import count_days
 from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.adapters.tables.event_time import count_days
 from pipeline_defs.cli.launching import InProcessRuns
 from pipeline_defs.cli.work.decode import SAID
 from pipeline_defs.core.decode.decoders import Decode, Format, Side

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipeline_defs.adapters.decoding import own_formats as own_module
-from pipeline_defs.adapters.decoding import spark_decoding as decoding_module
-from pipeline_defs.adapters.decoding.own_formats import GROUP, own_formats
-from pipeline_defs.adapters.decoding.spark_decoding import SparkDecoder
+from pipeline_defs.adapters.formats import own_formats as own_module
+from pipeline_defs.adapters.formats import spark_decoding as decoding_module
+from pipeline_defs.adapters.formats.own_formats import GROUP, own_formats
+from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder
 from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.adapters.spark import engine as engine_module
 from pipeline_defs.adapters.spark.engine import Engine
@@ -532,7 +532,7 @@ def test_protobuf_through_spark_loses_and_blames_nothing(engine: Engine) -> None
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
-    from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
+    from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 
     for seed, dice in draws(1):
         text = draw_schema(dice)

@@ -12,11 +12,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
-from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, explain_mismatch
-from pipeline_defs.adapters.formats.json.spark_json import parse_schema
+from pipeline_defs.adapters.formats.json_batches import UNEXPLAINED, explain_mismatch
+from pipeline_defs.adapters.formats.spark_json import parse_schema
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark_session import end, make_active, open_session
-from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
+from pipeline_defs.core.decode.columns import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting
 from tests.support.fuzz_json import ddl_of, draw_shape

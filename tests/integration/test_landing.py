@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 
-from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
@@ -25,8 +25,8 @@ from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark import SCAN_CONF, Spark, select_raw, write_parquet
 from pipeline_defs.adapters.store import disk
+from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer
-from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.testbed.broker import Broker
 from pipeline_defs.core.errors import LakeUnavailable, ScanFailed

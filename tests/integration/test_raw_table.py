@@ -23,8 +23,8 @@ from deltalake.exceptions import DeltaError
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
+from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer
-from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable

@@ -13,14 +13,13 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
-from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.pulse.topic_discovery import Discovery, find_why_not
-from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles
+from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles, TopicPattern
 from pipeline_defs.resources import Edges
 from pipeline_defs.topic_files import read_topic_files
 from pipeline_defs.topics import Topic

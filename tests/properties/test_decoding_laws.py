@@ -21,9 +21,23 @@ from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
-from pipeline_defs.core.tables.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
-from pipeline_defs.core.tables.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
+from pipeline_defs.core.tables.days import (
+    FIRST,
+    LAST,
+    NO_DAY,
+    SHOWN,
+    DayFacts,
+    Days,
+    EventTime,
+    add_days,
+    clamped_moment,
+    day_at,
+    day_of,
+    days_of,
+    number_of,
+    parse_day,
+)
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_sums import sum_up
 from pipeline_defs.core.tables.decoded_table import (

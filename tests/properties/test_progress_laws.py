@@ -8,19 +8,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.landing.active import WITH_SLOT, ActiveRun, RunState, Turns
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
-from pipeline_defs.core.landing.lag import (
+from pipeline_defs.core.landing.progress import (
     PACE_WINDOW_MS,
+    PATIENCE_SECONDS,
     TOLD_EVERY_MS,
     TOLD_WAITING_EVERY_MS,
+    WITH_SLOT,
+    ActiveRun,
     PartitionLag,
+    RunState,
+    Silence,
     Told,
+    Turns,
+    Unplanned,
     find_lag,
+    find_silences,
     is_lag_news,
     landed_per_second,
 )
-from pipeline_defs.core.landing.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
 from pipeline_defs.core.log.latency import (

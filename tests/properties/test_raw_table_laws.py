@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.adapters.store.stores import open_store
+from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
 from pipeline_defs.core.log.coverage import Coverage, State

@@ -7,10 +7,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline_defs.adapters.decoding.spark_decoding import DECODE_CONF, Decision, find_decoder
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.decode.decoders import Side
-from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 
 RAW = "topic string, partition int, offset long, key binary, value binary"
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline_defs.adapters.decoding.spark_decoding import Decision
+from pipeline_defs.adapters.formats.spark_decoding import Decision
 from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake

@@ -7,7 +7,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from pipeline_defs.adapters.formats.avro.spark_avro_schema import find_mismatch, whole_schema
+from pipeline_defs.adapters.formats.spark_avro import find_mismatch, whole_schema
 from pipeline_defs.core.decode.avro import END, enclose, parse_avro, read_avro
 from pipeline_defs.core.decode.decoders import name_subject
 from pipeline_defs.core.errors import UnusableSchema

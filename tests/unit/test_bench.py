@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
+from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.lab.bench import rounds

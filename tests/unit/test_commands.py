@@ -37,7 +37,7 @@ from pipeline_defs.cli import progress as bar
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.look import glance
 from pipeline_defs.cli.work import read
-from pipeline_defs.core.command_lines import command
+from pipeline_defs.core.advice import command
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.landing.auditing import Finding

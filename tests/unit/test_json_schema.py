@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DecimalType, IntegerType, MapType, StringType, StructType
 
-from pipeline_defs.adapters.formats.json.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
-from pipeline_defs.adapters.formats.json.json_checks import find_violation, open_checker
-from pipeline_defs.core.bounds import MOST_CHECKS
+from pipeline_defs.adapters.formats.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
+from pipeline_defs.adapters.formats.json_checks import find_violation, open_checker
 from pipeline_defs.core.decode.json_schema import columns_of, refuse_bomb
+from pipeline_defs.core.decode.schema_text import MOST_CHECKS
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
 TWICE = {"type": "object", "properties": {name: {"$ref": "#/$defs/n"} for name in "ab"}, "$defs": {"n": {"type": "integer"}}}

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.adapters.lake import begun
+from pipeline_defs.adapters.lake import frontiers
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog
@@ -331,7 +331,7 @@ def test_a_lost_steps_name_goes_once_no_run_has_it(settled: SmallWorld, monkeypa
     sensor.begin(log, log.steps[-1:])
     lost = sensor.store.list(f"begun/{TOPIC}")
     lose_steps(settled, 1)
-    monkeypatch.setattr(begun, "LONGEST_RUN_SECONDS", -3600.0 if is_old else 3600.0)
+    monkeypatch.setattr(frontiers, "LONGEST_RUN_SECONDS", -3600.0 if is_old else 3600.0)
     settled.append(1)  # of which another step comes in its place
     for _ in range(2):
         plan_and_land(settled, settled.open(Writer()))

@@ -12,14 +12,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.adapters.formats.protobuf.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.adapters.formats.protobuf.protobuf_schema import (
-    MAIN,
-    compile_proto,
-    encode_path,
-    find_message,
-    find_mismatches,
-)
+from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_bodies, open_reader
+from pipeline_defs.adapters.formats.protobuf_schema import MAIN, compile_proto, encode_path, find_message, find_mismatches
 from pipeline_defs.core.errors import UnusableSchema
 from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row, split_enum
 from tests.support.strategies import draws, mutate

@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipeline_defs.adapters.decoding.spark_decoding import Decision
+from pipeline_defs.adapters.formats.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log

@@ -381,7 +381,7 @@ for names in {list(EXTRAS.values())}:
     sys.modules.update(dict.fromkeys(names))  # as if they were not installed
 """
 LOADS = """
-import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.decoding.spark_decoding
+import pipeline_defs.cli, pipeline_defs.definitions, pipeline_defs.adapters.formats.spark_decoding
 for each in pkgutil.walk_packages(pipeline_defs.cli.__path__, "pipeline_defs.cli."):
     if not each.name.endswith("__main__"):
         importlib.import_module(each.name)
@@ -400,7 +400,7 @@ def test_each_extra_brings_the_modules_that_are_asked_for() -> None:
 
 def test_without_any_extra_all_else_loads() -> None:
     """The control is a module that needs one."""
-    for code, ended in ((LOADS, 0), ("import pipeline_defs.adapters.formats.protobuf.spark_protobuf", 1)):
+    for code, ended in ((LOADS, 0), ("import pipeline_defs.adapters.formats.spark_protobuf", 1)):
         done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False, cwd=PROJECT)
         assert done.returncode == ended, done.stderr[-2_000:]
     assert "ModuleNotFoundError" in done.stderr

@@ -17,8 +17,8 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.adapters.store.disk import Disk
+from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer, Store
-from pipeline_defs.adapters.store.stores import open_store
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.core.landing.verdicts import Outcome

@@ -16,19 +16,17 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from pipeline_defs.adapters.kafka.topic_pattern import TopicPattern
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.decode.columns import Column
-from pipeline_defs.core.decode.ddl import NotDdl, parse_ddl
+from pipeline_defs.core.decode.columns import Column, NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.orchestration.assets.schema_checks import read_side
 from pipeline_defs.orchestration.home.project import plan_project, write_project
-from pipeline_defs.orchestration.topic_set import TopicFiles
+from pipeline_defs.orchestration.topic_set import TopicFiles, TopicPattern
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES, load_topics, read_topic_files

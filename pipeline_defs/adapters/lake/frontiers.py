@@ -1,19 +1,22 @@
-"""The frontier documents of a lake's topics: found newest first, and deleted once newer ones do all that they did.
+"""What a lake says of its plan logs beside their steps: what the steps before one come to, and the newest one begun.
 
-frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
-frontier/<topic>/none                      says that there is to be none
+    frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
+    frontier/<topic>/none                      says that there is to be none
+    begun/<topic>/<seq20>.<digest16>           empty; put before anything of that step is
+
+Frontier documents are found newest first, and deleted once newer ones do all that they did.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
-from ...core.log.frontier import Frontier
+from ...core.log.frontier import Frontier, digest_of
 from ...core.log.latency import WINDOW_MS
 from ...core.log.plan_step import PlanStep
 from ...core.log.planlog import PlanLog
-from ...core.log.settling import reopens
+from ...core.log.settling import LONGEST_RUN_SECONDS, reopens
 from ...core.offsets import OFFSET_DIGITS
-from .documents import Documents
-from .kept import Kept
+from .documents import Documents, Kept
 
 
 class Frontiers:
@@ -84,3 +87,46 @@ def _none_of(topic: str) -> str:
 
 def _path(frontier: Frontier) -> str:
     return f"frontier/{frontier.topic}/{frontier.seq:0{OFFSET_DIGITS}d}.{frontier.made_at_ms:013d}.json"
+
+
+Begun = tuple[int, str]  # a step's number, and the name that says so
+
+_NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
+
+
+class BegunSteps:
+    """Reads and writes the names in `begun/` of one lake."""
+
+    def __init__(self, lake: Documents) -> None:
+        self._lake = lake
+
+    def list(self, topic: str) -> list[Begun]:
+        """List the steps of which something may be there."""
+        names = (path.rpartition("/")[2] for path in self._lake.store.list(f"begun/{topic}"))
+        return sorted((int(found[1]), name) for name in names if (found := _NAME.fullmatch(name)))
+
+    def put(self, step: PlanStep) -> None:
+        """Say that something of a step may be there from now on."""
+        self._lake.store.put_new(f"begun/{step.topic}/{_name(step)}", b"", "staging/begun")
+
+    def delete_old(self, topic: str, begun: Iterable[Begun]) -> None:
+        """Delete names of steps that are lost and did nothing, where no run may be at them any more."""
+        store = self._lake.store
+        now_ms = store.clock_ms()
+        for each in begun:
+            put_ms = store.linked_at_ms(f"begun/{topic}/{each[1]}")
+            if put_ms is not None and now_ms - put_ms > LONGEST_RUN_SECONDS * 1000:
+                self.delete(topic, each)
+
+    def delete(self, topic: str, begun: Begun) -> None:
+        """Delete a name: another one says more."""
+        self._lake.store.delete_folder(f"begun/{topic}/{begun[1]}")
+
+
+def is_of(begun: Begun, step: PlanStep | None) -> bool:
+    """Return whether a name is of a step, by its digest; it is of none where there is none."""
+    return step is not None and begun[1] == _name(step)
+
+
+def _name(step: PlanStep) -> str:
+    return f"{step.seq:0{OFFSET_DIGITS}d}.{digest_of([step])[:16]}"

@@ -32,9 +32,8 @@ from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
 from ..store.store import size_in
-from .begun import Begun, BegunSteps, is_of
 from .data_files import DataFiles
-from .frontiers import Frontiers
+from .frontiers import Begun, BegunSteps, Frontiers, is_of
 from .lake_memory import LakeMemory
 from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, step_path
 

@@ -176,7 +176,7 @@ def _worker_probe() -> Any:
         import importlib
 
         lacks = []
-        for package, module in {**packages, "offsetlake": "pipeline_defs.adapters.formats.json.json_batches"}.items():
+        for package, module in {**packages, "offsetlake": "pipeline_defs.adapters.formats.json_batches"}.items():
             try:
                 importlib.import_module(module)
             except ImportError as error:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lake.parquet import RAW_SCHEMA
 from ..store.remote_file import File
-from ..tables.table_rows import TableRows
-from ..tables.topic_rows import Part, within
+from ..tables.topic_rows import Part, TableRows, within
 from .engine import Engine
 from .spark import SCAN_CONF, paths_of, write_parquet
 

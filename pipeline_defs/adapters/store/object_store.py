@@ -1,6 +1,9 @@
 """A lake in an object store that obstore knows: names are given and exchanged by conditional writes, within the store.
 
 Invariant: a write that is answered is durable, and no byte of a copy comes to this machine.
+
+
+Which store a lake has: by its root, a folder or a URL.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from obstore.store import ObjectStore, from_url
 
 from ...core.errors import BadSetting, LakeUnavailable
 from ..system.locks import scratch
+from .disk_store import DiskStore
 from .store import Answer, Store, version_of
 
 if TYPE_CHECKING:
@@ -217,3 +221,8 @@ def hadoop_url(root: str) -> str:
         f"OFFSETLAKE_LAKE is {root}, which the executors of OFFSETLAKE_SPARK_REMOTE do not know, expected such as s3://, "
         "gs:// or abfss://container@account.dfs.core.windows.net/lake; nothing was read or written; write it so"
     )
+
+
+def open_store(root: str) -> Store:
+    """Return the store of a lake's root: a local folder, or a URL that obstore knows (s3, gs, az)."""
+    return DiskStore(root) if urlsplit(root).scheme in {"", "file"} else RemoteStore(root)

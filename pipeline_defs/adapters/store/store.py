@@ -29,8 +29,7 @@ from obstore.exceptions import (
 )
 from obstore.store import ObjectStore
 
-from ...core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line
-from ..system.panics import is_panic
+from ...core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line, is_panic
 from .disk import UNSURE, errno_in, mend
 
 if TYPE_CHECKING:

@@ -7,28 +7,39 @@
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.tables.decoded_table`
 
 No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
+
+
+Event times of a decoded file: how many of its rows are of which day.
+
+Invariant: every row is counted, once; one whose event time is null is of no day.
 """
 
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import DamagedFile
 from ...core.log.manifest import StagedFile
 from ...core.offsets import OffsetRange
 from ...core.tables import decoded_table
+from ...core.tables.days import NO_DAY, SECONDS_A_DAY, day_of
 from ...core.tables.decoded_ranges import DecodedRanges
-from ...core.tables.decoded_table import DEAD, TREE, Contents
+from ...core.tables.decoded_table import DEAD, EVENT_TIME, TREE, Contents
 from ...core.tables.decoding import Decoding
-from ...core.tables.delta import File
+from ...core.tables.delta import File as TableFile
 from ...core.tables.raw_table import stem_of
 from ..lake.lake import Lake
+from ..store.remote_file import File, source
 from .columns_of_table import columns_of, schema_of
 from .delta_log import DeltaLog
 
@@ -63,7 +74,7 @@ class Decodings:
         read = partial(self.contents_of, topic)
         return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
 
-    def contents_of(self, topic: str, file: File) -> Contents:
+    def contents_of(self, topic: str, file: TableFile) -> Contents:
         """Read which ranges a file has, and what became of them; raise `BrokenManifest` where that cannot be read."""
         if not decoded_table.is_packed(file):
             return decoded_table.read_contents(file)
@@ -109,7 +120,7 @@ class Decodings:
         ours: Sequence[Decoding],
         onto: DecodedRanges,
         now_ms: int,
-        rests: Mapping[str, File] | None = None,
+        rests: Mapping[str, TableFile] | None = None,
         lost: Collection[OffsetRange] = (),
     ) -> bool:
         """Give ranges their files in one version; false where another one is there since `onto`: look again.
@@ -187,3 +198,21 @@ def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
     folder = f"{TREE}/{topic}"
     mend = f"move {lake.store.url(folder)} away, and `{command('decode', topic)}` makes it again of what is landed"
     return DeltaLog(lake.store, folder, schema_of([]), (DEAD,), mend)
+
+
+_MICROS = 1_000_000
+
+
+def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:
+    """Count the rows of each day in a decoded file, sorted; those without an event time are of no day.
+
+    Return with it a moment that no event is before, and one that none is after (ms since 1970).
+    """
+    column = pq.ParquetFile(source(file), memory_map=True).read(columns=[EVENT_TIME]).column(EVENT_TIME)
+    micros = pc.cast(column.drop_null(), "int64").to_numpy()
+    numbers, counts = np.unique(micros // (SECONDS_A_DAY * _MICROS), return_counts=True)
+    counted = Counter[str]({NO_DAY: column.null_count} if column.null_count else {})
+    for number, rows in zip(numbers, counts, strict=True):
+        counted[day_of(int(number))] += int(rows)
+    days = dict(sorted(counted.items()))
+    return (days, int(micros.min()) // 1_000, -(-int(micros.max()) // 1_000)) if len(micros) else (days, None, None)

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, Violation, first_line
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, find_losses
@@ -28,8 +28,7 @@ from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained, find_unquoted
 from .latest_table import LatestTable
 from .sql_text import file_at, file_pattern, quoted
-from .table_rows import TableRows
-from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
+from .topic_rows import InTable, Part, TableRows, TopicRows, find_rows, own_path, within
 
 UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)  # what DuckDB says of a file that is gone, or damaged
 _PLACE_COLUMNS = [

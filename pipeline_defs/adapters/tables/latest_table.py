@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
+from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line, is_panic
 from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
 from ..store.disk import errno_in, mend
-from ..system.panics import is_panic
+from .columns_of_table import POSITION, SEQUENCE
 from .delta_log import delta_url
-from .latest_columns import POSITION, SEQUENCE
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, WriterProperties

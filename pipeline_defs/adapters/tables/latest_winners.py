@@ -21,7 +21,7 @@ from ...core.errors import LakeUnavailable, first_line
 from ...core.offsets import OffsetRange, merge_ranges
 from ...core.tables.latest import Latest, Stretch
 from ..lake.lake import Lake
-from .latest_columns import POSITION, SEQUENCE, parts_of
+from .columns_of_table import POSITION, SEQUENCE, parts_of
 from .sql_text import as_pattern, file_at, literal, quoted
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from ...core.errors import BrokerUnavailable
 from ..system.processes import free_ports, stop_process
-from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
-from .broker_properties import HOST, Node, data_directory
+from .broker import HOST, QUICK_JAVA, Broker, Node, data_directory, new_cluster_id, read_broker, start_broker, stop_broker
 
 NODES = 3
 _STOP_SECONDS = 1

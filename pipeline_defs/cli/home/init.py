@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted, meant
 from ...core.errors import EmptySelection, UnknownTopic
-from ...core.near import meant
 from ...orchestration.home.project import plan_project, write_env, write_project
 from ...resources import Edges
 from ...settings import read_settings

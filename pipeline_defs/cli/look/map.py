@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted
 from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance

@@ -7,8 +7,7 @@ from typing import Any
 import click
 import dagster as dg
 
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted
 from ...core.errors import DaemonUnavailable, RangesFailed
 from ...orchestration.backfill.backfilling import (
     BackfillRequest,

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from ...adapters.tables.latest_table import LatestTable
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted
 from ...core.decode.decoders import Decode
 from ...core.errors import BadSetting, RangesFailed, Refused
 from ...core.landing.selection import find_ranges

@@ -7,8 +7,7 @@ from functools import reduce
 import click
 import dagster as dg
 
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted
 from ...core.errors import EmptySelection, Refused
 from ...core.log.plan_step import PlanStep
 from ...core.log.planning import TopicState, WaitingTail, find_waiting_tail

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from ...core.advice import counted
-from ...core.command_lines import command
+from ...core.advice import command, counted
 from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
 from ...core.log.losses import Loss, Skip, find_skips
 from ...core.log.planning import SkipAhead

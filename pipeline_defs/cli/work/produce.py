@@ -9,9 +9,8 @@ import click
 
 from ...adapters.kafka import producer
 from ...adapters.kafka.kafka import Kafka
-from ...core.advice import counted
+from ...core.advice import counted, meant
 from ...core.errors import BadSetting, UnknownTopic
-from ...core.near import meant
 from ...core.offsets import is_internal
 from ...topic_files import load_topics
 from ..progress import progress

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
-from ..json_text import parse_json
-from ..near import meant
+from ..advice import meant
 from .columns import ANY, Column
+from .schema_text import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS, parse_json
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
@@ -62,7 +61,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
 
     | part | why |
     |---|---|
-    | more columns or levels than `core/bounds.py` has | of 24 records, each with two of the next one, 16 million columns |
+    | more columns or levels than `schema_text.py` has | of 24 records, each with two of the next one, 16 million columns |
     | a `fixed` of more bytes | room for it is made before it is read |
     | a type that nobody defines | |
     | a `fixed` without a size from 0 | |

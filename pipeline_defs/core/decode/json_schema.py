@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
-from ..bounds import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
+from .schema_text import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
 
 TEXT = "STRING"
 PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from ..command_lines import command
+from ..advice import command
 from ..errors import BadKey, EmptySelection, Refused
 from ..log.coverage import Coverage, State
 from ..offsets import OffsetRange, parse_key, subtract_intervals

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..command_lines import command, replace_command
+from ..advice import command, replace_command
 from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange, Place, find_backward
 from .delivery import Acceptance, Claim, Delivery

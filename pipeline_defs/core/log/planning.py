@@ -10,7 +10,7 @@ from itertools import chain, islice, zip_longest
 from math import inf
 from typing import Literal
 
-from ..command_lines import command
+from ..advice import command
 from ..errors import OtherCluster, Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_ranges
 from .cutting import cut_ranges

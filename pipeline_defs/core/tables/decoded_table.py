@@ -21,8 +21,8 @@ from ..errors import BrokenManifest, OffsetlakeError, cause_of
 from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
-from .calendar import NO_DAY, clamped_moment
 from .compaction import Group, choose_files, grown, weight_of
+from .days import NO_DAY, clamped_moment
 from .decoded_sums import DecodedSums, sum_up
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot

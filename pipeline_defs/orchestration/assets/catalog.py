@@ -10,8 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from ...adapters.store.stores import open_store
-from ...core.command_lines import command
+from ...adapters.store.object_store import open_store
+from ...core.advice import command
 from ...core.decode.decoders import Decode
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days

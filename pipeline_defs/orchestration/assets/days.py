@@ -10,8 +10,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from ...core.tables.calendar import day_at
-from ...core.tables.days import GONE, DayFacts, Days
+from ...core.tables.days import GONE, DayFacts, Days, day_at
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_table import TREE
 from ...core.tables.delta import Snapshot

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...adapters.tables.sql_text import file_pattern
 from ...adapters.tables.topic_rows import within
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_sums import DecodedSums

@@ -16,8 +16,7 @@ from ...adapters.system.yaml_text import shown
 from ...core.decode.columns import check_event_time, check_sequence
 from ...core.decode.decoders import Decode, Format, Side
 from ...core.errors import BadSetting
-from ...core.tables.calendar import parse_day
-from ...core.tables.days import Days, EventTime
+from ...core.tables.days import Days, EventTime, parse_day
 from ...core.tables.decoding import Budget
 from ...core.tables.latest import Latest
 from .schema_checks import read_side, row_of_decode
@@ -37,7 +36,7 @@ def _format(value: str) -> str:
     """Return the name of a format; one of a user's own is looked for only where it is none of ours: that imports Spark."""
     if value in {*Format}:
         return value
-    from ...adapters.decoding.own_formats import own_formats
+    from ...adapters.formats.own_formats import own_formats
 
     return one_of(value, [*Format, *own_formats()])
 
@@ -45,7 +44,7 @@ def _format(value: str) -> str:
 def _package(name: str) -> str | None:
     if name in {*Format}:
         return None
-    from ...adapters.decoding.own_formats import package_of
+    from ...adapters.formats.own_formats import package_of
 
     return package_of(name)
 

@@ -15,7 +15,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
 from ...adapters.tables.latest_winners import MOST_TOLD, SHARES, Inputs, Winners
 from ...adapters.telemetry.openlineage import Derived, telling
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import DamagedFile
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest

@@ -5,8 +5,7 @@ No registry is asked, and neither Spark nor Kafka is started. Invariant: what is
 
 from functools import lru_cache
 
-from ...core.decode.columns import ANY, Column, row_of
-from ...core.decode.ddl import NotDdl, parse_ddl
+from ...core.decode.columns import ANY, Column, NotDdl, parse_ddl, row_of
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import BadSetting
 
@@ -34,13 +33,13 @@ def read_side(side: Side, name: str) -> Column:
         case Format.JSON:
             return _read_ddl(side.schema, name)
         case Format.AVRO:
-            from ...adapters.formats.avro.spark_avro_schema import reader_schema
+            from ...adapters.formats.spark_avro import reader_schema
 
             return reader_schema(side.schema, (), what).column
         case Format.PROTOBUF:
             return _read_proto(side.schema, side.message, what)
         case _:
-            from ...adapters.formats.json.json_checks import read_columns
+            from ...adapters.formats.json_checks import read_columns
 
             return parse_ddl(read_columns(side.schema, {}, what)[1])
 
@@ -59,7 +58,7 @@ def _read_ddl(text: str, name: str) -> Column:
 
 
 def _read_proto(text: str, message: str | None, what: str) -> Column:
-    from ...adapters.formats.protobuf.protobuf_schema import columns_of as columns_of_message
-    from ...adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
+    from ...adapters.formats.protobuf_schema import columns_of as columns_of_message
+    from ...adapters.formats.protobuf_schema import compile_proto, find_message
 
     return columns_of_message(find_message(compile_proto(text, {}, what), message, what))

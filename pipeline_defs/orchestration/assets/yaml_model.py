@@ -24,8 +24,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails
 
 from ...adapters.system.yaml_text import shown
+from ...core.advice import meant
 from ...core.errors import LONGEST_REASON
-from ...core.near import meant
 
 OURS = re.compile(r"\w+Model$|function-")
 """Names of models and checks in the place of an error, which is not in the YAML."""

@@ -12,7 +12,7 @@ import dagster as dg
 
 from ...adapters.tables.latest_table import LatestSnapshot, LatestTable
 from ...core.errors import LakeUnavailable, OffsetlakeError
-from ...core.landing.lag import find_lag
+from ...core.landing.progress import find_lag
 from ...core.landing.verdicts import Outcome, Verdict
 from ...core.log.coverage import Coverage
 from ...core.log.delivery import Delivery

@@ -6,8 +6,8 @@ The estimate is `core.log.expiry`'s; this reads what it needs of lake and broker
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...core.command_lines import command
-from ...core.landing.lag import find_lag
+from ...core.advice import command
+from ...core.landing.progress import find_lag
 from ...core.log.coverage import Coverage
 from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, read_rates, read_retention, seconds_to_loss
 from ...core.log.plan_step import Watermarks

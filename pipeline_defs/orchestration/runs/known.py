@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import RunRecord, RunsFilter
 
-from ...core.landing.active import ActiveRun, RunState, Turns
+from ...core.landing.progress import ActiveRun, RunState, Turns
 from ...topics import LAND_PENDING, STANDING, Duty, Topic
 from ..home.daemons import is_silent, read_silence
 from ..home.run_locks import is_code_server_gone

@@ -7,7 +7,7 @@ given.
 from dataclasses import replace
 from operator import attrgetter
 
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import BadKey, Refused
 from ...core.log.coverage import State
 from ...core.log.delivery import Acceptance

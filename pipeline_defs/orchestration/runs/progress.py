@@ -13,11 +13,9 @@ from typing import Any
 import dagster as dg
 
 from ...adapters.kafka.kafka_transactions import OpenTransaction
-from ...core.command_lines import command
-from ...core.landing.active import Block, Turns
+from ...core.advice import command
 from ...core.landing.dispatch import NEVER_TRIED, Tried
-from ...core.landing.lag import find_lag
-from ...core.landing.progress import Silence, Unplanned, find_silences, patience_seconds
+from ...core.landing.progress import Block, Silence, Turns, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, all_losses
 from ...core.log.plan_step import Watermarks

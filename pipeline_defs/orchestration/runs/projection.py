@@ -19,9 +19,9 @@ from dagster._core.storage.tags import PARTITION_NAME_TAG
 from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy.exc import IntegrityError
 
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import BadKey
-from ...core.landing.lag import PartitionLag, Told, is_lag_news
+from ...core.landing.progress import PartitionLag, Told, is_lag_news
 from ...core.landing.retiring import retired
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, Skip

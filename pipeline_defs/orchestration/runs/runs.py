@@ -12,7 +12,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
-from ...core.command_lines import command
+from ...core.advice import command
 from ...core.errors import BadKey, EmptySelection, as_ours
 from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...adapters.lake.lake import Lake
-from ...core.landing.active import Turns
 from ...core.landing.dispatch import NEVER_TRIED
+from ...core.landing.progress import Turns
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges

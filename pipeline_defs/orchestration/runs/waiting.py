@@ -6,8 +6,8 @@ Every sensor's tick, the progress check and `status` say the same. Invariant: as
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...core.landing.active import ActiveRun, Block, RunState, Turns
 from ...core.landing.dispatch import NEVER_TRIED, Tried
+from ...core.landing.progress import ActiveRun, Block, RunState, Turns
 from .moments import duration_text, time_text
 
 SHOWN_RUNS = 4

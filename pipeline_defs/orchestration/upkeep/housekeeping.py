@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from ...core.advice import some_of
-from ...core.command_lines import command
+from ...core.advice import command, some_of
 from ...core.errors import TopicsFailed, UnknownTopic, as_ours
 from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...resources import Edges

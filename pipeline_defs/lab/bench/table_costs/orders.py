@@ -72,7 +72,7 @@ def protobuf_values(load: Load) -> Iterator[bytes]:
     """Yield the same orders as Protobuf, without a registry."""
     from google.protobuf.message_factory import GetMessageClass
 
-    from ....adapters.formats.protobuf.protobuf_schema import compile_proto, find_message
+    from ....adapters.formats.protobuf_schema import compile_proto, find_message
 
     message = GetMessageClass(find_message(compile_proto(PROTO, {}, "the benchmark's schema"), "Order", "it"))
     orders = [message(**order).SerializeToString() for order in _orders(load)]

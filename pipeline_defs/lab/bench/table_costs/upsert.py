@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from ....adapters.tables.columns_of_table import text_of
-from ....adapters.tables.latest_columns import FIELDS
+from ....adapters.tables.columns_of_table import FIELDS, text_of
 from ....adapters.tables.latest_table import TREE
 from ....core.log.manifest import Provenance
 from ....core.offsets import OffsetRange

@@ -1,10 +1,43 @@
-"""The login in Kafka's `sasl.jaas.config`, read as Kafka reads it.
+"""Credentials as Kafka's properties have them: keys and certificates as PEM, and the login of `sasl.jaas.config`.
 
-Pure. Invariant: no message here shows any part of the text, for all of it may be a secret.
+Pure. Invariant: no message here shows any part of a text, for all of it may be a secret.
 """
 
+import base64
 import re
 from dataclasses import dataclass, field
+
+CERTIFICATE = "CERTIFICATE"
+PRIVATE_KEY = "PRIVATE KEY"  # of PKCS #8, which is what Kafka takes; those of one algorithm have its name before that
+LOCKED_KEY = "ENCRYPTED PRIVATE KEY"
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")
+_HEAD = 64  # characters, in which the name of a key's encryption stands
+_BLOCK = re.compile(r"-----\s*BEGIN ([A-Z0-9 ]+?)\s*-----([A-Za-z0-9+/=\s]*)-----\s*END \1\s*-----")
+_WIDTH = 64
+
+
+def find_blocks(text: str, kind: str) -> str:
+    """Return the blocks of one kind, empty where there is none.
+
+    In a properties file a block may stand in one line, which OpenSSL does not read: each line gets the length that it wants.
+    """
+    return "".join(_block(found[1], found[2]) for found in _BLOCK.finditer(text) if found[1] == kind)
+
+
+def is_locked_by_pbes2(blocks: str) -> bool:
+    """Return whether a key is encrypted as openssl does it by itself, which Kafka's client on Java 17 cannot undo."""
+    body = "".join(blocks.splitlines()[1:-1])[:_HEAD]
+    try:
+        return _PBES2 in base64.b64decode(body + "=" * (-len(body) % 4))
+    except ValueError:  # a damaged one, of which OpenSSL says so
+        return False
+
+
+def _block(name: str, body: str) -> str:
+    text = "".join(body.split())
+    lines = [text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)]
+    return "\n".join([f"-----BEGIN {name}-----", *lines, f"-----END {name}-----", ""])
+
 
 # of Java's StreamTokenizer as Kafka sets it up: quoted with either quote, words, and the two signs
 _TOKEN = re.compile(

@@ -11,10 +11,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from ....core.decode.json_schema import columns_of, find_clashes, refuse_bomb, refuse_loop
-from ....core.errors import unusable_schema
-from ....core.json_text import parse_json
-from ...system.panics import is_panic
+from ...core.decode.json_schema import columns_of, find_clashes, refuse_bomb, refuse_loop
+from ...core.decode.schema_text import parse_json
+from ...core.errors import is_panic, unusable_schema
 
 BASE = "json-schema:///"
 SHOWN = 3  # violations in a message

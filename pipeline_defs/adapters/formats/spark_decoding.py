@@ -11,21 +11,19 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 
+from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import unusable_schema
-from ...core.login.client_properties import ANYBODY, RegistryLogin
-from ...core.tables.calendar import FIRST, LAST, SECONDS_A_DAY
-from ...core.tables.days import UNITS, EventTime
+from ...core.tables.days import FIRST, LAST, SECONDS_A_DAY, UNITS, EventTime
 from ...core.tables.decoded_table import EVENT_TIME, IDENTITY
-from ..formats.avro.spark_avro import decode_avro
-from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed, no_id
-from ..formats.json.spark_json import decode_json
-from ..formats.spark_calendar import is_of_a_calendar
 from ..lake.parquet import RAW_SCHEMA
 from ..spark.engine import Engine
 from ..spark.spark import SCAN_CONF, paths_of, write_parquet
 from ..store.remote_file import File
+from .decoded import Decoded, SideOutcome, decoded_where_not_null, failed, is_of_a_calendar, no_id
 from .own_formats import decode_own, told
+from .spark_avro import decode_avro
+from .spark_json import decode_json, decode_json_schema
 from .spark_serialized import decode_serialized
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
@@ -65,14 +63,8 @@ def decode_string(raw: Column) -> Decoded:
     return decoded_where_not_null(raw, f.try_validate_utf8(raw.cast("string")), failure)
 
 
-def _json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
-    from ..formats.json.spark_json_schema import decode_json_schema  # of an extra
-
-    return decode_json_schema(rows, column, side, login)
-
-
 def _protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin) -> Decoded:
-    from ..formats.protobuf.spark_protobuf import decode_protobuf  # of an extra
+    from .spark_protobuf import decode_protobuf  # of an extra
 
     return decode_protobuf(rows, column, side, login)
 
@@ -81,7 +73,7 @@ DECODERS: Mapping[str, Decoder] = {
     Format.NONE: lambda _rows, column, _side, _login: decode_none(f.col(column)),
     Format.STRING: lambda _rows, column, _side, _login: decode_string(f.col(column)),
     Format.JSON: lambda _rows, column, side, _login: decode_json(f.col(column), side.schema or ""),
-    Format.JSON_SCHEMA: _json_schema,
+    Format.JSON_SCHEMA: decode_json_schema,
     Format.AVRO: decode_avro,
     Format.PROTOBUF: _protobuf,
     **dict.fromkeys(SERIALIZED, lambda _rows, column, side, _login: decode_serialized(f.col(column), side)),

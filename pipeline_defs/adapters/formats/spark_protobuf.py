@@ -12,15 +12,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ....core.decode.decoders import Side
-from ....core.errors import unusable_schema
-from ....core.login.client_properties import ANYBODY, RegistryLogin
-from ...kafka.schema_registry import Registered, connect
-from ...system.panics import is_panic
-from ..decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, no_id
-from ..spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
+from ...core.client_properties import ANYBODY, RegistryLogin
+from ...core.decode.decoders import Side
+from ...core.errors import is_panic, unusable_schema
+from ..kafka.schema_registry import Registered, connect
+from .decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, no_id
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import Prefixes, ProtoFile, compile_proto, encode_path, find_message, find_mismatches
+from .spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 
 KIND = "PROTOBUF"
 

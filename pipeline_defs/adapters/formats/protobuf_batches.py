@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from ptars import HandlerPool, PtarsConfig
 
-from ...system.panics import is_panic
+from ...core.errors import is_panic
 
 MICROS = 1_000_000
 TIMESTAMP = ("Timestamp out of the years 1 to 9999", -62_135_596_800 * MICROS, 253_402_300_800 * MICROS - 1)

@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from ...core.decode.decoders import SERIALIZED, Format, Side
-from ..formats.decoded import Decoded, decoded_where_not_null, failed
+from .decoded import Decoded, decoded_where_not_null, failed
 
 BYTES: Mapping[str, int] = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
 FRACTION_BITS: Mapping[str, int] = {

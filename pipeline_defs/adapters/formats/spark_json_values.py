@@ -12,8 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, ShortType, StructField, StructType, VariantType
 
-from ....core.decode.ddl import MOST_DIGITS
-from ..spark_calendar import is_of_a_calendar
+from ...core.decode.columns import MOST_DIGITS
+from .decoded import is_of_a_calendar
 from .json_batches import DAY, TIME
 
 TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}

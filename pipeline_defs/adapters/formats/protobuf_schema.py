@@ -19,10 +19,10 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from ....core.bounds import MOST_COLUMNS, MOST_LEVELS
-from ....core.decode.columns import Column
-from ....core.errors import UnusableSchema, unusable_schema
-from ....core.near import meant
+from ...core.advice import meant
+from ...core.decode.columns import Column
+from ...core.decode.schema_text import MOST_COLUMNS, MOST_LEVELS
+from ...core.errors import UnusableSchema, unusable_schema
 
 MAIN = "offsetlake_schema.proto"
 _OF_ABSL = re.compile(r"WARNING: All log messages before absl|[WI]\d{4} |\s*$")  # what protoc says of itself, on stderr

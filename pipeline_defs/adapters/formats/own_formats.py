@@ -20,9 +20,8 @@ from pyspark.sql import functions as f
 
 from ...core.decode.decoders import Format
 from ...core.errors import BadSetting, first_line
-from ..formats.decoded import Decoded, SideOutcome, decoded_where_not_null, failed
-from ..formats.spark_calendar import has_times_of_a_calendar
 from ..spark.spark_session import make_active
+from .decoded import Decoded, SideOutcome, decoded_where_not_null, failed, has_times_of_a_calendar
 
 GROUP = "offsetlake.formats"
 CALL_SECONDS = 30.0  # for a function that only says what Spark is to do

@@ -1,1 +1,0 @@
-"""JSON, with a schema in Spark's DDL or a JSON Schema."""

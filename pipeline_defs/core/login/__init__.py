@@ -1,1 +1,0 @@
-"""Kafka's client properties, as Java and Python read them."""
