@@ -16,10 +16,9 @@ from pipeline_defs.adapters.spark.spark import SCAN_CONF
 from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import Broker, start_broker, stop_broker
-from pipeline_defs.cli import progress
-from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
-from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3_server, s3a_conf
-from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
+from pipeline_defs.cli import terminal
+from pipeline_defs.lab.bench.costs.loopback import CountingProxy, s3_environment, s3_server, s3a_conf
+from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.dagster_up import hear_signals
@@ -89,7 +88,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -30,8 +30,7 @@ from ..orchestration.runs.projection import RANGE_END, RANGE_START, read_order, 
 from ..orchestration.topic_defs import build_topic_defs
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
-from .progress import progress
-from .terminal import OUT
+from .terminal import OUT, progress
 
 (NOTE,) = RangesFailed("runs failed").__notes__  # which the error of the command has too
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all

@@ -23,8 +23,7 @@ from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import load_topics
 from ..topics import Topic
-from .progress import progress
-from .terminal import ERRORS, OUT, Terminal, styled
+from .terminal import ERRORS, OUT, Terminal, progress, styled
 
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 LEAST_WIDTH = 80  # columns of the terminal that a table takes

@@ -24,9 +24,8 @@ from ..core.offsets import OffsetRange
 from ..orchestration.home.daemons import find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from ..orchestration.home.dagster_home import is_begun, open_instance
 from ..orchestration.home.run_locks import find_code_server, is_code_server_gone
-from ..orchestration.runs.exposure import check_expiry
 from ..orchestration.runs.known import read_known
-from ..orchestration.runs.ledger import check_losses
+from ..orchestration.runs.ledger import check_expiry, check_losses
 from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.progress import (
     Situation,
@@ -38,7 +37,7 @@ from ..orchestration.runs.progress import (
     why_failed,
 )
 from ..orchestration.runs.tries import read_tries
-from ..orchestration.runs.undecoded import undecoded_text
+from ..orchestration.runs.waiting import undecoded_text
 from ..orchestration.topic_set import Broken
 from ..resources import Edges
 from ..topics import LAND_PENDING, Topic

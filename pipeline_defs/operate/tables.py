@@ -19,10 +19,10 @@ from ..core.tables.decoded_sums import first_decoded
 from ..core.tables.latest import Latest
 from ..core.tables.raw_table import find_due as find_due_for_raw
 from ..core.tables.raw_table import find_due_by_files
-from ..orchestration.assets.days import find_untold
+from ..orchestration.assets.decoded_asset import find_untold
 from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.projection import read_data_versions
-from ..orchestration.runs.undecoded import with_undecoded
+from ..orchestration.runs.waiting import with_undecoded
 from ..resources import Edges
 from ..tables.latest import find_due
 from ..topics import Topic

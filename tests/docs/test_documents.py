@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 import pipeline_defs
 from pipeline_defs.cli.commands import SECTIONS, cli
+from pipeline_defs.cli.home.doctor import find_text
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
-from pipeline_defs.operate.documents import explain
 from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
 from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
@@ -211,16 +211,16 @@ def test_explain_lists_every_kind_and_prints_its_paragraph(capfd: pytest.Capture
     listed = CliRunner().invoke(cli, ["explain"]).output + capfd.readouterr().out
     assert kinds() <= set(re.findall(r"\w+", listed))
     for kind in kinds():
-        text = explain(kind)
+        text = find_text(kind)
         assert len(text.split()) > 6 and kind in text, kind
         assert not re.search(r"\]\((?!https?:)", text) and "docs/" not in text, kind
     with pytest.raises(Refused, match="did you mean `broker_unavailable`"):
-        explain("broker_unavaliable")
+        find_text("broker_unavaliable")
 
 
 def test_explain_prints_a_document_whose_links_are_commands() -> None:
     for name in (path.stem for path in DOCS.glob("*.md")):
-        assert not re.search(r"\]\((?!\w+:)", without_blocks(explain(name))), name
+        assert not re.search(r"\]\((?!\w+:)", without_blocks(find_text(name))), name
 
 
 def test_a_traceback_names_the_command() -> None:

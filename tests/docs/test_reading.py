@@ -13,8 +13,8 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
-from pipeline_defs.lab.environment import variables_of
+from pipeline_defs.lab.bench.costs.loopback import s3_environment, s3a_conf
+from pipeline_defs.lab.processes import variables_of
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, Shell, open_shell, read_blocks

@@ -30,8 +30,7 @@ from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
-from pipeline_defs.tables.dropping import drop_range_files, plan_dropping
-from pipeline_defs.tables.vacuum import vacuum
+from pipeline_defs.tables.deleting import drop_range_files, plan_dropping, vacuum
 from tests.support.buckets import sent_rows, shown_rows
 from tests.support.commands import Run, commands_of
 from tests.support.decoded import DecodedTopic, numbered

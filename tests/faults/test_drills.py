@@ -17,12 +17,11 @@ from typing import Any, cast
 import pytest
 
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.lab.drills import supervisor
+from pipeline_defs.lab.drills import systems
 from pipeline_defs.lab.drills.arena import Arena, Row
 from pipeline_defs.lab.drills.catalog import DRILLS
 from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
-from pipeline_defs.lab.drills.supervisor import DoesNotEnd, run_to_end
-from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, System
+from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, DoesNotEnd, System, run_to_end
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table
@@ -159,7 +158,7 @@ def test_a_run_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
                 threading.Event().wait()
 
     for name in ("END_SECONDS", "AGAIN_SECONDS"):
-        monkeypatch.setattr(supervisor, name, 0.2)
+        monkeypatch.setattr(systems, name, 0.2)
     with pytest.raises(DoesNotEnd, match=r"not at its end after 0\.2 s"):
         run_to_end(cast("System", Stubborn()))
 

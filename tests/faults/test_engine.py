@@ -43,7 +43,7 @@ from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.killing import Striker, run_module

@@ -19,11 +19,11 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.lab.bench.engine_costs.s3 import s3_environment, s3a_conf
+from pipeline_defs.lab.bench.costs.loopback import s3_environment, s3a_conf
 from pipeline_defs.resources import Edges
 from pipeline_defs.tables.compaction import compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
-from pipeline_defs.tables.vacuum import VACUUM_AFTER_SECONDS, vacuum
+from pipeline_defs.tables.deleting import VACUUM_AFTER_SECONDS, vacuum
 from tests.conftest import JARS
 from tests.support.killing import stopped_at
 from tests.support.readers import LoopingReader, Read, count_files, reading, spark_defaults, time_read

@@ -18,7 +18,7 @@ from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.core.errors import EngineLost
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
+from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS

@@ -8,17 +8,25 @@ import pytest
 from pipeline_defs.adapters.spark.spark_server import read_server
 from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.planning import Policy
-from pipeline_defs.lab.bench import measurement, visible
-from pipeline_defs.lab.bench.engine_costs import backlog, client_cost, driver_bytes, run_cost
-from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, RUN
+from pipeline_defs.lab.bench import measurement, watched
+from pipeline_defs.lab.bench.costs import (
+    append_cost,
+    backlog,
+    client_cost,
+    decode_cost,
+    driver_bytes,
+    history,
+    run_cost,
+    topics_cost,
+    upsert,
+)
+from pipeline_defs.lab.bench.costs.decode_cost import VALUES
+from pipeline_defs.lab.bench.costs.run_cost import PARTS, RUN
+from pipeline_defs.lab.bench.costs.upsert import DeltaState
 from pipeline_defs.lab.bench.measurement import Bench, run_part
-from pipeline_defs.lab.bench.pulse_costs import history, topics_cost
 from pipeline_defs.lab.bench.rounds import Load
-from pipeline_defs.lab.bench.table_costs import append_cost, decode_cost, upsert
-from pipeline_defs.lab.bench.table_costs.orders import VALUES
-from pipeline_defs.lab.bench.table_costs.upsert import DeltaState
 from pipeline_defs.lab.cli.parts import DERIVED_AIMS, ENGINE_AIMS, measure_derived, measure_engine
-from pipeline_defs.lab.waiting import NotMeasured
+from pipeline_defs.lab.processes import NotMeasured
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -34,7 +42,7 @@ def told(text: str) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads that take seconds where they take minutes."""
-    for module in (client_cost, append_cost, run_cost, visible, driver_bytes):
+    for module in (client_cost, append_cost, run_cost, watched, driver_bytes):
         monkeypatch.setattr(module, "LOAD", SMALL)
     monkeypatch.setattr(decode_cost, "LOAD", Load(1_000, 20, 5, 2))
     monkeypatch.setattr(decode_cost, "WARM_UPS", 0)

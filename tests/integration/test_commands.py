@@ -22,7 +22,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.core.log.holes import SpanKind
-from pipeline_defs.lab.environment import plain_environment, variables_of
+from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.commands import Run, commands_of
 from tests.support.killing import run_module

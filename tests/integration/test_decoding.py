@@ -32,7 +32,7 @@ from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.operate.reader import read
 from pipeline_defs.operate.reports import trace_row
-from pipeline_defs.orchestration.assets.days import report_days
+from pipeline_defs.orchestration.assets.decoded_asset import report_days
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_outside, read_dead_letters
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic

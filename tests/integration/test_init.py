@@ -16,7 +16,7 @@ import pytest
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.orchestration.home.project import package_name, plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
 from pipeline_defs.topic_files import load_topics

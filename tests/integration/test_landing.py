@@ -38,11 +38,11 @@ from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.lab.drills.arena import Arena
 from pipeline_defs.lab.drills.report import open_arena
 from pipeline_defs.lab.drills.systems import visible_values
-from pipeline_defs.lab.waiting import NotMeasured
+from pipeline_defs.lab.processes import NotMeasured
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.landing import land_topics
-from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.settings import Settings
+from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.buckets import assert_all_is_there_once
 from tests.support.lakes import list_encodings_falling
 from tests.support.redecoding import Heard, stop_at

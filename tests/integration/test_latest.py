@@ -33,7 +33,7 @@ from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.adapters.tables.latest_winners import SHARES, find_damage
 from pipeline_defs.adapters.tables.sql_text import file_at
 from pipeline_defs.cli.launching import InProcessRuns, Launched
-from pipeline_defs.cli.progress import Shown
+from pipeline_defs.cli.terminal import Shown
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, BrokenTable, LakeUnavailable, Refused

@@ -25,12 +25,11 @@ from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay, check_tiling
 from pipeline_defs.orchestration.assets.checks import lake_result
-from pipeline_defs.orchestration.map.page import read_picture
-from pipeline_defs.orchestration.map.words import lost_offsets
+from pipeline_defs.orchestration.map.page import lost_offsets, read_picture
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
-from pipeline_defs.orchestration.upkeep.retirement import find_retirable
+from pipeline_defs.orchestration.upkeep.pruning import find_retirable
 from tests.support.commands import commands_of
 from tests.support.killing import stopped_at
 from tests.support.pulse import queue_run

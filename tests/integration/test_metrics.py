@@ -25,7 +25,7 @@ from pipeline_defs.core.tables.days import GONE, Days, EventTime
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import HELP, read_metrics
 from pipeline_defs.operate.tables import latency_text, read_tables, table_text
-from pipeline_defs.orchestration.assets.days import day_event, report_days
+from pipeline_defs.orchestration.assets.decoded_asset import day_event, report_days
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
 from tests.support.killing import QUICK_JVM

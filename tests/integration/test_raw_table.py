@@ -35,11 +35,11 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.tables.raw_table import KEY, REVISION, REVISIONS, SCHEMA, name_of, offsets_of, revision_in
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.landing import appending
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_table
-from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
+from pipeline_defs.tables.deleting import find_unnamed, is_vacuum_due, vacuum
 from tests.conftest import JARS
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore

@@ -21,7 +21,7 @@ from pipeline_defs.core.landing.scans import Read, Scan
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
-from pipeline_defs.lab.environment import plain_environment, variables_of
+from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic

@@ -22,11 +22,11 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.raw_columns import TIMES_TO_MS
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
-from pipeline_defs.lab.bench.engine_costs.counting_proxy import CountingProxy
-from pipeline_defs.lab.bench.engine_costs.driver_bytes import LOAD, count_control, count_driver_bytes
-from pipeline_defs.lab.bench.engine_costs.spark_cluster import SparkCluster
+from pipeline_defs.lab.bench.costs.driver_bytes import LOAD, count_control, count_driver_bytes
+from pipeline_defs.lab.bench.costs.loopback import CountingProxy
+from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.bench.measurement import Bench
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges

@@ -20,10 +20,9 @@ from pipeline_defs.core.log.planning import plan
 from pipeline_defs.operate.status import find_instance, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
-from pipeline_defs.orchestration.map.page import page, read_picture, write_page
-from pipeline_defs.orchestration.map.words import summary
+from pipeline_defs.orchestration.map.page import page, read_picture, summary, write_page
 from pipeline_defs.orchestration.runs import progress
-from pipeline_defs.orchestration.runs.exposure import Endangered, check_expiry, read_endangered
+from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.resources import Edges

@@ -27,7 +27,7 @@ from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided, completeness_of
 from pipeline_defs.landing.appending import append_landed, try_append
 from pipeline_defs.landing.auditing import check_table
-from pipeline_defs.tables.vacuum import vacuum
+from pipeline_defs.tables.deleting import vacuum
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, Glob, SmallWorld, Writer, assert_all_is_in_order, draw, strike, take_turns
 from tests.support.redecoding import OffsetDecoder, compact_decoded, decode_by, decode_due

@@ -45,9 +45,8 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
-from pipeline_defs.landing.sweeping import sweep_orphans
 from pipeline_defs.tables import compaction
-from pipeline_defs.tables.vacuum import vacuum
+from pipeline_defs.tables.deleting import sweep_orphans, vacuum
 from tests.support.fake_log import (
     COMMITTED,
     SEEN,

@@ -32,7 +32,7 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
-from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
+from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order, beside
 from tests.support.redecoding import stop_at

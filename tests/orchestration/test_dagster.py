@@ -13,7 +13,7 @@ import pytest
 
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.cli.launching import Launched
-from pipeline_defs.cli.progress import Shown
+from pipeline_defs.cli.terminal import Shown
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import EmptySelection, LakeUnavailable, Refused

@@ -15,8 +15,8 @@ import pytest
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.adapters.testbed.broker import read_broker
-from pipeline_defs.lab.environment import plain_environment
 from pipeline_defs.lab.flights import DAYS, POISON
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS

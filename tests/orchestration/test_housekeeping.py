@@ -24,8 +24,7 @@ from pipeline_defs.orchestration.assets.checks import PUBLISHED
 from pipeline_defs.orchestration.runs.projection import report_losses
 from pipeline_defs.orchestration.upkeep import housekeeping
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE, SWEEP
-from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning
-from pipeline_defs.orchestration.upkeep.retirement import retire_keys
+from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning, retire_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOPIC_TAG, Topic
 from tests.support.lakes import damage

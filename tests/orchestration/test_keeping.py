@@ -24,21 +24,20 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
-from pipeline_defs.landing.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
-from pipeline_defs.operate.alerts import build_failure_sensor, build_watch
+from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
 from pipeline_defs.operate.reports import trace_row
-from pipeline_defs.operate.troubles import watch_tables
 from pipeline_defs.orchestration.assets.checks import QUICK
-from pipeline_defs.orchestration.assets.days import report_days
+from pipeline_defs.orchestration.assets.decoded_asset import report_days
 from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger, standing
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
-from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
+from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
-from pipeline_defs.orchestration.upkeep import retirement
+from pipeline_defs.orchestration.upkeep import pruning
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
 from pipeline_defs.settings import PROJECT
+from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from tests.support.commands import commands_of
 from tests.support.killing import stopped_at
@@ -106,7 +105,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     fill(world, 8, max_keys=2)
     world.land()
     ranges = list(world.coverage.log.ranges)
-    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
+    assert pruning.find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
     held = create_run_for_test(
         world.instance,
         job_name=world.topic.landing.job,
@@ -117,10 +116,10 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     with trying(world.instance, world.topic.landing, [ranges[4].key], failed.run_id, world.edges.now_ms):
         pass
     expected = [ranges[0], ranges[3], ranges[5]]
-    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected
+    assert pruning.find_retirable(world.topic, world.coverage, world.instance) == expected
     world.instance.delete_run(held.run_id)
     without_run = [*ranges[:4], ranges[5]]
-    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run
+    assert pruning.find_retirable(world.topic, world.coverage, world.instance) == without_run
     world.hear_daemon("BACKFILL")
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "n INT")))
     for duty, status, expected in (
@@ -134,30 +133,27 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
         found = world.instance.get_backfill(backfill)
         assert found is not None
         world.instance.update_backfill(found.with_status(status))
-        assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected, (duty, status)
+        assert pruning.find_retirable(world.topic, world.coverage, world.instance) == expected, (duty, status)
         world.instance.update_backfill(found.with_status(BulkActionStatus.CANCELED))
     other = dataclasses.replace(world.topic, name="another")
     launch_backfill(other, BackfillRequest(ranges[:1], redo=True), world.edges, world.instance)
-    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
+    assert pruning.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
 
 
 def test_a_retirement_that_died_is_finished_beside_ticks_and_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick brings back what is gone, however many are at it; what each tick asks for stays what is pending."""
     keys = fill(world, 8, max_keys=2)
     world.land()
-    monkeypatch.setattr(retirement, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(pruning, "KEYS_AT_ONCE", 2)
 
-    with (
-        pytest.raises(KeyboardInterrupt),
-        patch.object(retirement, "has_backfill", Mock(side_effect=[False, KeyboardInterrupt])),
-    ):
-        retirement.retire_keys(world.topic, world.coverage, world.instance)
+    with pytest.raises(KeyboardInterrupt), patch.object(pruning, "has_backfill", Mock(side_effect=[False, KeyboardInterrupt])):
+        pruning.retire_keys(world.topic, world.coverage, world.instance)
     assert world.keys == keys[2:], "the fault: half of it is done"
     world.tick()
     assert world.keys == keys[2:]
     coverage = world.coverage
     with ThreadPoolExecutor(3) as pool:
-        both = [pool.submit(retirement.retire_keys, world.topic, coverage, world.instance) for _ in range(2)]
+        both = [pool.submit(pruning.retire_keys, world.topic, coverage, world.instance) for _ in range(2)]
         ticks = [pool.submit(world.tick) for _ in range(2)]
     assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
     assert [tick.result().due for tick in ticks] == [()] * 2

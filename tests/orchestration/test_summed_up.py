@@ -20,9 +20,8 @@ from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.assets.latest_asset import check_share
 from pipeline_defs.orchestration.pulse import rebuilding
-from pipeline_defs.orchestration.pulse.comparing import COMPARE
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
-from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
+from pipeline_defs.orchestration.pulse.rebuilding import COMPARE, rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.killing import stopped_at

@@ -30,7 +30,7 @@ from pipeline_defs.adapters.system.locks import Holder
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.lab.bench.measurement import count_rows
-from pipeline_defs.lab.environment import plain_environment, variables_of
+from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
 from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence

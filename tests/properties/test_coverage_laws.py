@@ -37,8 +37,7 @@ from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Wat
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
-from pipeline_defs.orchestration.map.page import page
-from pipeline_defs.orchestration.map.words import bar, summary
+from pipeline_defs.orchestration.map.page import bar, page, summary
 from tests.properties.test_progress_laws import two_ranges
 from tests.support.strategies import (
     EPOCH_MS,

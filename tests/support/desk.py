@@ -17,7 +17,7 @@ import stamina
 import yaml
 
 from pipeline_defs.adapters.system.processes import free_ports
-from pipeline_defs.lab.environment import plain_environment, variables_of
+from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.settings import PROJECT, Settings
 

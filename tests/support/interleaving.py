@@ -51,8 +51,7 @@ from pipeline_defs.landing.attempt import Attempt, Tools
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.standing import landed_files
-from pipeline_defs.landing.sweeping import sweep_orphans
-from pipeline_defs.tables.dropping import DropVerdict
+from pipeline_defs.tables.deleting import DropVerdict, sweep_orphans
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.redecoding import ArrowFiles, compact_raw, drop_range_files, stop_at
 from tests.support.redecoding import Killed as Dead

@@ -32,8 +32,7 @@ from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import IN_PROCESS, Settings
 from pipeline_defs.tables.compaction import compact
-from pipeline_defs.tables.dropping import drop_range_files, plan_dropping
-from pipeline_defs.tables.vacuum import vacuum
+from pipeline_defs.tables.deleting import drop_range_files, plan_dropping, vacuum
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import PATIENCE_SECONDS, World
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS
 

@@ -34,12 +34,12 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.staging import stage_empty
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.tables import dropping
+from pipeline_defs.tables import deleting
 from pipeline_defs.tables.compaction import compact, compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
 from pipeline_defs.tables.decoded_staging import DecodeTools
 from pipeline_defs.tables.decoding import decode
-from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
+from pipeline_defs.tables.deleting import DropVerdict, plan_dropping
 from pipeline_defs.topics import Topic
 from tests.support.decoded import shown_places, table_files
 from tests.support.fake_log import fake_tools
@@ -268,7 +268,7 @@ def compact_raw(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_M
 
 def drop_range_files(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
     """Drop range files as `offsetlake compact --drop-range-files-after 0d --apply` does."""
-    return list(dropping.drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
+    return list(deleting.drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
 
 
 def compact_decoded(lake: Lake, topic: str) -> list[CompactionVerdict]:

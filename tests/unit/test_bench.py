@@ -21,21 +21,21 @@ from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_m
 from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.lab.bench import rounds
+from pipeline_defs.lab.bench.costs import topics_cost
+from pipeline_defs.lab.bench.costs.decode_cost import PROTO, VALUES
+from pipeline_defs.lab.bench.costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
 from pipeline_defs.lab.bench.data import values
-from pipeline_defs.lab.bench.engine_costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
 from pipeline_defs.lab.bench.measurement import run_part
-from pipeline_defs.lab.bench.pulse_costs import topics_cost
-from pipeline_defs.lab.bench.report import choose_loads, choose_systems
-from pipeline_defs.lab.bench.table_costs.orders import PROTO, VALUES
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
-from pipeline_defs.lab.bench.visible import split_seconds
+from pipeline_defs.lab.bench.watched import split_seconds
 from pipeline_defs.lab.cli import parts
 from pipeline_defs.lab.cli.bench import bench
 from pipeline_defs.lab.cli.drill import drill
+from pipeline_defs.lab.cli.parts import choose_loads, choose_systems
 from pipeline_defs.lab.drills.catalog import DRILLS
 from pipeline_defs.lab.drills.report import choose
 from pipeline_defs.lab.drills.systems import OURS
-from pipeline_defs.lab.waiting import NotMeasured
+from pipeline_defs.lab.processes import NotMeasured
 from pipeline_defs.settings import Settings
 
 LOAD = rounds.Load(1_000, 16_000, 1_000)
@@ -199,10 +199,10 @@ def test_a_record_waits_until_the_first_look_that_sees_its_file(tmp_path: Path, 
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
     rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.time.time", lambda: 110.0)
+    monkeypatch.setattr("pipeline_defs.lab.bench.costs.topics_cost.time.time", lambda: 110.0)
     for _ in range(2):
         traffic.look(tmp_path)
-        monkeypatch.setattr("pipeline_defs.lab.bench.pulse_costs.topics_cost.time.time", lambda: 120.0)
+        monkeypatch.setattr("pipeline_defs.lab.bench.costs.topics_cost.time.time", lambda: 120.0)
         traffic.read()
         assert sorted(traffic.waits["t"]) == [8.5, 10.0]
         assert traffic.acked == {("t", 1, 1): 102.0}
@@ -227,7 +227,7 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
     start = Mock(side_effect=Started)
-    monkeypatch.setattr("pipeline_defs.lab.bench.report.run_bench", start)
+    monkeypatch.setattr("pipeline_defs.lab.cli.parts.run_bench", start)
     monkeypatch.setattr(parts, "PARTS", dict.fromkeys(parts.PARTS, start))
     for options, expected in (([], whole), *((["--part", each], part) for each in ("engine", "derived", "topics"))):
         result = CliRunner().invoke(bench, options)

@@ -33,13 +33,13 @@ from rich.console import Console
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.cli import commands, main, show, terminal
-from pipeline_defs.cli import progress as bar
+from pipeline_defs.cli import terminal as bar
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.look import glance
 from pipeline_defs.cli.work import read
 from pipeline_defs.core.advice import command
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
-from pipeline_defs.lab.environment import plain_environment
+from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.landing.auditing import Finding
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles

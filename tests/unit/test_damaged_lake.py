@@ -30,7 +30,7 @@ from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
-from pipeline_defs.cli.progress import progress
+from pipeline_defs.cli.terminal import progress
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import (

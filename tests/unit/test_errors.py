@@ -26,7 +26,7 @@ from pipeline_defs.core.log.plan_step import LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy, TopicState, plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
-from pipeline_defs.orchestration.runs.exposure import check_expiry, read_endangered
+from pipeline_defs.orchestration.runs.ledger import check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import TELL_MS, pace_text, telling_pace
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, TOPIC, first_step, provenance

@@ -54,8 +54,8 @@ ENVIRONMENT = {
     "orchestration/home/waking_launcher.py": "sees whether `offsetlake up` would start what it ends",
     "lab/drills/peers.py": "hides from pyspark that this process is a client of Spark",
     "lab/drills/children.py": "has a child forget what its parent is",
-    "lab/environment.py": "hands it to a child process, with another lake",
-    "lab/bench/engine_costs/spark_cluster.py": "hands it to a child process, with a token",
+    "lab/processes.py": "hands it to a child process, with another lake",
+    "lab/bench/costs/spark_cluster.py": "hands it to a child process, with a token",
 }
 
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
@@ -67,8 +67,7 @@ LAYERS = [
     *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets", "orchestration/backfill"),
     *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
     *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
-    *("lab", "lab/bench", "lab/bench/table_costs", "lab/bench/engine_costs", "lab/bench/pulse_costs"),
-    *("lab/drills", "lab/cli"),
+    *("lab", "lab/bench", "lab/bench/costs", "lab/drills", "lab/cli"),
 ]
 FREE_OF_DAGSTER = LAYERS[: LAYERS.index("topics.py")]
 

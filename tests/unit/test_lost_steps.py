@@ -23,7 +23,7 @@ from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
-from pipeline_defs.landing.sweeping import sweep_orphans
+from pipeline_defs.tables.deleting import sweep_orphans
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, beside
 from tests.support.redecoding import stop_at

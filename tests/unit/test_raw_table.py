@@ -50,9 +50,8 @@ from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.auditing import check_published, check_table
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
-from pipeline_defs.tables import dropping
-from pipeline_defs.tables.dropping import DropVerdict, plan_dropping
-from pipeline_defs.tables.vacuum import find_unnamed, is_vacuum_due, vacuum
+from pipeline_defs.tables import deleting
+from pipeline_defs.tables.deleting import DropVerdict, find_unnamed, is_vacuum_due, plan_dropping, vacuum
 from tests.support.interleaving import SmallWorld, Writer, beside
 from tests.support.lakes import again, damage, planned_lake
 from tests.support.redecoding import Killed, compact_raw, drop_range_files, land_rows, stop_at
@@ -541,7 +540,7 @@ def compact_twice_and_damage(lake: Lake) -> Path:
 def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: bool) -> None:
     """[R-72] What a real run keeps, with the changed file as the reason, is not counted; and a dry one writes nothing."""
     path = compact_twice_and_damage(lake)
-    verdicts = list(dropping.drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
+    verdicts = list(deleting.drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
     assert [each.offsets for each in verdicts if str(path) in str(each.reason)] == R[:3]
     assert [each.offsets for each in verdicts if not each.reason] == R[4:]
     assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])

@@ -48,8 +48,8 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
+from pipeline_defs.tables.deleting import vacuum
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
-from pipeline_defs.tables.vacuum import vacuum
 from tests.support.commands import commands_of
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.interleaving import beside

@@ -24,7 +24,7 @@ from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
-from pipeline_defs.orchestration.assets.schema_checks import read_side
+from pipeline_defs.orchestration.assets.derived_config import read_side
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles, TopicPattern
 from pipeline_defs.resources import Edges

@@ -32,7 +32,7 @@ from ...core.log.planlog import PlanLog
 from ...core.log.settling import needs_whole, sum_up
 from ...core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
 from ..store.store import size_in
-from .data_files import DataFiles
+from .documents import Documents
 from .frontiers import Begun, BegunSteps, Frontiers, is_of
 from .lake_memory import LakeMemory
 from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, step_path
@@ -47,7 +47,7 @@ _Groups = Sequence[tuple[Callable[[Sequence[str]], dict[str, str]], Sequence[Off
 """Ranges, each few by how their names are looked up."""
 
 
-class Lake(DataFiles):
+class Lake(Documents):
     """One lake as a whole: its plan logs, and each topic's coverage of it."""
 
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:

@@ -5,9 +5,8 @@ import click
 from ...adapters.system.jars import resolve_jars
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...settings import read_settings
-from ..progress import progress
 from ..show import json_option, print_json
-from ..terminal import ERRORS, OUT
+from ..terminal import ERRORS, OUT, progress
 
 
 @click.group()

@@ -1,7 +1,10 @@
-"""`offsetlake doctor`, `jars` and `explain`: what this machine lacks, how it gets it, and what an error means."""
+"""`offsetlake doctor`, `jars` and `explain`: what this machine lacks, how it gets it, and what an error means.
+
+Links between documents become the command that prints them, since a user's project has none of these files.
+"""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -10,22 +13,56 @@ from rich.markdown import Markdown
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.testbed.class_archive import make_archive
+from ...core.advice import meant
 from ...core.durability import Durability
-from ...core.errors import OffsetlakeError
+from ...core.errors import OffsetlakeError, Refused
 from ...core.log.planning import refuse_other_cluster
-from ...operate.documents import explain as find_text
-from ...operate.documents import read_runbook
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.topic_set import TopicFiles
 from ...resources import Edges
-from ...settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
+from ...settings import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file, read_settings
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..progress import progress
 from ..show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
-from ..terminal import OUT
+from ..terminal import OUT, progress
 from .engine import spark_text
+
+_PARAGRAPH = re.compile(r"^### `(\w+)`\n+(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]*)(?:#[^)\s]*)?\)")
+
+
+def read_runbook() -> Mapping[str, str]:
+    """Return the runbook's paragraphs by the kind of error that they are about, in its order."""
+    return {kind: _with_commands(text).strip() for kind, text in _PARAGRAPH.findall((DOCS / "runbook.md").read_text())}
+
+
+def find_text(name: str) -> str:
+    """Return what there is to read of a kind of error, or of a document by its name, as Markdown."""
+    runbook = read_runbook()
+    if name in runbook:
+        return f"## {name}\n\n{runbook[name]}\n"
+    documents = {path.stem: path for path in DOCS.glob("*.md")}
+    if name in documents:
+        return _with_commands(documents[name].read_text())
+    raise Refused(
+        f"{name} is neither a kind of error nor a document{meant(name, [*runbook, *documents])}; `offsetlake explain` lists "
+        f"the kinds, documents are {', '.join(sorted(documents))}"
+    )
+
+
+def _with_commands(text: str) -> str:
+    """Return Markdown whose links lead to what a user has: other documents by their command, else the words alone."""
+
+    def replace(link: re.Match[str]) -> str:
+        words, path = link[1], link[2]
+        document = DOCS / path
+        if path.endswith(".md") and document.parent == DOCS and document.is_file():
+            command = f"`offsetlake explain {document.stem}`"
+            return command if words.endswith(".md") else f"{words} ({command})"
+        return words
+
+    return _LINK.sub(replace, text)
 
 
 @click.command()

@@ -12,9 +12,8 @@ from ...adapters.spark.spark_server import read_server, stop_server
 from ...core.errors import Refused
 from ...orchestration.runs.moments import duration_text
 from ...settings import IN_PROCESS, Settings, read_settings
-from ..progress import progress
 from ..show import json_option, open_edges, print_json
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from ...core.errors import EmptySelection, UnknownTopic
 from ...orchestration.home.project import plan_project, write_env, write_project
 from ...resources import Edges
 from ...settings import read_settings
-from ..progress import progress
 from ..show import PATIENCE_SECONDS, TopicName, print_table
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 
 @click.command()

@@ -30,9 +30,8 @@ from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..progress import progress
 from ..show import open_edges, print_broken
-from ..terminal import OUT, styled
+from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0

@@ -10,9 +10,8 @@ from ...operate.tables import latency_text, table_text
 from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
-from ..progress import progress
 from ..show import choose_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
-from ..terminal import OUT, styled
+from ..terminal import OUT, progress, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
 PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")

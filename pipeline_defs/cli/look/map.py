@@ -8,11 +8,19 @@ from ...core.advice import command, counted
 from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance
-from ...orchestration.map.page import read_picture, write_page
-from ...orchestration.map.words import DECODED_COLUMNS, bar, counts, decoded, legend, lost_offsets, name
-from ..progress import progress
+from ...orchestration.map.page import (
+    DECODED_COLUMNS,
+    bar,
+    counts,
+    decoded,
+    legend,
+    lost_offsets,
+    name,
+    read_picture,
+    write_page,
+)
 from ..show import find_topic, open_edges, print_table, size_text, topic_argument
-from ..terminal import ERRORS, OUT
+from ..terminal import ERRORS, OUT, progress
 
 LOOKS = (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)
 

@@ -22,9 +22,8 @@ from ...orchestration.home.daemons import read_silence
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.runs.moments import duration_text, time_text
 from ...topics import Duty
-from ..progress import progress
 from ..show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text, topic_argument
-from ..terminal import OUT
+from ..terminal import OUT, progress
 from .decode import check_decodes
 
 SHOWN = 40  # ranges of the preview; --json has them all

@@ -14,14 +14,20 @@ from ...core.advice import counted
 from ...core.errors import RangeFilesKept
 from ...core.tables.compaction import CompactionVerdict, Group
 from ...core.tables.decoded_table import DecodedGroup
-from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...orchestration.runs.moments import time_text
 from ...orchestration.upkeep.compacting import check_compaction, check_has_table, compact_tables, plan_compaction
 from ...resources import Edges
-from ...tables.dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
-from ..progress import progress
+from ...tables.deleting import (
+    SWEEP_AFTER_SECONDS,
+    Droppable,
+    DropVerdict,
+    drop_range_files,
+    find_orphans,
+    plan_dropping,
+    sweep_orphans,
+)
 from ..show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
 

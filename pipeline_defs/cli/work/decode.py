@@ -13,14 +13,13 @@ from ...core.landing.selection import find_ranges
 from ...core.offsets import OffsetRange
 from ...orchestration.assets.decoded_checks import read_dead_letters
 from ...orchestration.backfill.choosing import Choice, find_decoded
-from ...orchestration.runs.undecoded import read_due
+from ...orchestration.runs.waiting import read_due
 from ...resources import Edges
 from ...tables.latest import find_due
 from ...topics import Topic
 from ..launching import InProcessRuns, launching, print_runs
-from ..progress import progress
 from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
 IN_ONE_RUN = {"outdated", "schema"}  # ways to choose what may have other columns than the table

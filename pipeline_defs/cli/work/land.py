@@ -19,7 +19,6 @@ from ...orchestration.runs.progress import holding_row, read_holding
 from ...resources import Edges
 from ...topics import Topic
 from ..launching import InProcessRuns, choose_ranges, launching, print_runs
-from ..progress import progress
 from ..show import (
     choose_topics,
     find_topic,
@@ -33,7 +32,7 @@ from ..show import (
     size_text,
     topic_argument,
 )
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 
 @click.command()

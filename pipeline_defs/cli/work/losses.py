@@ -14,7 +14,6 @@ from ...orchestration.runs.ledger import is_accepted, read_ledger, standing
 from ...orchestration.runs.moments import parse_time, time_text
 from ...resources import Edges
 from ...topics import Topic
-from ..progress import progress
 from ..show import (
     choose_topics,
     find_topic,
@@ -27,7 +26,7 @@ from ..show import (
     print_table,
     topic_argument,
 )
-from ..terminal import OUT
+from ..terminal import OUT, progress
 
 LATEST = "latest"  # to where a skip may go
 

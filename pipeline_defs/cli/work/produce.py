@@ -13,9 +13,8 @@ from ...core.advice import counted, meant
 from ...core.errors import BadSetting, UnknownTopic
 from ...core.offsets import is_internal
 from ...topic_files import load_topics
-from ..progress import progress
 from ..show import open_edges, topic_argument
-from ..terminal import ERRORS, OUT
+from ..terminal import ERRORS, OUT, progress
 
 MOST_PARTITIONS = 200_000  # what a whole cluster may have
 

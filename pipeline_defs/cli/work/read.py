@@ -18,9 +18,8 @@ from ...orchestration.runs.tries import read_tries
 from ...resources import Edges
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..progress import Shown, progress
 from ..show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument
-from ..terminal import ERRORS, OUT, styled
+from ..terminal import ERRORS, OUT, Shown, progress, styled
 
 
 @click.command()

@@ -25,7 +25,7 @@ from ...adapters.testbed.broker import Broker, start_broker, stop_broker
 from ...core.errors import BadSetting
 from ...resources import Edges
 from ...settings import SERVER, Settings
-from ..waiting import NotMeasured
+from ..processes import NotMeasured
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place

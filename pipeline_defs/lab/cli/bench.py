@@ -11,9 +11,8 @@ import click
 from click.core import ParameterSource
 
 from ...adapters.system.extras import require
-from ...cli.progress import progress
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import OUT
+from ...cli.terminal import OUT, progress
 from ...settings import read_settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS
 
@@ -58,8 +57,7 @@ def bench(ctx: click.Context, /, part: str | None, rounds: int | None, as_json: 
     """
     require("bench", "the benchmark")
     from ..bench.measurement import require_own_spark, run_part
-    from ..bench.report import choose_loads, choose_systems, run_bench
-    from .parts import PARTS
+    from .parts import PARTS, choose_loads, choose_systems, run_bench
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too

@@ -14,9 +14,8 @@ from ...adapters.system.jars import resolve_jars
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...cli.home.engine import stopping_engine
-from ...cli.progress import progress
 from ...cli.show import find_topic, open_edges, print_table, size_text
-from ...cli.terminal import OUT, styled
+from ...cli.terminal import OUT, progress, styled
 from ...core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ...core.log.manifest import Manifest
 from ...operate.tables import read_tables, table_text
@@ -24,7 +23,7 @@ from ...orchestration.assets.decoded_checks import read_dead_letters
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.dagster_server import DagsterServer
 from ...orchestration.runs.projection import ACTIVE
-from ...orchestration.runs.undecoded import read_due
+from ...orchestration.runs.waiting import read_due
 from ...orchestration.upkeep.housekeeping import AUDIT
 from ...resources import Edges
 from ...settings import SERVER, find_project

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from ...adapters.system.extras import require
-from ...cli.progress import progress
 from ...cli.show import json_option, print_json, print_table
-from ...cli.terminal import OUT
+from ...cli.terminal import OUT, progress
 from ...core.errors import RangesFailed
 from ...settings import read_settings
 

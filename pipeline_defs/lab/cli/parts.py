@@ -1,21 +1,72 @@
-"""The parts of the benchmark that can be measured alone, on the warm Spark, with what each is to reach.
+"""The whole benchmark, all systems in one world; and the parts that can be measured alone, with what each is to reach.
 
-Each figure is a median, with its spread, under the name that its aim has; starting processes is in none of them. What was
-started is stopped and deleted.
+Each figure is a median, with its spread, under the name that its aim has; starting processes is in none of them. `ratios` is
+what is asked of us; beside it stand the raw times that they are made of. What was started is stopped and deleted.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.errors import BadSetting
 from ...settings import Settings
 from ..bench import DERIVED, ENGINE, PULSE, TOPICS
-from ..bench.engine_costs import backlog, client_cost, driver_bytes, run_cost
-from ..bench.measurement import Part, Tell, open_bench
-from ..bench.pulse_costs.history import measure_history
-from ..bench.pulse_costs.topics_cost import measure_topics
-from ..bench.rounds import missed_aims, p95, section, spread
-from ..bench.table_costs import append_cost, decode_cost, upsert
-from ..bench.visible import measure_visible
+from ..bench.costs import append_cost, backlog, client_cost, decode_cost, driver_bytes, run_cost, upsert
+from ..bench.costs.history import measure_history
+from ..bench.costs.topics_cost import measure_topics
+from ..bench.measurement import Part, Tell, environment, measure, open_bench
+from ..bench.rounds import Load, Turn, missed_aims, missed_targets, p95, ratios, section, spread, summary
+from ..bench.systems import SYSTEMS
+from ..bench.watched import measure_visible
+
+KAFKA_PARTITIONS = 4
+RANGES = 16  # on the grid: each Kafka partition is cut in four
+RECORDS: Mapping[int, int] = {100: 3_000_000, 1_000: 800_000, 10_000: 120_000}  # several seconds on two cores
+TURN_BYTES = 640_000_000  # for other sizes
+
+
+def choose_loads(sizes: str, records: int | None) -> list[Load]:
+    """Read value sizes as they were typed; records are rounded up so that all ranges are of one length."""
+    loads = []
+    for text in sizes.split(","):
+        if not text.strip().isdecimal() or not 40 <= int(text) <= 1_000_000:
+            raise BadSetting(f"value size {text!r} is not a number of bytes from 40 to 1000000; nothing was started")
+        size = int(text)
+        per_range = math.ceil((records or RECORDS.get(size) or TURN_BYTES // (size + 200)) / RANGES)
+        loads.append(Load(size, per_range * RANGES, per_range, KAFKA_PARTITIONS))
+    return loads
+
+
+def choose_systems(names: str | None) -> list[str]:
+    """Read system names as they were typed; where none are, all."""
+    chosen = [*SYSTEMS] if names is None else [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in SYSTEMS]
+    if unknown:
+        raise BadSetting(f"system {unknown[0]!r} is not one of {', '.join(SYSTEMS)}; nothing was started")
+    return chosen
+
+
+def run_bench(
+    settings: Settings, loads: Sequence[Load], systems: Sequence[str], rounds: int, visible: int, tell: Tell
+) -> dict[str, Any]:
+    """Measure everything in one world and return the document; what was started is stopped and deleted."""
+    turns: dict[Load, list[Turn]] = {}
+    with open_bench(settings, tell) as bench:
+        for load in loads:
+            turns[load] = list(measure(bench, load, systems, rounds, tell))
+        seen = measure_visible(bench, visible, tell) if visible else None
+        start = {"session_seconds": round(bench.session_seconds, 3), "first_job_seconds": round(bench.first_job_seconds, 3)}
+    lines = [ratios(load, turns[load]) for load in loads]
+    return {
+        "ratios": lines,
+        "missed_targets": missed_targets(lines),
+        "loads": [summary(load, turns[load]) for load in loads],
+        "rounds": rounds,
+        "start_up": start,
+        "time_to_visible": seen,
+        "environment": environment(settings),
+    }
+
 
 ENGINE_AIMS: Mapping[str, float] = {  # at most
     "run_cpu_seconds": 4.0,

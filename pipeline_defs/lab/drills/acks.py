@@ -24,10 +24,9 @@ from ...adapters.testbed.cluster import Cluster, run_cluster
 from ...core.log.planning import Policy
 from ...settings import Settings
 from ...topics import Topic
-from ..waiting import wait_until
+from ..processes import wait_until
 from .arena import Row
-from .supervisor import run_to_end
-from .systems import Offsetlake, visible_values
+from .systems import Offsetlake, run_to_end, visible_values
 
 NAME = "lose_leader"
 LEVELS = {

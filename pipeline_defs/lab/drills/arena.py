@@ -23,7 +23,7 @@ from ...core.log.planning import Policy
 from ...orchestration.home.project import make_home
 from ...settings import Settings, find_project
 from ...topics import Topic
-from ..waiting import wait_until
+from ..processes import wait_until
 from .children import Child, EndedBefore, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
 from .systems import OURS, Books, Offsetlake, System, visible_values, with_own_jvm

@@ -12,11 +12,10 @@ from functools import partial
 from ...adapters.lake.lake import Lake
 from ...adapters.system.processes import paused
 from ...core.log.delivery import Delivery
-from ..waiting import wait_until
+from ..processes import wait_until
 from .arena import Arena
 from .children import ChildFailed
-from .supervisor import run_to_end
-from .systems import KILLS, OURS, STREAMING, System
+from .systems import KILLS, OURS, STREAMING, System, run_to_end
 
 EACH = 200
 HOUR_MS = 3600 * 1000

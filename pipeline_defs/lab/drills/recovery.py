@@ -20,7 +20,7 @@ from ...adapters.system.processes import wait_for
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.home.dagster_server import DagsterServer
 from ..bench.location import build_location, mark, write_location
-from ..waiting import wait_until
+from ..processes import wait_until
 from .arena import Arena
 from .faults import BIG_RECORD_BYTES, DISK_BYTES, EACH
 from .systems import LOOP, OURS, STREAMING, TUTORIAL, System, limit_files

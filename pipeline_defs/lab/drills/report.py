@@ -20,8 +20,7 @@ from ..bench.measurement import own_broker
 from .acks import NAME as ACKS
 from .acks import drill_acks
 from .arena import Arena, Row
-from .catalog import DRILLS, Drill
-from .schedules import run_schedule
+from .catalog import DRILLS, Drill, run_schedule
 from .systems import OURS
 
 # retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes

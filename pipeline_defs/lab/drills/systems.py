@@ -1,17 +1,20 @@
 """The systems that are drilled: Offsetlake under each delivery policy, and two that people use instead.
 
 Each reads a topic to the end that it has now and ends, as often as it is started; each is drilled as its users would run
-it. What it has made visible is what a plain glob over `glob` shows.
+it, started again when it fails, as by a supervisor. What it has made visible is what a plain glob over `glob` shows.
 """
 
 import errno
 import resource
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
+
+import stamina
 
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
@@ -19,10 +22,10 @@ from ...adapters.store.disk_store import DiskStore
 from ...adapters.tables.duck import Duck
 from ...adapters.tables.sql_text import file_pattern
 from ...cli.launching import InProcessRuns
-from ...core.errors import ScanFailed
+from ...core.errors import OffsetlakeError, ScanFailed
 from ...core.log.losses import find_losses
 from ...core.offsets import OffsetRange
-from ...core.steps import StepWatcher
+from ...core.steps import StepWatcher, no_step
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.ticking import run_tick
 from ...resources import Edges
@@ -205,3 +208,43 @@ def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
             raise OSError(errno.EIO, "the drill has lost the answer")
 
     disk.link = link_without_answer  # type: ignore[method-assign]
+
+
+STARTS = 5
+END_SECONDS = 600
+AGAIN_SECONDS = 5
+
+
+class DoesNotEnd(OffsetlakeError):
+    """An undisturbed system was still at it after all the time that it was given."""
+
+
+def run_to_end(system: System) -> None:
+    """Run a system in this process, with the Spark session that there is; raise `DoesNotEnd` after `END_SECONDS`."""
+    with _bounded() as is_over:
+
+        def is_worth_a_start(error: BaseException) -> bool:  # Ctrl-C and SIGTERM come here too
+            return isinstance(error, Exception) and not is_over()
+
+        for attempt in stamina.retry_context(on=is_worth_a_start, attempts=STARTS, timeout=None, wait_initial=1.0):
+            with attempt:
+                system.run(no_step)
+
+
+@contextmanager
+def _bounded() -> Iterator[Callable[[], bool]]:
+    """Raise in what runs inside, again and again, for what runs inside may take the first for a failure of its own."""
+    over = False
+
+    def give_up(*_: object) -> None:
+        nonlocal over
+        over = True
+        raise DoesNotEnd(f"an undisturbed run was not at its end after {END_SECONDS:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, END_SECONDS, AGAIN_SECONDS)
+    try:
+        yield lambda: over
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -14,15 +14,13 @@ from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ...resources import Edges
 from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
-from ..map.page import read_picture, write_page
-from ..map.words import summary
-from ..runs.exposure import check_expiry, read_endangered
+from ..map.page import read_picture, summary, write_page
 from ..runs.known import Known, read_known
-from ..runs.ledger import check_nothing_lost, read_ledger
+from ..runs.ledger import check_expiry, check_nothing_lost, read_endangered, read_ledger
 from ..runs.progress import Situation, check_progress, read_situation
 from ..runs.projection import CONCERNS, report_check
 from ..runs.tries import read_tries
-from ..runs.undecoded import undecoded_text
+from ..runs.waiting import undecoded_text
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's

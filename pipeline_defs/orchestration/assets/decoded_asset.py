@@ -1,10 +1,11 @@
-"""The decoded asset of a topic: Dagster's face of `decoding.decode`; one event with its facts per decoded range.
+"""The decoded asset of a topic, Dagster's face of `decoding.decode`: an event with its facts per decoded range; and event days.
 
-Its partitions are the raw asset's. Invariant: the run is red unless every range it selects is decoded; what is decoded is
-reported even so.
+Its partitions are the raw asset's. Partitions of `days/<topic>` are told as the decoded table counts them; no day has a file of
+its own, and what is news of one follows from its data version: a late record makes its own day news, and no other. Invariant:
+the run is red unless every range it selects is decoded; what is decoded is reported even so.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,20 +19,66 @@ from ...core.decode.decoders import Decode
 from ...core.errors import RangesFailed
 from ...core.landing.verdicts import violations_by_range
 from ...core.log.latency import file_facts
+from ...core.tables.days import GONE, DayFacts, Days, day_at
+from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_table import TREE
 from ...core.tables.decoding import Decided, DecodeVerdict, Decoding
+from ...core.tables.delta import Snapshot
 from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
 from ...topics import Topic
 from ..runs.moments import telling_pace
-from ..runs.projection import as_evaluation
+from ..runs.projection import as_evaluation, read_data_versions
 from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import trying
 from .catalog import decoded_description, derived_asset
 from .checks import Question, as_result, build_check
-from .days import report_days
 from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
+
+
+def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> list[str]:
+    """Tell Dagster of the days whose rows are not what it was told last; return them."""
+    if topic.days is None:
+        return []
+    decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
+    told_last = [each.storage_id for each in instance.fetch_materializations(topic.days_key, limit=1).records]
+    seen = (instance, told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
+    if edges.compared.get(topic.days_key) == seen:
+        return []
+    news = find_untold(topic.days, decoded, read_data_versions(instance, topic.days_key), now_ms)
+    for day, facts in news.items():
+        instance.report_runless_asset_event(day_event(topic, day, facts, decoded.table, edges))
+        edges.watch_step("reported_day", day=day)
+    if not news:
+        edges.compared[topic.days_key] = seen
+    return [*news]
+
+
+def find_untold(days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int) -> dict[str, DayFacts]:
+    """Find the days whose rows are not what Dagster shows of them, sorted; `shown` is the data version of each."""
+    found, own = decoded.sums.days, days.event_time.text
+    news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "held"}
+    if found.keys() <= {own}:  # else there are rows of days that nobody knows
+        news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
+    return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}
+
+
+def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: Edges) -> dg.AssetMaterialization:
+    """Return the event of one day."""
+    metadata: dict[str, Any] = {
+        "rows": facts.rows,
+        "dagster/partition_row_count": facts.rows,
+        "ranges": facts.ranges,
+        "last_ranges": ", ".join(offsets.key for offsets in facts.last_ranges),
+        "table_version": table.version,
+        "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
+    }
+    if facts.newest_ms is not None:
+        metadata["newest_record"] = dg.MetadataValue.timestamp(facts.newest_ms / 1000)
+    tags = {DATA_VERSION_TAG: facts.version}
+    return dg.AssetMaterialization(topic.days_key, partition=day, metadata=metadata, tags=tags)
+
 
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 

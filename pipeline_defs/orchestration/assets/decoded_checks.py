@@ -17,7 +17,7 @@ from ...landing.auditing import DIGEST_THREADS, Finding
 from ...landing.standing import why_changed
 from ...resources import Edges
 from ...topics import Topic
-from ..runs.undecoded import with_undecoded
+from ..runs.waiting import with_undecoded
 
 _FIRST_DEAD_LETTERS = """
     SELECT generation, "partition", "offset", "timestamp", side, error_class, error, raw_key AS "key",

@@ -26,8 +26,7 @@ from ...resources import Edges
 from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
-from ..runs.runs import new_attempt, run_of, selected_keys, step_logger, tell_range
-from ..runs.siblings import end_siblings, read_landed_by, read_siblings
+from ..runs.runs import end_siblings, new_attempt, read_landed_by, read_siblings, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import read_tries, trying
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, lake_result

@@ -18,6 +18,7 @@ from ...core.landing.selection import (
     choose_keys,
     choose_missing,
     choose_offsets,
+    choose_times,
     find_ranges,
     parse_offsets,
 )
@@ -28,8 +29,7 @@ from ...resources import Edges
 from ...topics import Topic
 from ..runs.moments import parse_time, time_text
 from ..runs.tries import read_tries
-from ..runs.undecoded import read_due
-from .backfilling import select_times
+from ..runs.waiting import read_due
 
 MINUTE_MS = 60_000
 _DECODED_WAYS = {"schema", "dead", "outdated"}
@@ -139,6 +139,20 @@ class Choice:
             return parse_time(text or "", self.time_zone, zone_name=self.spelled("time_zone"))
         except ValueError as error:
             raise Refused(f"{self.spelled(name)} {error}; {NOTHING_DONE}") from None
+
+
+def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
+    """Select what may have records of a time; the broker is asked only where something is not landed."""
+    unlanded: dict[int, int] = {}
+    if coverage.pending():
+        kafka = edges.kafka(topic)
+        marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
+        # Kafka has other uses for negative times; records that old it finds by none
+        is_old = start_ms < 0
+        unlanded = (
+            {p: mark.earliest for p, mark in marks.items()} if is_old else kafka.read_offsets_at(topic.name, marks, start_ms)
+        )
+    return choose_times(coverage, start_ms, end_ms, unlanded)
 
 
 def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:

@@ -19,15 +19,14 @@ from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
 from ..home.dead_runs import end_dead_runs
-from ..runs.known import Known, read_known
+from ..runs.known import Known, is_slow, read_known, read_slow
 from ..runs.moments import duration_text
 from ..runs.projection import ACTIVE, FAILED, open_pools
-from ..runs.slow_topics import is_slow, read_slow
 from ..runs.tries import failures_of
 from ..runs.visiting import visit_topics
 from ..topic_set import TopicFiles
-from .comparing import COMPARE, build_comparison, is_comparison_due
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
+from .rebuilding import COMPARE, build_comparison, is_comparison_due
 from .ticking import DerivedTick, Tick, run_derive_tick, run_latest_tick, run_tick
 from .topic_discovery import Discovery
 

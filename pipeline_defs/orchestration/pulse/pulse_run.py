@@ -32,13 +32,12 @@ from ..assets.checks import QUICK, as_result, lake_result
 from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
 from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
 from ..assets.raw_asset import landed_lineage, materialization
-from ..runs.known import read_known
+from ..runs.known import SLOW_SECONDS, is_slow, name_of, note_speed, read_known, read_slow
 from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_of
-from ..runs.slow_topics import SLOW_SECONDS, is_slow, name_of, note_speed, read_slow
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
-from ..runs.undecoded import read_undecoded
+from ..runs.waiting import read_undecoded
 from .ticking import run_latest_tick
 
 LAND_AND_DERIVE = "land_and_derive"  # the op

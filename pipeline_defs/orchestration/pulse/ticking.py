@@ -28,16 +28,14 @@ from ...resources import Edges
 from ...tables.latest import Updated, find_due
 from ...topics import Topic
 from ..assets.checks import report_standing
-from ..assets.days import report_days
-from ..assets.decoded_asset import decoded_event
+from ..assets.decoded_asset import decoded_event, report_days
 from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
 from ..runs.projection import find_unseen, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
-from ..runs.undecoded import read_undecoded
-from ..runs.waiting import UPDATING, backing_off_text, pending_text
+from ..runs.waiting import UPDATING, backing_off_text, pending_text, read_undecoded
 
 EVENTS_PER_TICK = 200  # of a topic
 TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up after 60, and it would go on beside the next

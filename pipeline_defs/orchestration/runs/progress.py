@@ -24,8 +24,8 @@ from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding
 from ...resources import Edges
 from ...topics import LAND_PENDING, Topic
-from .exposure import Endangered, read_endangered
 from .known import Known
+from .ledger import Endangered, read_endangered
 from .moments import duration_text, time_text
 from .projection import read_reason
 from .tries import ALL, Tries

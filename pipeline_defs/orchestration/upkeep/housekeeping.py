@@ -14,17 +14,15 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...core.advice import command, some_of
 from ...core.errors import TopicsFailed, UnknownTopic, as_ours
-from ...landing.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from ...resources import Edges
-from ...tables.vacuum import is_vacuum_due, vacuum
+from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
-from ..pulse.comparing import COMPARE
-from ..runs.undecoded import read_due
+from ..pulse.rebuilding import COMPARE
 from ..runs.visiting import do_for_each
+from ..runs.waiting import read_due
 from .compacting import compact_and_check, may_be_due
-from .pruning import Pruning, is_any_old, location_of
-from .retirement import find_retirable, has_too_many, retire_keys
+from .pruning import Pruning, find_retirable, has_too_many, is_any_old, location_of, retire_keys
 
 AUDIT = "audit"
 AUDIT_TAG = "offsetlake/audit"  # of which dagster.yaml lets one at a time take a slot

@@ -8,7 +8,7 @@ from pathlib import Path
 from ....core.log.planning import Policy
 from ....resources import Edges
 from ....topics import Topic
-from ...waiting import NotMeasured
+from ...processes import NotMeasured
 from ..data import SEED, produce
 from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread

@@ -28,7 +28,7 @@ from ....core.tables.latest import Latest
 from ....landing.staging_places import LocalStaging
 from ....resources import Edges
 from ....tables.latest import LatestTools, update
-from ...waiting import NotMeasured
+from ...processes import NotMeasured
 from ..data import SEED
 from ..measurement import Bench, Tell, repeat
 from ..rounds import Taken, order_of, spread

@@ -36,12 +36,12 @@ from ....core.tables.delta import Commit
 from ....core.tables.raw_table import COLUMNS, SETTLED, compacted_file, compacted_name
 from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
-from ...environment import variables_of
+from ...processes import variables_of
 from .. import peak as peak_module
-from ..engine_costs.client_cost import run_client
 from ..measurement import Bench, Tell
 from ..rounds import Load
 from . import history_client
+from .client_cost import run_client
 
 PARTITIONS = 8
 NEW_RANGES = 10  # that the run lands

@@ -22,7 +22,7 @@ from ....adapters.spark.spark_serving import CONNECT_CONF
 from ....adapters.system.java import find_java
 from ....adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
 from ....adapters.testbed.broker import QUICK_JAVA
-from ...waiting import wait_until_ready
+from ...processes import wait_until_ready
 
 WORKERS = 2
 JVM = " ".join(QUICK_JAVA)

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....resources import Edges
-from ...waiting import NotMeasured
+from ...processes import NotMeasured
 from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake

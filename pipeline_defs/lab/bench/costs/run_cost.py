@@ -11,7 +11,7 @@ from statistics import median
 
 from ....adapters.spark.spark_server import read_server
 from ....adapters.system.processes import Process
-from ...waiting import NotMeasured, wait_until
+from ...processes import NotMeasured, wait_until
 from ..measurement import Bench, Tell, repeat
 from ..rounds import Load, spread
 from ..usage import ProcessUsage, read_tree

@@ -24,7 +24,7 @@ from ....orchestration.home.dagster_home import open_instance
 from ....orchestration.home.dagster_server import DagsterServer
 from ....settings import Settings
 from ....topics import Topic
-from ...waiting import NotMeasured, wait_until
+from ...processes import NotMeasured, wait_until
 from ..location import write_location
 from ..measurement import Bench, Tell, open_bench
 from ..rounds import missed_aims, p95

@@ -12,8 +12,7 @@ from subprocess import PIPE
 from tempfile import TemporaryDirectory
 
 from ....adapters.system.processes import last_lines
-from ...environment import plain_environment
-from ...waiting import NotMeasured
+from ...processes import NotMeasured, plain_environment
 from ..measurement import Bench, Tell, count_rows, repeat
 from ..rounds import Load, spread
 from ..usage import timed

@@ -1,23 +1,27 @@
 """Bytes through the run's process and Spark's driver for each byte that is landed, on a cluster whose lake is in a bucket.
 
 What anybody says to the store, and the run's process and the driver to each other, goes through proxies that count. The
-control is a Spark in the run's own process on the same store, which uploads each byte.
+control is a Spark in the run's own process on the same store, which uploads each byte. The run's process is this module, run
+with the topic and how many records a range has; it prints how many bytes the landed files have.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from ....adapters.spark.spark_knock import LOOPBACK
 from ....adapters.system.jars import resolve_jars
-from ....settings import IN_PROCESS
-from ...environment import variables_of
-from ...waiting import NotMeasured
+from ....core.log.planning import Policy
+from ....resources import Edges
+from ....settings import IN_PROCESS, read_settings
+from ....topics import Topic
+from ...processes import NotMeasured, variables_of
 from ..measurement import Bench, Tell
 from ..rounds import Load, spread
-from . import landing_client
+from ..systems import land_pending, plan_all
 from .client_cost import run_client
-from .counting_proxy import CountingProxy
-from .s3 import BUCKET, s3_environment, s3_server, s3a_conf
+from .loopback import BUCKET, CountingProxy, s3_environment, s3_server, s3a_conf
 from .spark_cluster import SparkCluster
 
 LOAD = Load(10_000, 9_000, 3_000, 1)  # zstd halves it: files of more than 10 MB
@@ -75,6 +79,22 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
     # Dagster's home remembers where the topic is landed
     own = replace(bench.edges.settings, home=bench.folder, dagster_home=bench.folder / lake, lake=f"s3://{BUCKET}/{lake}")
     environment = {**variables_of(own), **s3_environment(store.url), **spark}
-    module = [landing_client.__name__, LOAD.topic, str(LOAD.records_per_range)]
+    module = [__name__, LOAD.topic, str(LOAD.records_per_range)]
     pid, printed = run_client("a landing process", module, bench.folder, environment)
     return pid, int(printed)
+
+
+def land_all(topic: Topic) -> int:
+    """Plan and land all that a topic holds, by the environment's settings; return how many bytes the landed files have."""
+    edges = Edges(read_settings(project=Path.cwd()))
+    edges.check_lake()
+    pyspark = edges.pyspark()
+    plan_all(topic, edges)
+    verdicts = land_pending(topic, edges, edges.tools(topic, pyspark))
+    edges.engine(pyspark).close()
+    files = [each.manifest.file for each in verdicts if each.manifest is not None]
+    return sum(file.bytes for file in files if file is not None)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{land_all(Topic(sys.argv[1], Policy(records_per_range=int(sys.argv[2]))))}")

@@ -1,1 +1,0 @@
-"""How long records wait under a Dagster that is up, and what a long history costs."""
