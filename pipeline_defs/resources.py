@@ -31,7 +31,7 @@ from .adapters.tables.decodings import Decodings
 from .adapters.telemetry.openlineage import Sender
 from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.decode.decoders import Decode
-from .core.errors import BadSetting
+from .core.errors import BadSetting, OffsetlakeError
 from .core.setting_values import check_plain, check_remote, remote_parameters
 from .core.steps import StepWatcher, no_step
 from .landing.attempt import Tools
@@ -69,7 +69,7 @@ class Edges:
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # what was when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
-    slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
+    slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # what kept a tick waiting in vain, last
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
     _lineage_outage: Outage = field(default_factory=Outage, init=False)
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)

@@ -137,6 +137,10 @@ class StaleAnswer(Unavailable):
     """Answer of a Kafka broker that lags behind its cluster: of a topic that is gone, or by a leader that was replaced."""
 
 
+class NoLeader(Unavailable):
+    """Kafka partitions that no broker leads: what they have can be neither planned nor read."""
+
+
 class LakeUnavailable(Unavailable):
     """The lake cannot be read or written."""
 

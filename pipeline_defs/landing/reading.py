@@ -43,6 +43,9 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
     for offsets in ranges:
         is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
         reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        if is_current and offsets.partition in seen.leaderless:
+            where = offsets.text(run.topic)
+            reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
         manifest = run.coverage.manifests.get(offsets)
         if reading is not None:
             readings.append(reading)

@@ -183,14 +183,15 @@ def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> 
         for metric, column in _OF_ROW.items():
             if row[column] is not None:
                 found[metric][place] = row[column]
-        found["kafka_consumergroup_current_offset"][group, *place] = row["landed_offset"]
+        if row["landed_offset"] is not None:
+            found["kafka_consumergroup_current_offset"][group, *place] = row["landed_offset"]
     if document["lag"] is None:
         return
     found["kafka_topic_partitions"][name,] = len(rows)
     found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
     if document["group_off"] is not None:
         found["offsetlake_group_off_offsets"][group, name] = document["group_off"]
-    for row in rows:
+    for row in (row for row in rows if row["lag"] is not None):  # of a Kafka partition that nobody leads
         place = (name, str(row["partition"]))
         found["kafka_consumergroup_lag"][group, *place] = row["lag"]
         found["offsetlake_lag_seconds"][place] = row["lag_seconds"] or 0.0

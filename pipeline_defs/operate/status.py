@@ -4,8 +4,10 @@ The command prints them, `metrics.py` counts them. Offsets of the open generatio
 not lag yet: it is beyond what a reader may see.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from ..core.advice import Standing, next_action
-from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
+from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic, as_ours
 from ..core.landing.dispatch import Tried
 from ..core.landing.progress import find_lag, landed_per_second
 from ..core.log.coverage import Coverage, State
@@ -63,15 +65,17 @@ def read_statuses(
     """
     down: dict[str, BrokerUnavailable] = {}
     for topic in topics:
-        coverage = None
+        coverage, began = None, time.monotonic()
         servers = edges.bootstrap_servers(topic)
         try:
             coverage = edges.lake.recent(topic.name, edges.now_ms() - WINDOW_MS)
             if servers in down:
                 raise down[servers]
             yield _describe(topic, coverage, edges, instance), coverage
-        except OffsetlakeError as error:
-            if isinstance(error, BrokerUnavailable):
+        except Exception as raised:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            error = as_ours(raised, f"topic {topic.name}")
+            has_waited = time.monotonic() - began > edges.kafka_timeout_seconds / 4
+            if isinstance(error, BrokerUnavailable) and has_waited:  # else it may be of this topic alone
                 down[servers] = error
             known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": [], "tables": []}
             said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
@@ -105,8 +109,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
     pending = set(found.coverage.pending())
     known_of_lake = _of_lake(topic, coverage, rows, found.losses(), now_ms)
     of_broker = {
-        "lag": sum(row["lag"] for row in rows),
-        "lag_bytes": sum(row["lag_bytes"] for row in rows),
+        **{name: sum(row[name] or 0 for row in rows) for name in ("lag", "lag_bytes")},
         "lag_seconds": _most(row["lag_seconds"] for row in rows),
         "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
         "group_off": _group_off(topic, coverage, edges),
@@ -221,12 +224,12 @@ def _lake_rows(
 
 
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
-    known = _lake_rows(found.coverage, found.tries.tried, now_ms, found.marks)
+    known = _lake_rows(found.coverage, found.tries.tried, now_ms, [*found.marks, *found.leaderless])
     endangered = {each.partition: each for each in found.endangered}
     planned: dict[int, int] = {}  # when the first range that waits was planned: a record may say that it is of the future
     for offsets in found.coverage.pending():
         planned.setdefault(offsets.partition, found.coverage.log.ranges[offsets].planned_at_ms)
-    rows = []
+    rows = [known[partition] for partition in found.leaderless]
     for behind in find_lag(found.coverage, found.marks):
         partition, lag = behind.partition, behind.offsets
         waiting = endangered.get(partition)
@@ -247,7 +250,7 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
                 ],
             }
         )
-    return rows
+    return sorted(rows, key=itemgetter("partition"))
 
 
 def _group_off(topic: Topic, coverage: Coverage, edges: Edges) -> int | None:

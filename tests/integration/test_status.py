@@ -10,13 +10,17 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
+from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.kafka.kafka_glance import Observation
 from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.system.locks import share
+from pipeline_defs.adapters.telemetry.prometheus import metrics_text
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.errors import BrokerRefuses, Refused
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
+from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.operate.status import find_instance, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
@@ -89,6 +93,35 @@ def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instanc
     assert f"topic {world.name} does not exist" in answer["error"]
     assert answer["next_action"].startswith(f"create the topic {world.name} on the broker, or take it out of defs.yaml")
     assert not home.exists()
+
+
+def test_what_is_wrong_with_a_topic_or_a_kafka_partition_of_it_hides_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-90] Of what nobody leads the lake's part is told, and that nobody does; a refusal is its topic's alone."""
+    other, observe = world.beside(), Kafka.observe
+    world.fill(30, 20)
+    other.fill(10)
+    world.plan_and_land()
+    world.send_numbered(7)
+
+    def without_leader(kafka: Kafka, topic: str, level: str) -> Observation:
+        seen = observe(kafka, topic, level)
+        if topic == other.name:
+            raise BrokerRefuses("not allowed")
+        led = {p: marks for p, marks in seen.watermarks.items() if p != 1}
+        return dataclasses.replace(seen, watermarks=led, leaderless=(1,))
+
+    monkeypatch.setattr(Kafka, "observe", without_leader)
+    for topics in ([other.topic, world.topic], [world.topic, other.topic]):
+        found = {each["topic"]: each for each, _ in read_statuses(topics, world.edges, world.instance)}
+        now = found[world.name]
+        assert [(row["landed_offset"], row["lag"]) for row in now["partitions"]] == [(30, 7), (20, None)] and now["lag"] == 7
+        assert f"{world.name}/1: no broker leads it" in now["next_action"]
+        assert found[other.name]["kind"] == "broker_refuses"
+        text = metrics_text(read_metrics(topics, world.edges, world.instance))
+        ups = {line.rpartition(" ")[0]: line[-3:] for line in text.splitlines() if line.startswith("offsetlake_up{")}
+        assert ups == {f'offsetlake_up{{topic="{world.name}"}}': "1.0", f'offsetlake_up{{topic="{other.name}"}}': "0.0"}
 
 
 # ---- how long the broker keeps what is not landed: said before it is gone, most endangered first

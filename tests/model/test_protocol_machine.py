@@ -29,7 +29,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import range_of
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
-from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
+from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, NoLeader, Refused, StaleAnswer
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, State, completeness_violations, tiling_violations
@@ -85,6 +85,8 @@ LOG_EVENTS: list[Event] = [
     ("begin_transaction", (0,)),
     ("end_transactions", ()),
     *[("lag", (by,)) for by in (1, 4)],
+    *[("lose_leader", (partition,)) for partition in (0, 1)],
+    ("elect", ()),
     *[("recreate", (2, records)) for records in (0, 12, 12)],
 ]
 OVERTAKEN: list[Event] = [
@@ -373,7 +375,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         kafka: FakeKafka | None = None,
     ) -> bool:
         process = Process(self, befalls)
-        with suppress(Killed, StaleAnswer, LakeUnavailable, Refused):
+        with suppress(Killed, StaleAnswer, LakeUnavailable, NoLeader, Refused):
             skip = None
             if skipped_percent is not None:
                 seen, generation = self.kafka.observe(TOPIC, self.isolation_level), self.coverage().log.generation
@@ -567,6 +569,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     def finish(self) -> None:
         """Plans and lands once more, undisturbed: then nothing is pending, and what the log still has is shown."""
         self.kafka.lag(0)
+        self.kafka.elect()
         self.kafka.end_transactions()
         self.change_isolation(COMMITTED)
         while self.run_planner(through_end=True):

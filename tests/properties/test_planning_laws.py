@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.errors import BrokenPlanLog, NoLeader
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import (
@@ -306,6 +306,24 @@ def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) ->
             assert offsets.end <= marks.end
             assert tick.step is not None
             assert tick.step.watermarks[offsets.partition] == marks
+
+
+@given(scripts(budget=200), st.sets(st.integers(0, 3), min_size=1))
+def test_kafka_partitions_without_a_leader_hold_up_no_other(script: Script, hidden: set[int]) -> None:
+    """[R-4] Others are planned as if they had one; a beginning, a generation and a growth wait for each leader."""
+    for tick in script.play():
+        led = {p: seen for p, seen in tick.state.partitions.items() if p not in hidden}
+        state = replace(tick.state, partitions=led, leaderless=(*sorted(tick.state.partitions.keys() & hidden),))
+        same = (tick.before.generation, tick.before.growths) == (tick.after.generation, tick.after.growths)
+        try:
+            step = plan(tick.before, state, script.policy, tick.now_ms)
+        except NoLeader:
+            assert state.leaderless and (tick.before.seq == 0 or not same)
+        else:
+            is_cut_off = tick.before.generation < tick.after.generation and tick.before.topic_id == tick.after.topic_id
+            assert not state.leaderless or (tick.before.seq > 0 and (same or is_cut_off)), "what is cut off may be hidden"
+            whole = [link for link in (tick.step.links if tick.step else ()) if link.offsets.partition not in hidden]
+            assert not same or {*(step.links if step else ())} == {*whole}
 
 
 # ---- 3: loss is exact

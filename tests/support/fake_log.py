@@ -109,6 +109,7 @@ class FakeKafka:
     def __init__(self, partitions: int) -> None:
         self.incarnations: dict[str, FakeTopic] = {}
         self.groups: dict[str, Mapping[int, int]] = {}
+        self.leaderless = set[int]()
         self._lag = self._lagged = 0
         self.recreate(partitions)
 
@@ -149,12 +150,20 @@ class FakeKafka:
         """Have a broker that lags answer the next planner: it led a partition before, or knows the topic that was deleted."""
         self._lag = by
 
+    def lose_leader(self, partition: int) -> None:
+        self.leaderless.add(partition % len(self.now.partitions))
+
+    def elect(self) -> None:
+        """Have a leader for each partition again."""
+        self.leaderless.clear()
+
     def add_partition(self) -> None:
         self.now.partitions.append(FakePartition())
 
     def recreate(self, partitions: int, records: int = 0) -> None:
         """Has the topic deleted and another of its name there, with some records in each of its partitions."""
         self.incarnations[f"id-{len(self.incarnations)}"] = FakeTopic([FakePartition() for _ in range(partitions)])
+        self.leaderless = set()
         for partition, log in enumerate(self.now.partitions):
             log.append([SpanKind.DATA] * records, f"{self.topic_id}/{partition}", EPOCH_MS)
 
@@ -170,8 +179,8 @@ class FakeKafka:
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
-        marks = {p: log.marks_at(isolation_level) for p, log in enumerate(self.now.partitions)}
-        return Observation(self.topic_id, marks, dict.fromkeys(marks, 1))
+        marks = {p: log.marks_at(isolation_level) for p, log in enumerate(self.now.partitions) if p not in self.leaderless}
+        return Observation(self.topic_id, marks, dict.fromkeys(marks, 1), leaderless=(*sorted(self.leaderless),))
 
     def glance(self) -> "FakeKafka":
         """Return the broker as who looks at it now goes on to see it, until that looks again at the topic."""
@@ -194,7 +203,8 @@ class FakeKafka:
             oldest = next((record.timestamp_ms for _, record in log.left(head, marks.end)), None)
             start = marks.end if log_state.seq == 0 and policy.start == "latest" else None
             partitions[p] = PartitionState(marks, oldest, start, high_watermark=high, leader_epoch=epoch)
-        return TopicState(topic, topic_id, partitions)
+        led = {p: seen for p, seen in partitions.items() if p not in self.leaderless}
+        return TopicState(topic, topic_id, led, leaderless=(*sorted(self.leaderless),))
 
     def read_spans(
         self,

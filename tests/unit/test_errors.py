@@ -199,7 +199,7 @@ def test_a_history_on_a_full_disk_is_nothing_that_nobody_foresaw() -> None:
 def test_only_what_is_outside_can_be_retried() -> None:
     """Asking again does not make a wrong request right, nor a broken law hold."""
     assert {error.kind for error in KINDS if error.retriable} == {
-        *("stale_answer", "unavailable", "broker_unavailable", "daemon_unavailable", "history_unavailable"),
+        *("no_leader", "stale_answer", "unavailable", "broker_unavailable", "daemon_unavailable", "history_unavailable"),
         *("lake_unavailable", "outcome_unknown", "registry_unavailable", "jars_unavailable", "scan_failed", "disk_refuses"),
         "job_stuck",
         *("engine_lost", "engine_unavailable", "staged_file_gone"),

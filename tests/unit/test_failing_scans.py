@@ -182,6 +182,29 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     assert len(spark.jobs) == len(starts) if delivery is Delivery.AT_MOST_ONCE else 1 < len(spark.jobs) < len(starts)
 
 
+def test_a_range_that_nobody_leads_takes_no_other_along(tmp_path: Path) -> None:
+    """[R-4] It lands once somebody does."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", records=4)
+    kafka = spark.kafkas["a"]
+    kafka.add_partition()
+    kafka.now.partitions[1].append([SpanKind.DATA] * 4, "v", EPOCH_MS)
+    plan_all(lake, kafka, Policy(records_per_range=4, max_age_seconds=0), "a")
+    kafka.lose_leader(0)
+    (led,) = [each for each in lake.coverage("a").log.ranges if each.partition]
+
+    def land_both() -> dict[OffsetRange, Verdict]:
+        tools = fake_tools(lake=again(lake), spark=spark, kafka=kafka)
+        return {each.offsets: each for each in land("a", ["0-0-4", led.key], Attempt("a", "run", "test"), tools)}
+
+    (failed,) = [each for offsets, each in land_both().items() if offsets != led]
+    assert failed.violations == (
+        "range a/0 [0, 4): no broker leads its Kafka partition; nothing was written; start one that has it",
+    )
+    assert again(lake).coverage("a").pending() == [failed.offsets]
+    kafka.elect()
+    assert {each.outcome for each in land_both().values()} == {Outcome.LANDED, Outcome.ALREADY_LANDED}
+
+
 @pytest.mark.parametrize("has_untellable", [True, False])
 def test_a_range_that_cannot_be_read_from_the_log_either_fails_alone(tmp_path: Path, has_untellable: bool) -> None:
     """[R-15] With the reason of the second reader, where a time may be what Spark failed at; else with Spark's own."""

@@ -10,8 +10,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, has_untellable, 
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.client_properties import parse_client_properties
-from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, Refused, StaleAnswer, Unavailable
+from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
@@ -191,10 +192,9 @@ def test_a_broker_that_catches_up_is_waited_for() -> None:
     [
         (LaggingAdmin({0: OLD}, {0: 0}, heal_after=2), False),
         (LaggingAdmin({0: OLD, 1: NEW}, {0: 1}), False),
-        (LaggingAdmin({0: OLD}, {0: 0, 1: -1}), False),
         (LaggingAdmin({0: OLD}, {0: 0}), True),
     ],
-    ids=["created anew meanwhile", "leaders know another", "without a leader", "the control"],
+    ids=["created anew meanwhile", "leaders know another", "the control"],
 )
 def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: LaggingAdmin, is_seen: bool) -> None:
     """[R-30] It is asked alone, which waits until brokers agree, or says what is wrong."""
@@ -224,6 +224,21 @@ READS: dict[str, Callable[[Kafka], object]] = {
     "sizes": lambda kafka: kafka.read_sizes("orders", [0]),
     "ends": lambda kafka: kafka.read_open_transactions("orders", 0),
 }
+
+
+@pytest.mark.parametrize("is_glanced", [True, False])
+def test_a_kafka_partition_that_nobody_leads_hides_no_other(is_glanced: bool) -> None:
+    """[R-4] A topic of which nobody leads any is refused at once, where a tick looks at all topics."""
+    for leaders, seen in (({0: 0, 1: -1}, {0: Watermarks(0, 0)}), ({0: -1, 1: -1}, None)):
+        kafka = kafka_of(LaggingAdmin({0: OLD}, leaders), seconds=2)
+        with kafka.glancing(["orders"]) if is_glanced else nullcontext():
+            if seen is None:
+                for ask in (kafka.read_ids, partial(kafka.observe, isolation_level="read_committed")):
+                    with pytest.raises(NoLeader, match="no broker of broker:9092 leads orders/0, orders/1; nothing"):
+                        ask("orders")
+            else:
+                found = kafka.observe("orders", "read_committed")
+                assert (found.watermarks, found.leaderless, found.topic_id) == (seen, (1,), str(OLD))
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)

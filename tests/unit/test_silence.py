@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -17,9 +17,10 @@ from pipeline_defs.adapters.system import outage
 from pipeline_defs.adapters.system.outage import Outage
 from pipeline_defs.adapters.telemetry import openlineage
 from pipeline_defs.adapters.telemetry.openlineage import Sender
-from pipeline_defs.core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError
+from pipeline_defs.core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, StaleAnswer
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.orchestration.pulse.topic_discovery import plan_new_topics
+from pipeline_defs.orchestration.runs import visiting
 from pipeline_defs.orchestration.runs.visiting import visit_topics
 from pipeline_defs.topics import Topic
 
@@ -33,7 +34,7 @@ class Clusters:
         self.answers: SimpleQueue[OffsetlakeError | None] = SimpleQueue()
         self.waited, self.asked, self.is_silent = 0, 0, True
         self.silent_clusters: dict[str, Any] = {}
-        self.slow_topics: set[str] = set()
+        self.slow_topics: dict[str, OffsetlakeError] = {}
 
     def bootstrap_servers(self, topic: Topic) -> str:
         assert topic.bootstrap_servers is not None
@@ -90,6 +91,36 @@ def test_a_silent_cluster_keeps_others_waiting_once(answer: OffsetlakeError | No
     assert clusters.waited == 2 and clusters.silent_clusters == {}
     clusters.is_silent = True
     assert clusters.visit()["silent"] == "nobody there" and clusters.waited == 3, "the control: it is believed again"
+
+
+@pytest.mark.parametrize("error", [StaleAnswer("slow"), BrokerUnavailable("slow", bootstrap_servers="silent:9092")])
+def test_of_topics_that_keep_a_look_waiting_one_is_waited_for_each_time(
+    error: OffsetlakeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] In turns, and after all others: Dagster ends a tick after a minute."""
+    now, edges, visited = [0.0], cast("Any", Clusters()), list[str]()
+    monkeypatch.setattr(visiting, "time", Mock(monotonic=lambda: now[0]))
+    topics = [Topic(name, Policy(), bootstrap_servers="silent:9092") for name in "abcd"]
+    slow = {"a", "b", "c"}
+
+    def visit(topic: Topic) -> str:
+        visited.append(topic.name)
+        if topic.name in slow:
+            now[0] += 20
+            raise error
+        return "visited"
+
+    def look() -> list[str]:
+        visited.clear()
+        found = visit_topics(topics, edges, visit, lambda _, error: str(error).split("\n")[0])
+        assert found[:3] == [*("slow" if name in slow else "visited" for name in "abc")]
+        return [*visited]
+
+    for _ in range(3):
+        look()
+    assert sorted(look() for _ in range(3)) == [["d", name] for name in "abc"]
+    slow.clear()
+    assert look()[0] == "d" and look() == [*"abcd"], "the control"
 
 
 def test_a_pattern_whose_cluster_is_silent_keeps_ticks_waiting_once() -> None:

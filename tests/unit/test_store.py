@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pipeline_defs.adapters.store import disk
 from pipeline_defs.adapters.store.disk import Disk
 from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer, Store
+from pipeline_defs.adapters.system.locks import Holder, find_holder, own_name, share
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
@@ -262,6 +264,15 @@ def test_a_claim_that_fails_fails_its_own_range(tmp_path: Path, monkeypatch: pyt
     assert len(verdicts) == 4 and world.shown() == dict.fromkeys([*range(6), *range(9, 12)], 1)
     world.land()
     assert world.shown() == dict.fromkeys(range(12), 1)
+
+
+def test_the_name_in_a_lock_is_that_of_its_last_owner_alone(tmp_path: Path) -> None:
+    """A longer one was there before: of whom nobody could tell, nobody would end what hangs."""
+    for owner in ("process 1234567 on the other host", own_name()):
+        os.close(share(tmp_path / "lock", owner))
+    held = share(tmp_path / "lock")
+    assert find_holder(tmp_path / "lock") == Holder(os.getpid(), socket.gethostname())
+    os.close(held)
 
 
 OWNER = """

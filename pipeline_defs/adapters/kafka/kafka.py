@@ -15,8 +15,9 @@ from kafka.admin import OffsetSpec
 from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
+from ...core.advice import some_of
 from ...core.durability import Durability, read_durability
-from ...core.errors import BrokerUnavailable, OffsetlakeError, Refused, StaleAnswer
+from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer
 from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
@@ -25,9 +26,11 @@ from ...core.offsets import is_internal
 from .kafka_connection import Connection, T, read_refusals
 from .kafka_glance import (
     ISOLATION,
+    LEADER_MS,
     Description,
     Glance,
     Observation,
+    TopicGlance,
     look_at,
     read_configs,
     read_epoch_ends,
@@ -89,14 +92,15 @@ class Kafka(Connection):
     def read_ids(self, topic: str) -> TopicIds:
         """Read the ids of a topic, as all leaders of its Kafka partitions have it, and of its cluster.
 
-        Brokers too old for ids give none. Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
+        Brokers too old for ids give none. Raises `UnknownTopic`, `NoLeader` where nobody leads any Kafka partition, and
+        `StaleAnswer` where brokers go on to disagree.
         """
-        seen = self._glance.seen.get(topic)
+        seen, began = self._glanced(topic), time.monotonic()
         if seen is not None:
             return TopicIds(seen.topic_id, seen.cluster_id)
 
         def question(admin: KafkaAdminClient) -> TopicIds:
-            told = self._describe(topic)
+            told = self._describe_led(topic, began)
             if told.topic_id is None:
                 return TopicIds(None, None)
             ids = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic]
@@ -113,19 +117,23 @@ class Kafka(Connection):
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
-        """Read ids and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
-        seen = self._glance.seen.get(topic)
+        """Read ids and watermarks of one incarnation of the topic; begins again where it was recreated in between.
+
+        Raises `NoLeader` where nobody leads any Kafka partition; those of others are read where nobody leads some.
+        """
+        seen, began = self._glanced(topic), time.monotonic()
         if seen is not None:
             return seen.observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
-            ids = self.read_ids(topic)
-            firsts = self._list_offsets(topic, self._partitions(topic), OffsetSpec.EARLIEST, "read_uncommitted")
+            told, ids = self._describe_led(topic, began), self.read_ids(topic)
+            firsts = self._list_offsets(topic, [*told.leaders], OffsetSpec.EARLIEST, "read_uncommitted")
             ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
             if self.read_ids(topic) != ids or any(ends[p].offset < firsts[p].offset for p in firsts):
                 raise StaleMetadata("it was created again while it was looked at")
             marks = {p: Watermarks(firsts[p].offset, ends[p].offset) for p in firsts}
-            return Observation(ids.topic_id, marks, {p: end.leader_epoch for p, end in ends.items()}, ids.cluster_id)
+            epochs = {p: end.leader_epoch for p, end in ends.items()}
+            return Observation(ids.topic_id, marks, epochs, ids.cluster_id, told.leaderless)
 
         return self._ask(topic, question)
 
@@ -180,7 +188,7 @@ class Kafka(Connection):
                 epoch_end=epoch_ends.get(partition),
             )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
-        return TopicState(topic, topic_id, partitions, size, seen.cluster_id)
+        return TopicState(topic, topic_id, partitions, size, seen.cluster_id, seen.leaderless)
 
     def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
         """Read where the records end that the leaders knew of who moved the heads, of Kafka partitions that others lead now.
@@ -422,6 +430,29 @@ class Kafka(Connection):
     def _partitions(self, topic: str) -> list[int]:
         seen = self._glance.seen.get(topic)
         return list((seen or self._describe(topic)).leaders)
+
+    def _glanced(self, topic: str) -> TopicGlance | None:
+        """Return what a glance has seen of a topic, none where nothing; raise `NoLeader` where that is that nobody leads it."""
+        seen = self._glance.seen.get(topic)
+        if seen is not None and not seen.leaders:
+            raise self._no_leader(topic, seen.leaderless)
+        return seen
+
+    def _describe_led(self, topic: str, began: float) -> Description:
+        """Describe a topic of which somebody leads a Kafka partition; one that changes its leader is waited for a moment."""
+        told = self._describe(topic)
+        if told.leaderless and time.monotonic() - began < min(LEADER_MS, self._timeout_ms / 2) / 1000:
+            raise StaleMetadata(f"nobody leads {topic}/{told.leaderless[0]}")
+        if told.leaderless and not told.leaders:
+            raise self._no_leader(topic, told.leaderless)
+        return told
+
+    def _no_leader(self, topic: str, partitions: Collection[int]) -> NoLeader:
+        return NoLeader(
+            f"no broker of {self.bootstrap_servers} leads {some_of([f'{topic}/{p}' for p in partitions])}; nothing was written "
+            "and nothing is lost; start the brokers that have them: then all goes on by itself",
+            topic=topic,
+        )
 
     def _describe(self, topic: str) -> Description:
         def question(admin: KafkaAdminClient) -> Description:

@@ -1,7 +1,7 @@
 """Many topics of a cluster seen at once: ids, watermarks and configurations, in a few requests to each broker.
 
 Kafka answers of a thousand Kafka partitions as soon as of one. Invariant: a topic of which the look tells nothing certain
-(no leader, created again meanwhile, not allowed) is not among what was seen. Any broker tells metadata, and one that lags
+(created again meanwhile, not allowed) is not among what was seen. Any broker tells metadata, and one that lags
 tells those of a topic that is gone, so ids are asked of who leads a Kafka partition: kafka-python's admin client asks whom it
 likes, and its connection manager is used for that (docs/design/0003).
 """
@@ -30,17 +30,24 @@ Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition,
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known."""
+    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known.
+
+    Of `leaderless` Kafka partitions there is none of these.
+    """
 
     topic_id: str | None
     watermarks: Mapping[int, Watermarks]
     leader_epochs: Mapping[int, int | None]
     cluster_id: str | None = None
+    leaderless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicGlance:
-    """What was seen of one topic; `ends` is by isolation level, then by Kafka partition."""
+    """What was seen of one topic; `ends` is by isolation level, then by Kafka partition.
+
+    Of `leaderless` Kafka partitions nothing was.
+    """
 
     topic_id: str | None
     leaders: Mapping[int, int]
@@ -48,12 +55,13 @@ class TopicGlance:
     ends: Mapping[str, Mapping[int, OffsetAndTimestamp]]
     config: dict[str, str]
     cluster_id: str | None = None
+    leaderless: tuple[int, ...] = ()
 
     def observation(self, isolation_level: str) -> Observation:
         """Return it as a reader at an isolation level sees it."""
         ends = self.ends[isolation_level]
         marks = {p: Watermarks(first, ends[p].offset) for p, first in self.firsts.items()}
-        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks}, self.cluster_id)
+        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks}, self.cluster_id, self.leaderless)
 
 
 @dataclass(slots=True)
@@ -80,24 +88,28 @@ class Glance:
 class Description:
     """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
 
-    `replicas` is the number of copies of the Kafka partition that has the fewest.
+    `leaderless` are the Kafka partitions that nobody leads. `replicas` is the number of copies of the Kafka partition that has
+    the fewest.
     """
 
     topic_id: str | None
     leaders: Mapping[int, int]
     replicas: int
+    leaderless: tuple[int, ...] = ()
     cluster_id: str | None = None
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Return the description in an answer of kafka-python's admin client."""
-        leaders = {part["partition_index"]: part["leader_id"] for part in answer["partitions"]}
+        told = sorted((part["partition_index"], part["leader_id"]) for part in answer["partitions"])
+        leaders = {partition: leader for partition, leader in told if leader != NO_LEADER}
         replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
-        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
+        leaderless = tuple(partition for partition, leader in told if leader == NO_LEADER)
+        return cls(_known_id(answer.get("topic_id")), leaders, replicas, leaderless)
 
     def agreed(self, ids: Collection[TopicIds]) -> Self | None:
         """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
-        if self.topic_id is None:
+        if self.topic_id is None or not self.leaders:
             return self
         if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
             return None
@@ -124,17 +136,17 @@ def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Topic
                 {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION},
                 configs[topic],
                 told.cluster_id,
+                told.leaderless,
             )
     return seen
 
 
 def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Description]:
-    """Describe the topics on whose id all brokers agree, and of which each Kafka partition has a leader."""
+    """Describe the topics on whose id all brokers agree that lead a Kafka partition."""
     if not topics:
         return {}
     answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
     told = {name: Description.of(answer) for name, answer in answers.items()}
-    told = {name: each for name, each in told.items() if each.leaders and NO_LEADER not in each.leaders.values()}
     ids = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
     agreed = ((name, each.agreed(ids[name])) for name, each in told.items())
     return {name: each for name, each in agreed if each is not None}
@@ -164,7 +176,7 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
     """
     led: dict[int, list[str]] = {}
     for topic, nodes in leaders.items():
-        for node in {*nodes} - {NO_LEADER}:
+        for node in {*nodes}:
             led.setdefault(node, []).append(topic)
     ids: dict[str, set[TopicIds]] = {topic: set() for topic in leaders}
 

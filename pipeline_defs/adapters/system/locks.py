@@ -107,7 +107,7 @@ def share(path: Path, owner: str = "") -> int:
     while (descriptor := _share_of(path, os.O_RDWR | os.O_CREAT)) is None:
         pass
     if owner:
-        os.pwrite(descriptor, owner.encode(), 0)
+        os.ftruncate(descriptor, os.pwrite(descriptor, owner.encode(), 0))
     os.fsync(descriptor)
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)

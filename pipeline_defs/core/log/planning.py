@@ -10,8 +10,8 @@ from itertools import chain, islice, zip_longest
 from math import inf
 from typing import Literal
 
-from ..advice import command
-from ..errors import OtherCluster, Refused, StaleAnswer, TopicRecreated
+from ..advice import command, some_of
+from ..errors import NoLeader, OtherCluster, Refused, StaleAnswer, TopicRecreated
 from ..offsets import OffsetRange, merge_ranges
 from .cutting import cut_ranges
 from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep, TopicIds, Watermarks, are_two
@@ -71,6 +71,7 @@ class PartitionState:
 class TopicState:
     """What the broker shows of a topic: its id and its cluster's (none from old brokers), partitions, mean record size.
 
+    `leaderless` are Kafka partitions that nobody leads, of which it shows nothing.
     `is_restored` is a person's word that the cluster went back in time, to a backup: so its leader epochs did, too.
     """
 
@@ -79,6 +80,7 @@ class TopicState:
     partitions: Mapping[int, PartitionState]
     bytes_per_record: float | None = None
     cluster_id: str | None = None
+    leaderless: tuple[int, ...] = ()
     is_restored: bool = False
 
     @property
@@ -136,6 +138,8 @@ def plan(
     refuse_other_cluster(state.topic, policy.cluster_id or log_state.cluster_id, state.cluster_id)
     refuse_stale(log_state, state)
     opened, opening_links = _open(log_state, state, policy)
+    if opened != log_state or not log_state.heads.keys() >= {*state.leaderless}:
+        _refuse_leaderless(state)
     grid = grid_of(policy, state.bytes_per_record)
     links = list(opening_links)
     heads = dict(opened.heads)
@@ -174,6 +178,18 @@ def plan(
         skips=skips,
         cluster_id=opened.cluster_id,
     )
+
+
+def _refuse_leaderless(state: TopicState) -> None:
+    """Raise `NoLeader` where nobody shows where a Kafka partition begins or ends: a beginning and a growth need all of them."""
+    if state.leaderless:
+        places = some_of([f"{state.topic}/{partition}" for partition in state.leaderless])
+        raise NoLeader(
+            f"no broker leads {places}, and topic {state.topic} is new, was created again, was cut off, or has more partitions "
+            "than were planned, for which each must be looked at; nothing was planned and nothing is lost; start the brokers "
+            "that have them: then all goes on by itself",
+            topic=state.topic,
+        )
 
 
 def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) -> list[OffsetRange]:

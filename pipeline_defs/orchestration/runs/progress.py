@@ -44,6 +44,7 @@ class Situation:
 
     coverage: Coverage
     marks: Mapping[int, Watermarks]
+    leaderless: Sequence[int]
     endangered: Sequence[Endangered]
     transactions: Sequence[OpenTransaction]
     tries: Tries
@@ -75,6 +76,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
     return Situation(
         coverage,
         marks,
+        seen.leaderless,
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
         known.tries[topic.landing],
@@ -124,9 +126,14 @@ def check_progress(
     ]
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
+    violations += [
+        f"{topic.name}/{each}: no broker leads it; what it has is neither planned nor landed until one that has it is started"
+        for each in found.leaderless
+    ]
     concerns = [offsets.key for offsets in failing]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
     concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
+    concerns += [f"{each}-" for each in found.leaderless]
     facts = {
         "pending_ranges": len(pending),
         "failing_ranges": len(failing),
@@ -135,7 +142,7 @@ def check_progress(
     }
     is_at_work = all(silence.planned is not None and silence.planned in found.tries.held for silence in silent)
     looked_at = "; ".join(filter(None, (waiting_text(topic, found, now_ms), undecoded))) or "nothing waits"
-    is_warning = is_at_work and not (failing or holding)
+    is_warning = is_at_work and not (failing or holding or found.leaderless)
     return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
 
 

@@ -102,7 +102,7 @@ def _visit_cluster(
 ) -> dict[str, T]:
     """Visit the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
 
-    Who was kept waiting is the last one next time: it may be of that topic alone.
+    Whatever kept waiting may be of that topic alone: next time it is one of the last, of which one is visited each time.
     """
     found: dict[str, T] = {}
     with ExitStack() as opened:
@@ -115,17 +115,20 @@ def _visit_cluster(
             note_silence(topics[0], unavailable, edges)
         except OffsetlakeError:  # of the address, which each topic says of itself
             pass
-        for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
-            if silent is not None:
-                found[topic.name] = failed(topic, silent)
+        slow, has_waited = [*edges.slow_topics], False
+        for topic in sorted(topics, key=lambda each: slow.index(each.name) if each.name in slow else -1):
+            known = silent or (edges.slow_topics.get(topic.name) if has_waited else None)
+            if known is not None:
+                found[topic.name] = failed(topic, known)
                 continue
             began = time.monotonic()
+            edges.slow_topics.pop(topic.name, None)
             try:
                 found[topic.name] = visit(topic)
-                edges.slow_topics.discard(topic.name)
             except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-                if isinstance(error, BrokerUnavailable) and time.monotonic() - began > PATIENCE_SECONDS:
-                    silent = error
-                    edges.slow_topics.add(topic.name)
-                found[topic.name] = failed(topic, as_ours(error, f"topic {topic.name}"))
+                told = as_ours(error, f"topic {topic.name}")
+                if time.monotonic() - began > PATIENCE_SECONDS:
+                    edges.slow_topics[topic.name], has_waited = told, True
+                    silent = error if isinstance(error, BrokerUnavailable) else None
+                found[topic.name] = failed(topic, told)
     return found
