@@ -26,7 +26,7 @@ from ..orchestration.assets.raw_asset import RANGES_PER_RUN, land_config
 from ..orchestration.home.dagster_home import open_instance
 from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
-from ..orchestration.runs.projection import RANGE_END, RANGE_START, read_order, read_reason, register_keys
+from ..orchestration.runs.projection import RANGE_END, RANGE_START, forget_unplanned, read_order, read_reason, register_keys
 from ..orchestration.topic_defs import build_topic_defs
 from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
@@ -74,6 +74,7 @@ class InProcessRuns:
         """
         wanted = set(ranges)
         if in_one_run:
+            forget_unplanned(self.instance, self.topic, lambda: self.edges.lake.coverage(self.topic.name))
             register_keys(self.instance, self.topic, self._coverage_of(wanted), wanted=wanted)
             order = read_order(self.instance, self.topic)
             places = [place for place, offsets in enumerate(order) if offsets in wanted]

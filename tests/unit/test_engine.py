@@ -33,6 +33,7 @@ from pipeline_defs.adapters.spark.spark_errors import first_cause
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
 from pipeline_defs.adapters.spark.spark_session import RETRIES
 from pipeline_defs.adapters.system import locks
+from pipeline_defs.adapters.system.java import use_java
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process
 from pipeline_defs.cli.home import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
@@ -460,6 +461,8 @@ def test_a_server_takes_the_letters_of_paths_for_what_they_are(
     with pytest.raises(EngineUnavailable):
         spark_server.start_server(tmp_path, {}, "f")
     assert spawn.call_args.kwargs["environment"].get("LC_ALL") == lc_all
+    use_java()
+    assert os.environ.get("LC_ALL") == lc_all, "in this process likewise"
 
 
 TRACEBACK = """Traceback (most recent call last):

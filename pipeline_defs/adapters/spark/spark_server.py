@@ -23,6 +23,7 @@ from types import UnionType
 
 from ...core.errors import EngineUnavailable
 from ..store.disk import errno_in, mend
+from ..system.java import take_all_letters
 from ..system.locks import hold_start
 from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
 from .spark_knock import LOOPBACK
@@ -215,8 +216,7 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     # its Python workers are the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
-    if _locale_of(environment) in {"", "C", "POSIX"}:  # its JVM could name no file with a letter beyond ASCII
-        environment["LC_ALL"] = "C.UTF-8"
+    take_all_letters(environment)
     said_before = log.stat().st_size if log.exists() else 0
     command = [sys.executable, "-m", SERVING, str(folder), request]
     process = spawn_process(command, log=log, environment=environment)
@@ -236,11 +236,6 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
             end_group(process.pid)  # a JVM that never came to listen to it
             _delete_requests(folder)
     return found
-
-
-def _locale_of(environment: Mapping[str, str]) -> str:
-    """Return the name of what an environment has programs take letters for; it is empty where it says nothing."""
-    return environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
 
 
 def _delete_requests(folder: Path) -> None:

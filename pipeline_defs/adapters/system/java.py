@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from ...core.errors import JavaUnusable
@@ -56,6 +56,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 def use_java() -> None:
     """Have this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
     os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+    take_all_letters(os.environ)
+
+
+def take_all_letters(environment: MutableMapping[str, str]) -> None:
+    """Have a JVM of this environment name files with letters beyond ASCII: under the locale C, as of cron, it cannot."""
+    locale = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
+    if locale in {"", "C", "POSIX"}:
+        environment["LC_ALL"] = "C.UTF-8"
 
 
 def _verified(java: Path, where: str) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from ...core.landing.retiring import retired
 from ...core.log.coverage import Coverage
 from ...core.log.settling import is_true_of
 from ...core.offsets import OffsetRange
@@ -18,7 +19,7 @@ from ...landing.mirror import mirror_frontier
 from ...resources import Edges
 from ...topics import Topic
 from ..assets.decoded_asset import report_days
-from ..runs.projection import ACTIVE, FAILED, find_unseen, read_data_versions, register_keys
+from ..runs.projection import ACTIVE, FAILED, find_unseen, forget_unplanned, read_data_versions, register_keys
 from ..runs.tries import read_tries
 from ..runs.visiting import do_for_each
 from ..runs.waiting import read_due
@@ -42,6 +43,7 @@ def rebuild_topic(
     Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
     """
     document = edges.lake.recent(topic.name).log.base  # before all is read, which then has what it sums up
+    forget_unplanned(instance, topic, lambda: edges.lake.coverage(topic.name))
     coverage = edges.lake.coverage(topic.name)
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
@@ -79,9 +81,8 @@ def _find_owed(
 ) -> list[OffsetRange]:
     """Find the ranges that Dagster does not show, or in another data version than the lake's: a replace died before it told."""
     unseen = find_unseen(instance, topic, key, coverage, lambda each: each in versions)
-    shown = read_data_versions(instance, key)
-    outdated = {each for each, version in versions.items() if shown.get(each.key, version) != version}
-    return [*unseen, *sorted(outdated - {*unseen})]
+    shown, told = read_data_versions(instance, key), versions.keys() - {*unseen} - retired(coverage, topic.max_keys)
+    return [*unseen, *sorted(each for each in told if shown.get(each.key) != versions[each])]
 
 
 COMPARE = "compare_with_lake"

@@ -72,6 +72,19 @@ def register_keys(
     return len(lacking)
 
 
+def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Callable[[], Coverage]) -> list[str]:
+    """Delete Dagster's keys that no step of the plan log has, and return them: somebody typed them between those of ranges.
+
+    All history is read after the keys: what is planned meanwhile is in it.
+    """
+    keys = instance.get_dynamic_partitions(topic.ranges_name)
+    planned = {offsets.key for offsets in read_whole().log.ranges}
+    unplanned = [key for key in keys if key not in planned]
+    for key in unplanned:
+        instance.delete_dynamic_partition(topic.ranges_name, key)
+    return unplanned
+
+
 def find_unseen(
     instance: dg.DagsterInstance, topic: Topic, key: dg.AssetKey, coverage: Coverage, is_done: Callable[[OffsetRange], bool]
 ) -> list[OffsetRange]:

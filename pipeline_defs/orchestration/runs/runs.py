@@ -47,7 +47,7 @@ def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
     except dg.DagsterInvalidInvocationError as error:
         raise BadKey(
             f"Dagster lacks a key of topic {topic} among those that the run names, {' and '.join(named)}; nothing was read or "
-            f"written; `{command('rebuild', topic)}` gives Dagster the keys of the plan log"
+            f"written; `{command('rebuild', topic)}` gives it those of the plan log, and no others are ranges"
         ) from error
     if not keys and named:
         raise EmptySelection(
