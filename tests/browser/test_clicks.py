@@ -20,8 +20,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.settings import Settings
 from tests.browser.conftest import Camera as Take
 from tests.support.browser import load_until, open_dialog, open_page
-from tests.support.bulk import fill, measure_beside
-from tests.support.desk import Desk
+from tests.support.desk import Desk, fill, measure_beside
 from tests.support.world import World
 
 pytestmark = pytest.mark.scenario

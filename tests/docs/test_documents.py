@@ -75,8 +75,6 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     assert broken_links(document) == ["gone.md", "there.md#gone"]
 
 
-# ---- tables: metrics, settings of a defs.yaml, commands, and the sizing of keeping-up
-
 METRICS, KEEPING_UP = ((PROJECT / "docs" / f"{name}.md").read_text() for name in ("metrics", "keeping-up"))
 README = (PROJECT / "README.md").read_text()
 ROW = re.compile(r"^\| ([\d,]+) s \| ([\d,]+)/s \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
@@ -131,9 +129,6 @@ def test_the_reference_has_each_key_and_command_with_what_it_means() -> None:
     assert "`--key KEY`" in rows["land TOPIC"] and "broker stop" in rows
 
 
-# ---- what is read first, and what is typed (test_tutorial.py, test_reading.py)
-
-
 def test_every_make_target_that_a_document_names_exists() -> None:
     makefile = (PROJECT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
@@ -177,8 +172,6 @@ def test_what_counts_as_shown(shown: str, printed: str, expected: bool) -> None:
     """The control of the documents that are typed: what is not shown, or shown otherwise, is noticed."""
     assert is_shown(shown, printed) is expected
 
-
-# ---- the runbook: a paragraph for each kind of error, to which the error leads
 
 TEXT = (DOCS / "runbook.md").read_text()
 LACKED = re.compile(r"\b(?:assets|docs)/|[a-z] runbook")

@@ -36,9 +36,6 @@ RECORDS, RECORD_BYTES = 8_000, 5_000
 POLL_SECONDS = 2.0  # where a test shortens what a read waits for
 
 
-# ---- the machines
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Is a cluster of three brokers; each test leaves all of them running and in sync."""
@@ -104,9 +101,6 @@ def send_large(world: World, records: int = RECORDS) -> None:
         world.send(({"partition": 0, "value": os.urandom(RECORD_BYTES)} for _ in range(records)), producer)
 
 
-# ---- faults in the middle of a read
-
-
 def striker_of(world: World, strike: Callable[[], None]) -> Striker:
     """Return what strikes when a record is staged: a file of nothing but its first four bytes holds none yet."""
     return Striker(world, strike, RECORD_BYTES)
@@ -147,9 +141,6 @@ def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
     assert_landed_whole(world)
 
 
-# ---- the cluster itself
-
-
 @pytest.mark.long
 def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control is every other test here."""
@@ -160,9 +151,6 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monke
     ):
         raise AssertionError("it came up")
     assert [read_broker(node) for node in sorted(tmp_path.glob("node*"))] == [None] * 3
-
-
-# ---- a leader dies
 
 
 def test_a_leader_that_dies_during_a_read_costs_no_row(cluster: Cluster, on_cluster: World, visible_growth: None) -> None:
@@ -192,9 +180,6 @@ def come_back(cluster: Cluster, world: World, node: int) -> None:
     world.wait_until(lambda: cluster.read_replicas(world.name, 0).in_sync == frozenset(cluster.nodes))
 
 
-# ---- a broker is killed and comes back
-
-
 @pytest.mark.long
 def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Path, unlanded: World) -> None:
     """[R-51] SIGKILL in the middle of the read and a new start, which recovers its log; every record is landed once."""
@@ -211,9 +196,6 @@ def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Path, unlande
     land_until_landed(world, fault.on_step)
     assert_struck_in_the_middle(fault)
     assert start(lone).pid != killed, "the fault: it is another process"
-
-
-# ---- a broker stalls
 
 
 def land_through_a_stall(lone: Path, world: World) -> tuple[Verdict, int]:
@@ -286,9 +268,6 @@ def test_a_stall_without_end_ends_the_run_by_name(lone: Path, unlanded: World, i
     assert_landed_whole(world)
 
 
-# ---- a topic is deleted
-
-
 def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_forgotten(world: World) -> None:
     """The run is red and names the topic; the plan log keeps what waits; a topic of that name opens a generation.
 
@@ -341,9 +320,6 @@ def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
         assert_landed_whole(world)
         (loss,) = read_ledger(world.topic, world.edges)
         assert (loss.key, loss.cause) == (f"0-0-{RECORDS}", CLOSED)
-
-
-# ---- what each acks level loses
 
 
 @pytest.mark.long

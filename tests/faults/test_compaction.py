@@ -31,12 +31,11 @@ from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT
 from pipeline_defs.tables.deleting import drop_range_files, plan_dropping, vacuum
-from tests.support.buckets import sent_rows, shown_rows
 from tests.support.commands import Run, commands_of
 from tests.support.decoded import DecodedTopic, numbered
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
 from tests.support.pulse import location_of, requests_of, run_job
-from tests.support.world import World
+from tests.support.world import World, sent_rows, shown_rows
 
 PER_RANGE = 50
 NOISE = random.Random(0).randbytes  # does not compress: what is produced is about what a file weighs
@@ -250,9 +249,6 @@ def test_what_cannot_be_compacted_is_said(world: World, commands: Run) -> None:
     object.__setattr__(world.edges.settings, "has_raw_table", False)
     done = commands()
     assert isinstance(done.exception, Refused) and "OFFSETLAKE_RAW_TABLE is off" in str(done.exception)
-
-
-# ---- the vacuum: what is there before and what the tables name is the ground truth; in the last case one file is left
 
 
 DELETES = 6  # four range files that were compacted, one of a range that was decoded again, one of the latest table

@@ -144,9 +144,6 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
     assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}
 
 
-# ---- decoding
-
-
 DECODE_STEPS: dict[str, tuple[int, bool, bool | None]] = {
     # step -> (ranges that are decoded, whether the lake has anything staged: on a disk, in a bucket) when the process dies
     # there; of ranges that are verified side by side the others may be in the bucket already
@@ -228,9 +225,6 @@ def test_a_mended_decoding_killed_at_its_commit_shows_each_row_once(poisoned: Wo
     assert (seen(poisoned), seen(poisoned, is_dead=True)) == (sorted(poisoned.sent), [])
 
 
-# ---- delivery policies: what a crash and a stale attempt do to rows under each, and no more
-
-
 def times_seen(world: World) -> Counter[int]:
     """Counts how often a plain glob shows each offset; every row must be one that was sent."""
     rows = world.rows()
@@ -261,9 +255,6 @@ def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
     world.launch()
     assert times_seen(world) == Counter(range(100, 180))
     assert check_tiling(world.name, world.edges.lake).passed
-
-
-# ---- a stale attempt: another process is paused, overtaken, and let go on
 
 
 def files(world: World) -> dict[Path, int]:

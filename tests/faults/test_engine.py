@@ -182,9 +182,6 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
         assert read_state(folder) is None and read_server(folder) is None
 
 
-# ---- landing while it dies
-
-
 @pytest.fixture(scope="module")
 def killable(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings of a warm Spark of this file's own: what follows a killed one is the next test's to kill."""
@@ -289,9 +286,7 @@ def test_the_command_starts_shows_and_stops_it(home: Path) -> None:
     assert server.token not in started.stdout + started.stderr + shown.stdout
 
 
-# ---- a system that is read-only but for Offsetlake's folders, as the units of deploy/ have it, in a mount namespace
-
-
+# a system that is read-only but for Offsetlake's folders, as the units of deploy/ have it, in a mount namespace
 UNSHARE = [shutil.which("unshare") or "", "--mount", "--propagation", "private"]
 # as systemd does: ProtectSystem=strict leaves /dev, /proc and /sys; what is below ReadWritePaths is mounted over itself first
 STRICT = """

@@ -165,9 +165,6 @@ def test_without_a_cut_the_same_lands_by_itself(settings: Settings, tmp_path: Pa
         run_through(*found, 0, [])
 
 
-# ---- told to end
-
-
 def is_idle(world: World) -> bool:
     return not world.instance.get_runs(RunsFilter(statuses=[*UNDER_WAY, DagsterRunStatus.QUEUED]))
 

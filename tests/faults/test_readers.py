@@ -35,9 +35,6 @@ SCHEMAS = ("id INT", "id DOUBLE")  # of some records the first says that it is a
 LONG_AGO_MS = int(VACUUM_AFTER_SECONDS * 1000) + 60_000
 
 
-# ---- what is done to the tables; each says what it has to come to
-
-
 def land(world: World) -> None:
     """Two ranges more, with a key that was not there before; the first is all dead letters by one of the schemas."""
     count, key = 2 * PER_RANGE, len({row[2] for row in world.sent.values()})
@@ -149,9 +146,6 @@ class History:
         return (*versions, *(path for path in self.world.edges.lake.store.list("tables") if path.endswith(".parquet")))
 
 
-# ---- the topic
-
-
 def fill(world: World) -> None:
     """Give a topic three tables, with files that were removed more than a week ago; its first record was aborted."""
     world.keep_raw_table()
@@ -223,9 +217,6 @@ def test_readers_see_each_row_once_whatever_goes_on(
     ]
     wrong = [next(history.find_wrong([read]), "") for read in seen]
     assert ["twice" in wrong[0], "missing" in wrong[1], "error" in wrong[2]] == [True] * 3, f"the control: {wrong}"
-
-
-# ---- a plain glob
 
 
 class Reader(LoopingReader):

@@ -109,9 +109,6 @@ def test_the_run_that_nobody_kills_leaves_nothing_to_do(world: World, other: Wor
     assert {step: max(passes) for step, passes in STEPS.items()} == {step: passed[step] for step in STEPS}
 
 
-# ---- a run of a backfill, of one per scattered key
-
-
 CHOSEN = (0, 2, 4, 6)  # of eight ranges, so that Dagster makes a run of each
 
 

@@ -23,10 +23,9 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
-from tests.support.buckets import assert_all_is_there_once
 from tests.support.killing import Striker, staged, stopped_at
 from tests.support.secured import SECRETS, Secured
-from tests.support.world import World
+from tests.support.world import World, assert_all_is_there_once
 
 pytestmark = pytest.mark.long
 FIRST, SCHEDULES = int(os.environ.get("HUNT_FIRST", "0")), int(os.environ.get("HUNT", "4"))  # 100 take an hour

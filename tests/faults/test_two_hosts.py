@@ -148,9 +148,6 @@ def test_no_daemon_works_on_a_database_of_another_time_zone(shared: World, postg
     assert not find_daemons(home)
 
 
-# ---- two databases
-
-
 LOOKS = 2  # of sensors that find something to plan, while a person plans beside both
 
 

@@ -148,9 +148,6 @@ def test_the_caller_overrides_what_the_broker_does_not_depend_on() -> None:
         plan_properties(Path("/b"), Node(1, 1, 2), {"node.id": "2", "listeners": "PLAINTEXT://0.0.0.0:1"})
 
 
-# ---- class archives: Spark's JVM and the broker's start with them, another JVM is not disturbed, they are made once
-
-
 @pytest.fixture
 def warm(engine: Engine, settings: Settings) -> psutil.Process:
     """The JVM of the tests' warm Spark."""

@@ -318,9 +318,6 @@ def test_produce_says_what_was_acknowledged_and_what_was_not(
     assert found[SpanKind.DATA] == records and found[SpanKind.CONTROL] in markers
 
 
-# ---- in this process: what is said to who asks too early, too much, or for what is nearly there
-
-
 @pytest.fixture
 def quiet(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """A topic on the broker with 40 young records, for which no Spark is needed."""
@@ -359,8 +356,6 @@ def test_a_key_that_is_nearly_there_is_answered_with_the_one_that_is(quiet: Worl
     nowhere = run("land", "--key", "7-0-41")
     assert isinstance(nowhere.exception, BadKey) and "nearest" not in str(nowhere.exception)
 
-
-# ---- `backfill`: what is chosen, shown, refused; that it launches is in orchestration/
 
 NOON_MS = 1_763_377_200_000  # 2025-11-17T11:00:00Z
 MINUTE_MS = 60_000

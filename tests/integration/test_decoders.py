@@ -30,8 +30,8 @@ from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from tests.conftest import JARS
-from tests.support.fuzz_avro import avro
-from tests.support.outcomes import RAW, decode, decode_rows, decoding_session
+from tests.support.decoded import RAW, decode, decode_rows, decoding_session
+from tests.support.fuzz import avro
 from tests.support.registry import RunningRegistry, fake_registry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
 from tests.support.strategies import raw_row
@@ -58,9 +58,6 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 
 
 ORDER = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
-
-
-# ---- Avro, plain
 
 
 def test_plain_avro_of_every_type(engine: Engine) -> None:
@@ -200,9 +197,6 @@ def test_no_bytes_make_spark_fail(engine: Engine) -> None:
     outcomes = decode(engine, [*greedy, *noise, sound], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.classes[: len(greedy)] == ["avro_malformed"] * len(greedy)
     assert outcomes.classes[-1] is None
-
-
-# ---- Avro with a registry
 
 
 def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path) -> None:
@@ -507,9 +501,6 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Eng
             decode(engine, [head_of(1) + body], side)
 
 
-# ---- Protobuf
-
-
 def message_class(text: str, name: str, **imported: str) -> Any:
     """Is a message's class as Protobuf's own runtime makes it."""
     from google.protobuf.message_factory import GetMessageClass
@@ -615,9 +606,6 @@ def test_a_schema_at_which_ptars_panics_is_unusable(engine: Engine) -> None:
     assert decode(engine, [b""], Side(Format.PROTOBUF, schema=text.replace("_x", "y"))).values == [{"x": None, "y": 0}]
 
 
-# ---- JSON Schema
-
-
 def test_json_is_checked_by_its_schema_and_has_its_columns(engine: Engine) -> None:
     """What is plain has columns, the rest is text; of a bad document the first thing that is wrong is said.
 
@@ -686,9 +674,6 @@ def test_json_of_any_writers_has_one_set_of_columns(engine: Engine, registry: Ru
     assert outcomes.ids[:6] == [ids[version] for version, _ in documents]
     assert outcomes.rows[3].failure.error == 'at /at: "city" is a required property (/required)'
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
-
-
-# ---- Confluent's serializers
 
 
 def test_what_confluents_serializers_write_is_read(engine: Engine, registry: RunningRegistry, topic: str) -> None:

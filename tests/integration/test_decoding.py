@@ -41,9 +41,9 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.decoded import decoding_session
 from tests.support.lakes import list_encodings_falling
 from tests.support.markdown import read_blocks
-from tests.support.outcomes import decoding_session
 from tests.support.pulse import queue_run
 from tests.support.redecoding import Heard
 from tests.support.strategies import raw_row
@@ -205,8 +205,6 @@ def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(settings: 
         assert read_dead_letters(world.topic, None, 10, world.edges)[0] == 1
         assert Duck(other.edges.lake, [topic]).query(f'SELECT count(*) FROM "{topic}"')[1] == [(5,)], "the control"
 
-
-# ---- event days: the column, what is counted and told of it, and how a day is read
 
 START = "2013-01-01"
 AT = EventTime("value.at")

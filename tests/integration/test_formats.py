@@ -33,10 +33,9 @@ from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, Unusable
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
-from tests.support import fuzz_avro, fuzz_json, outcomes
-from tests.support.fuzz_avro import avro
-from tests.support.fuzz_protobuf import draw_message, draw_schema
-from tests.support.outcomes import decode
+from tests.support import fuzz
+from tests.support.decoded import decode
+from tests.support.fuzz import avro, draw_message, draw_proto
 from tests.support.registry import fake_registry
 from tests.support.strategies import draws, mutate
 from tests.support.world import World, own_spark
@@ -81,8 +80,6 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     of_none = duck.query(f"DESCRIBE {no_rows(DEAD_LETTERS)}")[1]
     assert sorted(of_none) == sorted(duck.query(f'DESCRIBE dead_letters."{world.name}"')[1]), "the view of a table without any"
 
-
-# ---- formats of a user's own, installed as packages are
 
 OWN = """
 import threading
@@ -312,8 +309,6 @@ def test_a_name_that_two_packages_have_is_refused_where_it_is_used(engine: Engin
     assert decode(engine, [b"6162"], Side(Format.STRING)).values == ["6162"]
 
 
-# ---- what Kafka's own serializers write: each value as Java wrote it, and bytes that are none of it
-
 # as java.nio.ByteBuffer has them, which the serializers use
 WIRE = {Format.SHORT: ">h", Format.INTEGER: ">i", Format.LONG: ">q", Format.FLOAT: ">f", Format.DOUBLE: ">d"}
 DICE = random.Random(5)
@@ -353,15 +348,14 @@ def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
     assert found.classes == [None] * 22 + ["uuid_malformed"] * len(wrong)
 
 
-# ---- fuzzed (`HUNT=200`: that many schemas of each): any bytes are the row that another decoder reads, or a dead letter
-
+# `HUNT=200` draws that many schemas of each
 RECORDS = 150
 SECRET = "hush"
 
 
 def read_each(engine: Engine, records: Sequence[bytes | None], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Return value, error class and error of records in their order; nothing is lost, and no error says what a record says."""
-    found = outcomes.decode(engine, records, side)
+    found = decode(engine, records, side)
     assert [row.offset for row in found.rows] == [*range(len(records))]
     read = [*zip(found.values, found.classes, found.errors, strict=True)]
     for (value, why, error), body in zip(read, records, strict=True):
@@ -374,31 +368,29 @@ def read_each(engine: Engine, records: Sequence[bytes | None], side: Side) -> li
 def test_json_is_what_pythons_parser_reads_or_a_dead_letter(engine: Engine) -> None:
     right = wrong = 0
     for seed, dice in draws(1):
-        shape = fuzz_json.draw_shape(dice)
+        shape = fuzz.draw_shape(dice)
         bodies: list[bytes | None] = [
-            fuzz_json.draw_body(dice, fuzz_json.draw_value(dice, shape, dice.choice([0.0, 0.0, 0.1]))) for _ in range(RECORDS)
+            fuzz.draw_body(dice, fuzz.draw_value(dice, shape, dice.choice([0.0, 0.0, 0.1]))) for _ in range(RECORDS)
         ]
         bodies = [mutate(dice, body) if body and dice.random() < 0.25 else body for body in bodies]
-        for body, (value, why, _) in zip(
-            bodies, read_each(engine, bodies, Side(Format.JSON, fuzz_json.ddl_of(shape))), strict=True
-        ):
+        for body, (value, why, _) in zip(bodies, read_each(engine, bodies, Side(Format.JSON, fuzz.ddl_of(shape))), strict=True):
             assert body is not None
             try:
-                expected = fuzz_json.expect(body, shape)
-            except fuzz_json.Wrong:
+                expected = fuzz.expect(body, shape)
+            except fuzz.Wrong:
                 wrong += 1
                 assert why is not None, (seed, body, value)
             else:
                 right += 1
-                assert why is None and fuzz_json.is_same(value, expected), (seed, body, why, value, expected)
+                assert why is None and fuzz.is_same(value, expected), (seed, body, why, value, expected)
     assert right and wrong, "the control"
 
 
 def test_avro_is_what_fastavro_wrote_or_a_dead_letter(engine: Engine) -> None:
     for seed, dice in draws(2):
-        schema = fuzz_avro.draw_schema(dice)
+        schema = fuzz.draw_avro(dice)
         parsed = fastavro.parse_schema(schema)
-        data, expected = zip(*(fuzz_avro.draw_datum(dice, schema) for _ in range(RECORDS)), strict=True)
+        data, expected = zip(*(fuzz.draw_datum(dice, schema) for _ in range(RECORDS)), strict=True)
         bodies = [avro(parsed, datum) for datum in data]
         changed = [mutate(dice, body) for body in bodies] + [dice.randbytes(dice.randrange(30)) for _ in range(50)]
         found = read_each(engine, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
@@ -528,14 +520,14 @@ def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(engine: Engine)
 
 
 def test_protobuf_through_spark_loses_and_blames_nothing(engine: Engine) -> None:
-    """The columns that ptars makes pass through Spark's workers whole; values are held by tests/unit/test_protobuf_fuzz.py."""
+    """The columns that ptars makes pass through Spark's workers whole; values are held by tests/unit/test_protobuf.py."""
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
     from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 
     for seed, dice in draws(1):
-        text = draw_schema(dice)
+        text = draw_proto(dice)
         kind = find_message(compile_proto(text, {}, "the schema"), "M", "the schema")
         read = GetMessageClass(kind)
         bodies = [draw_message(dice, kind) for _ in range(RECORDS)]

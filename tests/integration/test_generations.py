@@ -184,9 +184,6 @@ def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: 
         assert identities(world) == landed + [(2, *row[1:]) for row in old], "it has moved back: what is left lands again"
 
 
-# ---- open transactions: nothing is planned past them, and who holds back what is said
-
-
 def begin(world: World, **config: Any) -> KafkaProducer:
     """Begins a transaction and sends three records in it, which are no ground truth: it is not known how it ends."""
     producer = world.begin_transaction(**config)

@@ -162,8 +162,6 @@ def test_names_that_yaml_or_dagster_would_read_as_something_else_load_as_they_ar
     assert set(load_topics(tmp_path / "odd_names").topics) == names
 
 
-# ---- the wheel that is built from the tree: what it installs into an empty environment
-
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 TREE = ("pipeline_defs", "docs", "pyproject.toml", "README.md", "LICENSE")
 DG = "from dagster_dg_cli.cli import main; main()"

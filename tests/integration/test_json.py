@@ -19,8 +19,8 @@ from pipeline_defs.adapters.spark.spark_session import end, make_active, open_se
 from pipeline_defs.core.decode.columns import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting
-from tests.support.fuzz_json import ddl_of, draw_shape
-from tests.support.outcomes import decode_rows, decoding_session
+from tests.support.decoded import decode_rows, decoding_session
+from tests.support.fuzz import ddl_of, draw_shape
 from tests.support.strategies import draws
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
@@ -205,8 +205,6 @@ def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
     assert [value for value, *_ in found] == [*days, *[None] * 5]
     assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
 
-
-# ---- the reader of DDL that definitions are held by, beside Spark itself: what Spark takes is never refused
 
 TAKEN = """
 BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)

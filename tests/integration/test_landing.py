@@ -43,10 +43,9 @@ from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
-from tests.support.buckets import assert_all_is_there_once
 from tests.support.lakes import list_encodings_falling
 from tests.support.redecoding import Heard, stop_at
-from tests.support.world import PATIENCE_SECONDS, World, new_attempt
+from tests.support.world import PATIENCE_SECONDS, World, assert_all_is_there_once, new_attempt
 
 
 def test_raw_columns_are_lossless(world: World) -> None:
@@ -209,8 +208,6 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
     world.assert_all_landed_once()
 
 
-# ---- backlogs of ranges that no grid has: cut by hand or by age, with nothing in some of them, read by few Spark jobs
-
 PARTITIONS, ROUNDS = 3, 8
 
 
@@ -274,8 +271,6 @@ def test_what_is_pending_of_two_topics_is_one_job_and_the_same_bytes(world: Worl
             again = each.land(keys[each.name], redo=True)
             assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
 
-
-# ---- same rows, same bytes, whatever wrote them; of another JVM a cluster's files are compared (test_spark_cluster.py)
 
 ROWS = 200_000
 TRIES = 3
@@ -421,9 +416,6 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert sweep_orphans(world.edges.lake, now_ms) == {}, "the control: all of it is new"
     swept = sweep_orphans(world.edges.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
     assert [*swept] == ["dead", "plan-dead"] and not store.list("staging")
-
-
-# ---- what a drill leaves in a bucket: nothing of its own lake, and all that is beside it
 
 
 def test_a_drill_deletes_its_lake_in_a_bucket_alone(bucket: str, broker: Broker, settings: Settings, tmp_path: Path) -> None:

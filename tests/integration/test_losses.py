@@ -164,9 +164,6 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
     world.assert_all_landed_once()
 
 
-# ---- what is left out on purpose, by who is days behind and wants now; it can be landed all the same
-
-
 @pytest.fixture
 def behind(world: World) -> World:
     """Has 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""

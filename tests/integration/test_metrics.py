@@ -195,9 +195,6 @@ def table_figures(world: World) -> dict[str, tuple[float | None, float | None, s
     return found
 
 
-# ---- OpenLineage: a receiver hears of each range; one that is dead or hangs takes nothing and no time from landing
-
-
 Receiver = tuple[str, list[dict[str, Any]]]
 """The URL of a real HTTP server on loopback, and the events that it was sent."""
 
@@ -333,9 +330,6 @@ def test_a_dead_receiver_costs_nothing_but_its_events(world: World, clean_enviro
 def time_of(world: World, run_id: str, words: str) -> float:
     """Return when the run's log first said the words."""
     return next(event.timestamp for event in world.instance.all_logs(run_id) if words in event.user_message)
-
-
-# ---- the consumer group as Kafka's own tool shows it: a mirror of what is landed, and never more than that
 
 
 def kafka_consumer_groups(world: World, *arguments: str) -> str:

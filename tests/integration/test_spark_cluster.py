@@ -32,9 +32,8 @@ from pipeline_defs.orchestration.upkeep.compacting import compact_tables
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
-from tests.support.buckets import sent_rows, shown_rows
 from tests.support.killing import run_module
-from tests.support.world import World
+from tests.support.world import World, sent_rows, shown_rows
 
 pytestmark = pytest.mark.scenario
 

@@ -124,9 +124,6 @@ def test_what_is_wrong_with_a_topic_or_a_kafka_partition_of_it_hides_no_other(
         assert ups == {f'offsetlake_up{{topic="{world.name}"}}': "1.0", f'offsetlake_up{{topic="{other.name}"}}': "0.0"}
 
 
-# ---- how long the broker keeps what is not landed: said before it is gone, most endangered first
-
-
 def endangered(world: World) -> list[Endangered]:
     marks = world.edges.kafka(world.topic).read_watermarks(world.name, world.topic.policy.isolation_level)
     return read_endangered(world.topic, world.coverage, marks, world.edges)
@@ -204,8 +201,6 @@ def test_a_record_of_the_future_hides_nobodys_waiting(world: World) -> None:
     status = world.status()
     assert [60 <= row["lag_seconds"] < 100 for row in status["partitions"]] == [True, True], status["partitions"]
 
-
-# ---- what stands still is found, with range, since when and why; an idle topic makes no noise
 
 MINUTE_MS = 60_000
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -348,9 +343,6 @@ def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> 
     assert not told(world)
     assert storage.get_maximum_record_id() == before
     assert audited(world, PROGRESS).passed
-
-
-# ---- the map: holes, a failure and a loss are in it as lake, broker and Dagster's runs have them
 
 
 def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World) -> None:

@@ -1,12 +1,16 @@
 """Who updates a latest table, makes it anew, or decodes beside it, handed over at each call of store and delta-rs, or struck.
 
 A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others. The lake is on a disk:
-delta-rs opens none in memory.
+delta-rs does its own I/O and opens none in memory. A commit of its is one call: what is written before its entry is in the log
+is seen by nobody, and a writer that dies there may leave that (`leaves_files`).
 """
+
+from __future__ import annotations
 
 import json
 import random
 import shutil
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,15 +19,18 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import TableMerger
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.store.disk import Disk
+from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import LakeUnavailable
@@ -34,12 +41,109 @@ from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
+from tests.support import interleaving
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_log import TOPIC, Record
-from tests.support.interleaving import FAULTS, Act, SmallWorld, Writer, beside, draw, strike, take_turns
+from tests.support.interleaving import FAULTS, Act, Dead, SmallWorld, WatchedDisk, Writer, beside, draw, strike, take_turns
 from tests.support.redecoding import ArrowDecoder, Killed, Pair, compact_decoded, decode_by, decode_due
 from tests.support.strategies import EPOCH_MS
-from tests.support.watched_delta import at_work, begin_work, watch_delta
+
+
+class AtWork(threading.local):
+    """The writer whose thread this is, how a lost answer of a commit is told, and what dying at one leaves."""
+
+    writer: Writer | None = None
+    lost: type[Exception] = OSError
+    leaves_files: bool = False
+
+    def call(self, name: str, do: Callable[[], Any]) -> Any:
+        return do() if self.writer is None else self.writer.call(name, OSError("the answer was lost"), do)
+
+    def commit(self, uri: str, do: Callable[[], Any]) -> Any:
+        if self.writer is None:
+            return do()
+        try:
+            return self.writer.call("commit", self.lost("the answer was lost"), do)
+        except Dead:
+            if self.leaves_files:
+                log = Path(uri.removeprefix("file://")) / "_delta_log"
+                before = {*log.glob("*.json")}
+                do()
+                for entry in {*log.glob("*.json")} - before:
+                    entry.unlink()
+            raise
+
+
+at_work = AtWork()
+
+
+class WatchedTable(deltalake.DeltaTable):
+    """A Delta table whose calls pass by the writer that is at work."""
+
+    def __init__(self, table_uri: Any, *arguments: Any, **options: Any) -> None:
+        opened = super().__init__
+        at_work.call("open", lambda: opened(table_uri, *arguments, **options))
+
+    @classmethod
+    def create(cls, table_uri: Any, **options: Any) -> Any:  # type: ignore[override]
+        return at_work.commit(str(table_uri), lambda: deltalake.table.DeltaTable.create(table_uri, **options))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Read the log, as delta-rs does each time that it is asked."""
+        asked = super().transaction_version
+        found: int | None = at_work.call("ask", lambda: asked(app_id))
+        return found
+
+    def merge(self, *arguments: Any, **options: Any) -> Any:
+        return WatchedMerger(super().merge(*arguments, **options), self.table_uri)
+
+    def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
+        write = super().create_write_transaction
+        at_work.commit(self.table_uri, lambda: write(*arguments, **options))
+
+
+class WatchedMerger:
+    """A MERGE whose end is a commit."""
+
+    def __init__(self, merger: TableMerger, uri: str) -> None:
+        self._merger, self._uri = merger, uri
+
+    def __getattr__(self, name: str) -> Callable[..., WatchedMerger]:
+        def clause(*arguments: Any, **options: Any) -> WatchedMerger:
+            return WatchedMerger(getattr(self._merger, name)(*arguments, **options), self._uri)
+
+        return clause
+
+    def execute(self) -> Any:
+        return at_work.commit(self._uri, self._merger.execute)
+
+
+class DurableDisk(WatchedDisk):
+    """A local disk on which to wait for is a call too."""
+
+    def make_durable(self, path: str) -> None:
+        at_work.call("sync", lambda: Disk.make_durable(self, path))
+
+
+def watch_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have calls of delta-rs pass by the writer at work; a commit is a write whose answer can be lost, or find a full disk."""
+    write = deltalake.write_deltalake
+
+    def watched(table: Any, *arguments: Any, **options: Any) -> None:
+        at_work.commit(table.table_uri, lambda: write(table, *arguments, **options))
+
+    monkeypatch.setattr(deltalake, "DeltaTable", WatchedTable)
+    monkeypatch.setattr(deltalake, "write_deltalake", watched)
+    monkeypatch.setattr(interleaving, "WRITES", {*interleaving.WRITES, "commit", "sync"})
+    monkeypatch.setattr(interleaving, "FILLING", {*interleaving.FILLING, "commit", "sync"})
+
+
+def begin_work(lake: Lake, writer: Writer, lost: type[Exception] = OSError, *, leaves_files: bool = False) -> None:
+    """Have this thread's calls be those of a writer, whose lake this is."""
+    at_work.writer, at_work.lost, at_work.leaves_files = writer, lost, leaves_files
+    assert isinstance(lake.store, DiskStore)
+    lake.store.disk = DurableDisk(lake.store.folder, writer)
+
 
 STARTS = ["none", "current", "behind", "compacted", "torn"]
 UPDATES = ["update", "rebuild", "reorder"]
@@ -67,9 +171,7 @@ def watched_delta(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_delta(monkeypatch)
 
 
-# ---- decoders, told apart by their DDL, and what each makes of a record
-
-
+# decoders, told apart by their DDL, and what each makes of a record
 @dataclass(frozen=True)
 class Reading(ArrowDecoder):
     """Decodes a value to its number and a rank; each `dead`-th offset is a dead letter; `moves` keys to others."""
@@ -117,9 +219,6 @@ def records_of(raw: pa.Table) -> list[Landed]:
     stamps = raw["timestamp"].cast(pa.int64()).to_pylist()
     columns = [raw[name].to_pylist() for name in ("generation", "partition", "offset")]
     return [*zip(*columns, [at // 1000 for at in stamps], raw["key"].to_pylist(), raw["value"].to_pylist(), strict=True)]
-
-
-# ---- the world
 
 
 class LatestWorld(SmallWorld):
@@ -216,9 +315,6 @@ def act(
             decode_by(DECODERS[name], lake, ranges, redo=True)
     finally:
         at_work.writer = None
-
-
-# ---- what a table has to have
 
 
 def latest_of(rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mapping[int, int], *, by_rank: bool) -> list[Found]:

@@ -47,17 +47,8 @@ from pipeline_defs.landing.landing import land
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.tables import compaction
 from pipeline_defs.tables.deleting import sweep_orphans, vacuum
-from tests.support.fake_log import (
-    COMMITTED,
-    SEEN,
-    TOPIC,
-    UNCOMMITTED,
-    FakeKafka,
-    FakePartition,
-    FakeSpark,
-    fake_tools,
-    kafka_with,
-)
+from tests.support import fake_log
+from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, kafka_with
 from tests.support.interleaving import SmallWorld
 from tests.support.redecoding import Killed, compact_raw, stop_at
 from tests.support.strategies import EPOCH_MS, skip_of
@@ -224,8 +215,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.kafka = FakeKafka(partitions)
         self.policy = Policy(records_per_range=grid, max_age_seconds=20, start=start, budget=6)
 
-    # ---- what people change
-
     @precondition(lambda self: self.may_change)
     @rule(delivery=st.sampled_from(Delivery))
     def change_delivery(self, delivery: Delivery) -> None:
@@ -236,8 +225,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.isolation_level = level
         self.policy = replace(self.policy, isolation_level=level)
 
-    # ---- what a tick does that looks at all topics before it reads their logs
-
     @rule()
     def look_at_all_topics(self) -> None:
         self.glance = self.kafka.glance()
@@ -247,8 +234,6 @@ class ProtocolMachine(RuleBasedStateMachine):
     def plan_from_that_look(self, through_end: bool) -> None:
         glance, self.glance = self.glance, None
         self.run_planner(through_end, kafka=glance)
-
-    # ---- what befalls the lake
 
     @rule(event=st.sampled_from(LAKE_EVENTS))
     def befall_the_lake(self, event: Event) -> None:
@@ -321,8 +306,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         offsets, _ = range_of("data", TOPIC, path.relative_to(self.folder).as_posix())
         self.seen = {row: value for row, value in self.seen.items() if offsets is None or not is_of(row, offsets)}
 
-    # ---- the log
-
     @rule(kinds=_KINDS)
     def append(self, kinds: list[SpanKind]) -> None:
         """Has records arrive in every Kafka partition, not of the same kinds in each."""
@@ -335,8 +318,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         """Has something happen to the topic, or another process run."""
         name, arguments = event
         getattr(self if hasattr(self, name) else self.kafka, name)(*arguments)
-
-    # ---- processes
 
     @rule(kinds=_KINDS, through_end=st.booleans(), planner=_PLANNING, lander=_LANDING, on_loss=_ON_LOSS)
     def tick(
@@ -398,7 +379,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             attempt = replace(attempt, on_change="replace")
             self.replaced.update(ranges)
         process = Process(self, befalls, keys, attempt.id)
-        tools = fake_tools(
+        tools = fake_log.fake_tools(
             process.lake,
             self.kafka,
             FakeSpark(self.kafka, process),
@@ -432,8 +413,6 @@ class ProtocolMachine(RuleBasedStateMachine):
             if mode == "replace":
                 self.kafka.compact(100)
             self.run_landing(ranges, befalls, mode)
-
-    # ---- what must hold
 
     def coverage(self) -> Coverage:
         """Reads what the lake has; raises where the links do not tile."""
@@ -474,7 +453,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             shown[generation, partition].add(offset)
             log = self.log_of(OffsetRange(generation, partition, offset, offset + 1), coverage)
             record = log.appended[offset]
-            assert record.kind in SEEN[UNCOMMITTED] and record.value.decode() == value
+            assert record.kind in fake_log.SEEN[UNCOMMITTED] and record.value.decode() == value
         for generation, partition, offset in self.seen.keys() - times.keys():
             row = generation, partition, offset
             (owner,) = (o for o in self.replaced if is_of(row, o))

@@ -59,9 +59,6 @@ def assert_all_is_shown_once(world: SmallWorld) -> None:
     assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
 
 
-# ---- replace onto a free name
-
-
 def test_a_range_that_had_no_record_is_replaced_and_shown(world: SmallWorld) -> None:
     """[R-48] Read committed it has only aborted records; read again as it is now, it has some: they are shown, or it is red."""
     log = world.kafka.now.partitions[0]
@@ -99,9 +96,6 @@ def test_a_lost_file_of_which_kafka_has_less_is_replaced_and_shown(world: SmallW
     assert outcomes(world.land("replace")) == [Outcome.LANDED, Outcome.LANDED]
     assert_all_is_shown_once(world)
     assert world.land("replace") and set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
-
-
-# ---- delivery policies that change
 
 
 @pytest.mark.parametrize("before", Delivery)
@@ -152,9 +146,6 @@ def test_at_most_once_lands_by_the_attempt_that_claimed_and_by_no_other(world: S
     assert set(outcomes(refused)) == {Outcome.FAILED}
     assert find_losses(world.coverage) == []
     assert_all_is_shown_once(world)
-
-
-# ---- a sweep and a slow writer
 
 
 def sweep(world: SmallWorld, *, later: bool = True) -> int:
@@ -225,9 +216,6 @@ def test_a_person_can_accept_what_was_committed_and_never_published(world: Small
     assert set(world.shown()) == world.in_kafka()
 
 
-# ---- between commit and publish
-
-
 def test_a_commit_whose_staged_file_was_torn_is_landed_again_with_the_same_digest(world: SmallWorld) -> None:
     """[R-24] What is no longer what was committed is never shown: the range is read again, as the next revision."""
     world.die("commit")
@@ -256,9 +244,6 @@ def test_a_committed_range_of_a_recreated_topic_is_published(world: SmallWorld, 
     world.land()
     assert world.shown() == {offset: 1 for each in committed for offset in range(each.start, each.end)}
     assert len(find_losses(world.coverage)) == 2 - len(committed)
-
-
-# ---- two who have read otherwise
 
 
 def test_what_a_run_has_shown_is_not_taken_by_one_that_read_less(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,9 +296,6 @@ def test_a_replace_that_was_overtaken_brings_nothing_back(world: SmallWorld, ste
     assert all("since this run began" in each.violations[-1] for each in refused)
     assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
     assert set(outcomes(world.land("replace"))) == {Outcome.UNCHANGED}
-
-
-# ---- the bytes of what is landed
 
 
 def test_a_file_that_was_cut_short_is_not_landed_and_mended_by_the_next_run(world: SmallWorld) -> None:
@@ -394,9 +376,6 @@ def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: Smal
     assert outcomes(world.land()) == [Outcome.LANDED]
     assert world.files() == before
     assert_all_is_shown_once(world)
-
-
-# ---- one range alone
 
 
 @pytest.mark.parametrize("how", ["torn before it is verified", "torn", "gone"])

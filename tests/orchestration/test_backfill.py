@@ -133,9 +133,6 @@ def test_a_wrong_config_is_one_error_and_launches_nothing(hour: World) -> None:
     assert run(hour).success, "the control"
 
 
-# ---- executed by a real daemon, while its sensor lands what arrives
-
-
 DAEMON = """
 from dagster._daemon import controller
 from dagster._daemon.cli import cli

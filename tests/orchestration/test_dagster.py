@@ -209,9 +209,6 @@ def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) 
     assert lags(world) == [(250, 250), (0, 250)]
 
 
-# ---- the raw table: runs append, ticks make good, the audit looks, and landing never waits for it
-
-
 def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_told_and_holds_nothing_up(world: World) -> None:
     """[R-81] A run appends before it ends; where it dies before that, the next tick does, and only then.
 

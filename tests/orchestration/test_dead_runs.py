@@ -383,9 +383,6 @@ def test_the_launcher_is_thin_and_loads_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
 
-# ---- what runs have tried
-
-
 TOPIC = Topic("orders", Policy())
 RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]
 NOW_MS = 10**12

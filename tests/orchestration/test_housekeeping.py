@@ -143,9 +143,6 @@ def test_a_large_topic_is_read_within_some_nights_and_what_is_rotten_stays_red(
     assert all(passed for passed, _ in [audit_a_night_later() for _ in range(3)])
 
 
-# ---- pruning
-
-
 def land(world: World, records: int = 100) -> str:
     world.send_numbered(records)
     world.tick()

@@ -199,9 +199,6 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
     assert [rebuild_topic(world.topic, world.edges, world.instance).events for _ in range(2)] == [1, 0]
 
 
-# ---- runs of one backfill
-
-
 def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> None:
     """Not those that have begun, were tried in vain, ask for something else, or would make it too large.
 
@@ -234,9 +231,6 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)
     assert world.run(two.run_id).status is dg.DagsterRunStatus.CANCELED
     assert found(200) == []
-
-
-# ---- alerts
 
 
 @pytest.fixture

@@ -310,9 +310,6 @@ def test_without_topics_there_is_no_pulse() -> None:
     assert not build_pulse([]).sensors and not build_pulse([]).jobs
 
 
-# ---- lanes: runs side by side, each with its own topics; what fails again and again has a lane of its own
-
-
 @pytest.fixture
 def second(world: World) -> World:
     """A topic of another of two lanes, of the same lake and Dagster instance; both have something to land."""

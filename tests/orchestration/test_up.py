@@ -177,9 +177,6 @@ def test_a_port_that_is_taken_is_refused(refuse: Refuse) -> None:
     assert f"port {port} of 127.0.0.1 is taken; nothing was started" in refused.stderr, refused.stderr
 
 
-# ---- what the systemd units of deploy/ run: code server, daemon and web server, with Dagster on Postgres
-
-
 UNITS = PROJECT / "deploy" / "systemd"
 
 
@@ -338,9 +335,6 @@ def test_a_long_log_is_begun_anew_and_what_is_written_meanwhile_is_kept(home: Pa
     assert server.log.with_name("dagster.log.1").read_bytes() == b"short and now long"
 
 
-# ---- daemons
-
-
 @contextmanager
 def daemon(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run Dagster's daemon as `dagster dev` does, in a process group of its own, until it is known."""
@@ -445,9 +439,6 @@ def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(h
         assert has_heartbeat(instance), "the fault: a heartbeat that looks alive"
     assert server.find_others() == []
     assert list((home / "daemon_locks").iterdir()) == []
-
-
-# ---- tools
 
 
 def run(tool: str, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:

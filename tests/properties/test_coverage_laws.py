@@ -39,21 +39,8 @@ from pipeline_defs.core.log.planning import Policy, plan
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from pipeline_defs.orchestration.map.page import bar, page, summary
 from tests.properties.test_progress_laws import two_ranges
-from tests.support.strategies import (
-    EPOCH_MS,
-    TOPIC,
-    Landing,
-    Script,
-    World,
-    covered,
-    landed,
-    log_of,
-    logs,
-    open_log,
-    provenance,
-    scripts,
-    skip_in,
-)
+from tests.support import strategies
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, landed, log_of, logs, skip_in
 
 
 def without(found: Mapping[OffsetRange, Any], gone: OffsetRange) -> dict[OffsetRange, Any]:
@@ -77,9 +64,6 @@ def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
     found = [violation for violation in tiling_violations(coverage) if offsets.text(TOPIC) in violation]
     assert found
     return found[0]
-
-
-# ---- the states
 
 
 @given(lakes())
@@ -123,9 +107,6 @@ def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
             behind = [o for o in here if o.end > at]
             assert [o.start for o in behind[:1]] == [at][: len(behind)]
             assert all(states[o] is State.PENDING for o in behind[:1])
-
-
-# ---- tiling
 
 
 @given(lakes())
@@ -203,10 +184,7 @@ def test_a_file_for_a_range_without_records_is_named(coverage: Coverage, data: s
     assert "overlap" in violation_of(offsets, coverage)
 
 
-# ---- completeness
-
-
-FULL = Landing(OffsetRange(0, 0, 0, 10), (0, 1, 4, 5, 9), ())
+FULL = strategies.Landing(OffsetRange(0, 0, 0, 10), (0, 1, 4, 5, 9), ())
 HOLES = (Interval(2, 4, Cause.COMPACTED), Interval(6, 9, Cause.ABORTED))
 
 
@@ -223,7 +201,7 @@ HOLES = (Interval(2, 4, Cause.COMPACTED), Interval(6, 9, Cause.ABORTED))
 )
 def test_holes_and_rows_that_cannot_be_are_named(holes: tuple[Interval, ...], file: StagedFile, said: str | None) -> None:
     """[R-38] The equation may hold by accident: holes that overlap, or lie outside, are named too."""
-    manifest = Manifest(TOPIC, FULL.offsets, file, holes, provenance(FULL.offsets))
+    manifest = Manifest(TOPIC, FULL.offsets, file, holes, strategies.provenance(FULL.offsets))
     violations = completeness_violations(Coverage(PlanLog(TOPIC), {FULL.offsets: manifest}, {}))
     assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(said)
     assert bool(violations) == bool(said)
@@ -302,7 +280,7 @@ def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(coverage: Co
 EXPIRED = [("grow", (0, 20)), ("add_partition", (20,)), ("expire", (0, 25))]
 
 
-@given(scripts(), st.integers(0, 100), st.sets(st.integers(0, 40)), st.integers(1, 12))
+@given(strategies.scripts(), st.integers(0, 100), st.sets(st.integers(0, 40)), st.integers(1, 12))
 @example(Script(Policy(10, max_age_seconds=0), True, EXPIRED), 100, set(), 10)
 def test_what_waits_before_a_skip_is_left_out_and_no_more(script: Script, percent: int, numbers: set[int], grid: int) -> None:
     """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
@@ -355,10 +333,10 @@ def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.
 
 def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     """[R-92] Where it goes was asked of the topic before."""
-    world = World()
+    world = strategies.World()
     world.grow(0, 10)
     policy = Policy(records_per_range=4)
-    log_state = open_log(world, policy)
+    log_state = strategies.open_log(world, policy)
     skip = skip_in(world.observe(log_state), log_state, 100)
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):

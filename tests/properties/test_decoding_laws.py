@@ -21,23 +21,9 @@ from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
+from pipeline_defs.core.tables import days
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
-from pipeline_defs.core.tables.days import (
-    FIRST,
-    LAST,
-    NO_DAY,
-    SHOWN,
-    DayFacts,
-    Days,
-    EventTime,
-    add_days,
-    clamped_moment,
-    day_at,
-    day_of,
-    days_of,
-    number_of,
-    parse_day,
-)
+from pipeline_defs.core.tables.days import FIRST, LAST, NO_DAY, DayFacts, EventTime, day_at, day_of, days_of, number_of
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_sums import sum_up
 from pipeline_defs.core.tables.decoded_table import (
@@ -508,7 +494,7 @@ def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, Day
     """Return the days of some ranges, of each half by itself and then together, as a compacted file's are."""
     found = list(known)
     halves = (days_of(some).get(event_time.text, {}) for some in (found[::2], found[1::2]))
-    return add_days(*halves)
+    return days.add_days(*halves)
 
 
 @given(st.lists(st.tuples(st.sampled_from(RANGES), COUNTS), max_size=12))
@@ -524,7 +510,7 @@ def test_a_range_makes_news_of_days_that_it_has_or_had_rows_of_alone(steps: list
         for day, facts in after.items():
             having = sorted(each for each, decoding in known.items() if day in decoding.event_days)
             assert facts.rows == sum(known[each].event_days[day] for each in having)
-            assert (facts.ranges, list(facts.last_ranges)) == (len(having), having[-SHOWN:])
+            assert (facts.ranges, list(facts.last_ranges)) == (len(having), having[-days.SHOWN :])
             assert facts.newest_ms == max(each.start for each in having)
             assert DayFacts.from_list(json.loads(json.dumps(facts.to_list()))) == facts
         backwards = find_days(reversed(known.values()), AT)
@@ -565,7 +551,7 @@ def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
 )
 def test_days_from_the_first_to_today_are_told(day: str, place: str) -> None:
     now_ms = number_of("2013-01-03") * 86_400_000 + 86_399_999
-    assert Days("2013-01-02", AT).place(day, now_ms) == place
+    assert days.Days("2013-01-02", AT).place(day, now_ms) == place
 
 
 @given(st.one_of(st.dates(), st.dates(date(1969, 1, 1), date(1971, 1, 1))))
@@ -580,7 +566,7 @@ def test_days_are_those_of_the_calendar(day: date) -> None:
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
 def test_a_moment_is_written_as_delta_writes_it(moment_ms: int) -> None:
     said = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=moment_ms)
-    assert clamped_moment(moment_ms) == said.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert days.clamped_moment(moment_ms) == said.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_the_calendar_has_an_end_on_both_sides() -> None:
@@ -597,7 +583,7 @@ def test_the_calendar_has_an_end_on_both_sides() -> None:
 )
 def test_only_a_day_is_a_day(text: str) -> None:
     with pytest.raises(ValueError, match="expected a day such as"):
-        parse_day(text)
+        days.parse_day(text)
 
 
 definition = st.tuples(st.text(":ab.", min_size=1), st.sampled_from([None, "s", "ms"]))

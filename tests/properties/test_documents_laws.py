@@ -30,18 +30,8 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot
 from pipeline_defs.core.tables.raw_table import find_due, find_due_by_files
 from pipeline_defs.landing.planner import reopen
-from tests.support.strategies import (
-    EPOCH_MS,
-    TOPIC,
-    Landing,
-    World,
-    landings,
-    provenance,
-    runs_of,
-    skip_in,
-    staged_file,
-    step_of,
-)
+from tests.support import strategies
+from tests.support.strategies import EPOCH_MS, TOPIC, Landing, landings, step_of
 
 WHERE = "file:///lake/it.json"
 RANGE = OffsetRange(0, 0, 0, 10)
@@ -136,9 +126,6 @@ def test_a_document_with_a_fact_that_cannot_be_is_broken(name: str, change: dict
     check_broken(name, json.dumps({**json.loads(DOCUMENTS[name].to_json()), **change}).encode())
 
 
-# ---- manifests
-
-
 @given(landings(), st.integers(0, 3), st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3))
 def test_a_manifest_reads_back_as_it_was_written(landing: Landing, revision: int, schema: dict[str, str]) -> None:
     """The same manifest gives the same bytes: a write of unknown outcome is settled by reading back."""
@@ -189,7 +176,7 @@ class History:
     """A topic that is planned, landed, skipped, replaced and summed up as a generator says."""
 
     def __init__(self, seed: int, lake: Lake) -> None:
-        self.draw, self.lake, self.world = random.Random(seed), lake, World(has_ids=seed % 4 > 0)
+        self.draw, self.lake, self.world = random.Random(seed), lake, strategies.World(has_ids=seed % 4 > 0)
         self.policy = Policy(records_per_range=self.draw.randint(1, 9), max_age_seconds=0, budget=self.draw.randint(1, 9))
         self.documents = 0
 
@@ -231,7 +218,7 @@ class History:
         coverage = self.lake.recent(TOPIC)
         log_state = coverage.log.state
         state = self.world.observe(log_state)
-        skip = skip_in(state, log_state, self.draw.randrange(101), coverage.pending())
+        skip = strategies.skip_in(state, log_state, self.draw.randrange(101), coverage.pending())
         if state.topic_id != log_state.topic_id:
             return
         step = plan(log_state, state, self.policy, self.world.now_ms, skip=skip)
@@ -263,10 +250,10 @@ class History:
         share = self.draw.choice([0.0, 0.7, 1.0, 1.0, 1.0])
         present = [offset for offset in every if self.draw.random() < share] or [*every][: revision and 1]
         causes = self.draw.choice([[Cause.COMPACTED], [Cause.COMPACTED], [Cause.LOST, Cause.ABORTED]])
-        missing = runs_of(sorted({*every} - {*present})) if len(present) < len(every) else []
+        missing = strategies.runs_of(sorted({*every} - {*present})) if len(present) < len(every) else []
         holes = tuple(Interval(start, end, self.draw.choice(causes)) for start, end in missing)
-        lineage = replace(provenance(offsets), landed_at_ms=self.world.now_ms)
-        manifest = Manifest(TOPIC, offsets, staged_file(offsets, present), holes, lineage, revision)
+        lineage = replace(strategies.provenance(offsets), landed_at_ms=self.world.now_ms)
+        manifest = Manifest(TOPIC, offsets, strategies.staged_file(offsets, present), holes, lineage, revision)
         self.lake.commit_manifest(manifest)
         path = Path(self.lake.store.root) / data_path(TOPIC, offsets)
         if manifest.file is not None:

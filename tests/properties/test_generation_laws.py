@@ -15,8 +15,6 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, lists_of, open_log, scripts
 
-# ---- 6: the beginning
-
 
 @pytest.mark.parametrize(
     ("start", "start_offset", "skipped", "ranges"),
@@ -50,9 +48,6 @@ def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> Non
     log_state = open_log(world, replace(policy, start="earliest"))
     world.grow(0, 1)
     assert plan(log_state, world.observe(log_state), policy, world.now_ms) is not None
-
-
-# ---- 7: generations
 
 
 @dataclass
@@ -137,9 +132,6 @@ def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(scri
         assert tick.after.generation == tick.before.generation + (another or below)
         if not (another or below):
             assert heads.keys() <= tick.after.heads.keys()
-
-
-# ---- another cluster
 
 
 @given(lists_of(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 12)), 2, 12), st.sampled_from([0, 100, None]))
@@ -237,9 +229,6 @@ def test_an_idle_partition_of_brokers_that_were_upgraded_is_not_cut_off_by_a_lea
         with pytest.raises(StaleAnswer, match="its leader epoch is 3, expected 5 or later"):
             plan(step.after(old), shown(10, epoch=3), CUT_NOW, EPOCH_MS)
         assert plan(step.after(old), shown(20, epoch=5), CUT_NOW, EPOCH_MS) is None, "the control: the leader of now is heard"
-
-
-# ---- any history of a cluster of which some brokers lag
 
 
 @dataclass

@@ -24,18 +24,8 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, check_topic, merge_intervals, parse_key, subtract_intervals
 from tests.properties.test_coverage_laws import lakes
-from tests.support.strategies import (
-    EPOCH_MS,
-    TOPIC,
-    Script,
-    covered,
-    intervals,
-    landed,
-    log_of,
-    offset_ranges,
-    offsets_in,
-    step_of,
-)
+from tests.support import strategies
+from tests.support.strategies import EPOCH_MS, TOPIC, covered, intervals, landed, offset_ranges, offsets_in
 
 
 def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
@@ -135,7 +125,7 @@ class Day:
     earliest: list[int]  # of each moment: where the broker's log begins; the last is when all is landed
 
     def coverage(self, moment: int) -> Coverage:
-        step = step_of(0, *((each.start, each.end) for each in self.ranges), head=len(self.times))
+        step = strategies.step_of(0, *((each.start, each.end) for each in self.ranges), head=len(self.times))
         pairs = zip(self.ranges, self.landed_at, strict=True)
         manifests = [self._manifest(offsets, self.earliest[at]) for offsets, at in pairs if at <= moment]
         return covered(PlanLog(TOPIC, (step,)), manifests)
@@ -188,7 +178,9 @@ def test_a_time_chosen_again_only_narrows_to_the_landed_ranges_of_it(day: Day, s
 def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:
     """The topic was made anew: what the broker now has at these offsets is not what was lost of the one before."""
     policy = Policy(records_per_range=10)
-    coverage = covered(log_of(Script(policy, True, [("grow", (0, 10)), ("recreate", (1, 10))]).play()), [])
+    coverage = covered(
+        strategies.log_of(strategies.Script(policy, True, [("grow", (0, 10)), ("recreate", (1, 10))]).play()), []
+    )
     assert coverage.states() == {OffsetRange(0, 0, 0, 10): State.LOST, OffsetRange(1, 0, 0, 10): State.PENDING}
     assert choose_times(coverage, 0, 1, {0: 0}) == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
 
@@ -205,9 +197,6 @@ def test_offsets_are_read_as_they_are_written(partition: int, start: int, length
 def test_other_offsets_are_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"are not P:S-E: .*expected (a Kafka partition|partitions up to 2147483647)"):
         parse_offsets(text, 0)
-
-
-# ---- retiring
 
 
 @given(lakes(), st.integers(1, 12))
@@ -228,9 +217,6 @@ def test_a_retired_range_stays_so_while_the_log_grows(coverage: Coverage, most: 
     shorter = replace(coverage.log, steps=coverage.log.steps[: max(0, len(coverage.log.steps) - fewer)])
     before = retired(replace(coverage, log=shorter), most)
     assert before <= retired(coverage, most)
-
-
-# ---- the key
 
 
 @given(offset_ranges())
@@ -255,9 +241,6 @@ def test_a_key_that_is_not_canonical_is_refused_in_words_that_say_what_to_type(t
         parse_key(text)
     assert caught.value.fields == {"key": text}
     assert repr(text) in str(caught.value)
-
-
-# ---- the range
 
 
 @pytest.mark.parametrize(
@@ -300,9 +283,6 @@ def test_a_topic_that_kafka_does_not_allow_is_refused(topic: str) -> None:
 @pytest.mark.parametrize("topic", ["orders", "a.b_c-D9", "...", "a" * 249])
 def test_a_topic_that_kafka_allows_is_taken(topic: str) -> None:
     assert check_topic(topic) == topic
-
-
-# ---- intervals
 
 
 @given(intervals())

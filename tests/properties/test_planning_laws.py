@@ -23,22 +23,8 @@ from pipeline_defs.core.log.planning import (
     plan,
 )
 from pipeline_defs.core.offsets import OffsetRange
-from tests.support.strategies import (
-    EPOCH_MS,
-    GROW,
-    TOPIC,
-    WAIT,
-    Kind,
-    Script,
-    World,
-    decide,
-    log_of,
-    logs,
-    open_log,
-    planned,
-    scripts,
-    step_of,
-)
+from tests.support import strategies
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, logs, open_log, planned, scripts, step_of
 
 
 def refusal(*steps: PlanStep) -> str:
@@ -76,9 +62,6 @@ def spots(draw: st.DrawFn) -> Spot:
     places = [(at, number) for at, step in enumerate(log.steps) for number in range(len(step.links))]
     assume(places)
     return Spot(log, *draw(st.sampled_from(places)))
-
-
-# ---- what is refused
 
 
 @given(spots())
@@ -190,9 +173,6 @@ def test_all_violations_are_named_at_once() -> None:
     )
 
 
-# ---- what is not
-
-
 @given(logs())
 def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: PlanLog) -> None:
     """[R-2] Control: the refusals above are for the corruption, not for the log."""
@@ -221,9 +201,6 @@ def test_a_log_of_40_000_ranges_is_checked_in_one_pass() -> None:
     assert seconds_to_check(200) < 40 * tenth
 
 
-# ---- growths
-
-
 @given(scripts(budget=2))
 def test_a_step_that_takes_in_partitions_says_where_each_log_ended(script: Script) -> None:
     """[R-86] Also of those that are new, and whatever of the backlog is planned."""
@@ -240,7 +217,7 @@ def test_a_step_that_takes_in_partitions_says_where_each_log_ended(script: Scrip
 @given(scripts(budget=2))
 def test_all_records_of_a_range_are_of_one_epoch(script: Script) -> None:
     """[R-86] Epochs of a Kafka partition never fall along its offsets."""
-    log = log_of(script.play())
+    log = strategies.log_of(script.play())
     last: dict[tuple[int, int], int] = {}
     for offsets in log.ranges:
         growths = next(step.growths for step in reversed(log.steps) if step.generation == offsets.generation)
@@ -266,9 +243,6 @@ def test_growths_that_are_forgotten_made_up_or_not_whole_are_refused(log: PlanLo
             PlanLog(log.topic, (*log.steps[:at], replace(step, growths=growths), *log.steps[at + 1 :]))
 
 
-# ---- JSON
-
-
 @given(logs())
 def test_a_step_reads_back_as_it_was_written(log: PlanLog) -> None:
     """The same step gives the same bytes, so that a write of unknown outcome can be settled by comparing."""
@@ -277,9 +251,6 @@ def test_a_step_reads_back_as_it_was_written(log: PlanLog) -> None:
         again = PlanStep.from_json(data, "plan/orders/0.json")
         assert again == step
         assert again.to_json() == data
-
-
-# ---- 1: steps; that their links tile is a law of their log (above)
 
 
 @given(scripts())
@@ -291,9 +262,6 @@ def test_steps_are_numbered_and_only_written_when_they_decide_something(script: 
             assert tick.step.links or tick.step.after(log_state) != replace(log_state, seq=log_state.seq + 1)
             log_state = tick.step.after(log_state)
         assert tick.after == log_state
-
-
-# ---- 2: inside the watermarks
 
 
 @given(scripts())
@@ -324,9 +292,6 @@ def test_kafka_partitions_without_a_leader_hold_up_no_other(script: Script, hidd
             assert not state.leaderless or (tick.before.seq > 0 and (same or is_cut_off)), "what is cut off may be hidden"
             whole = [link for link in (tick.step.links if tick.step else ()) if link.offsets.partition not in hidden]
             assert not same or {*(step.links if step else ())} == {*whole}
-
-
-# ---- 3: loss is exact
 
 
 @given(scripts())
@@ -362,9 +327,6 @@ def test_a_loss_in_a_partition_that_appears_with_a_truncation_is_recorded() -> N
     ]
 
 
-# ---- 4: the grid and the tail
-
-
 @given(scripts())
 def test_ranges_end_on_the_grid_but_for_a_tail_that_is_due(script: Script) -> None:
     """[R-5] A shorter range ends at the end offset, and its partition's first record has waited for `max_age`."""
@@ -393,7 +355,7 @@ def test_every_full_range_is_planned_at_once(script: Script) -> None:
                 assert tick.after.heads[partition].offset // grid == seen.watermarks.end // grid
 
 
-@given(scripts(events=[GROW, WAIT], budget=200))
+@given(scripts(events=[strategies.GROW, strategies.WAIT], budget=200))
 def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
     """[R-5] Whatever the timestamps say, short files are no more than one per `max_age` and partition."""
     grid = script.policy.records_per_range
@@ -479,9 +441,6 @@ def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_take
     assert grid_of(Policy(records_per_range=37), 10.0) == 37
 
 
-# ---- 5: decided once, bounded, fair
-
-
 @given(scripts())
 def test_the_same_inputs_give_the_same_step_and_after_it_nothing(script: Script) -> None:
     """[R-7] Two planners that race write the same boundaries; where the budget was used up, more ranges come after them."""
@@ -528,7 +487,7 @@ def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int
 
 
 @given(st.lists(st.sampled_from(["now", "past", "future", "none"]), min_size=2, max_size=6))
-def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: list[Kind]) -> None:
+def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: list[strategies.Kind]) -> None:
     """[R-56] With a budget of one and a record everywhere at each tick, each partition has its turn."""
     policy = Policy(records_per_range=1000, max_age_seconds=0, budget=1)
     world = World()

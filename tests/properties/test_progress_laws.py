@@ -27,19 +27,10 @@ from pipeline_defs.core.landing.progress import (
     is_lag_news,
     landed_per_second,
 )
+from pipeline_defs.core.log import latency
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
-from pipeline_defs.core.log.latency import (
-    BOUNDS_SECONDS,
-    PACKED,
-    Wait,
-    count_waits,
-    find_quantile,
-    pack,
-    unpack,
-    wait_of,
-    waits_of,
-)
+from pipeline_defs.core.log.latency import BOUNDS_SECONDS, PACKED, Wait, count_waits, find_quantile, unpack, wait_of
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Look, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
@@ -131,9 +122,6 @@ def test_failures_in_a_row_keep_the_first_and_the_last(seconds: list[int]) -> No
     assert (tried.attempts, tried.first_failed_ms, tried.last_ended_ms) == (len(times), times[0], times[-1])
     assert tried.failed_run == f"run-{len(times) - 1}"
     assert tried.is_stalled == (len(times) >= 3), "a word for people: the range is still asked for"
-
-
-# ---- what blocks
 
 
 runs = st.lists(
@@ -265,7 +253,7 @@ def test_a_histogram_counts_each_record_once(drawn: list[Wait]) -> None:
 
 @given(st.lists(waits(), max_size=200))
 def test_what_a_version_tells_is_bounded_and_hides_no_wait(drawn: list[Wait]) -> None:
-    told = unpack(pack(drawn))
+    told = unpack(latency.pack(drawn))
     assert len(told) <= PACKED and sum(w.rows for w in told) == sum(w.rows for w in drawn)
     assert max((w.most_seconds for w in told), default=0) == max((w.most_seconds for w in drawn), default=0)
     if len(drawn) <= PACKED:
@@ -278,7 +266,7 @@ def test_what_has_no_records_or_no_times_waits_for_nothing() -> None:
     timed = replace(file, min_timestamp_ms=EPOCH_MS - 60_000, max_timestamp_ms=EPOCH_MS + 5_000)
     assert wait_of(timed, EPOCH_MS) == Wait(10, 0.0, 60.0), "a record of the future has not waited"
     assert wait_of(None, EPOCH_MS) is None and wait_of(replace(timed, max_timestamp_ms=None), EPOCH_MS) is None
-    assert waits_of([(timed, EPOCH_MS), (timed, EPOCH_MS - 1), (None, EPOCH_MS)], EPOCH_MS - 1) == [Wait(10, 0.0, 60.0)]
+    assert latency.waits_of([(timed, EPOCH_MS), (timed, EPOCH_MS - 1), (None, EPOCH_MS)], EPOCH_MS - 1) == [Wait(10, 0.0, 60.0)]
     assert wait_of(replace(timed, min_timestamp_ms=-1), EPOCH_MS) is None, "Kafka's none"
     assert find_quantile([], 0.5) is None
     old = Wait(1, 9e15, 9e15)

@@ -279,9 +279,6 @@ def test_another_cluster_is_a_violation(landing: Landing, clusters: tuple[str | 
     assert "leads elsewhere" in refusal(landing, ids=ids_of("id-0", "id-0", "id-0", clusters=clusters))
 
 
-# ---- verdicts
-
-
 def test_only_a_failed_range_has_no_manifest() -> None:
     """[R-33] A verdict without a manifest cannot pass for success."""
     landing = Landing(OffsetRange(0, 0, 0, 1), (0,), ())

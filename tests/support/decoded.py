@@ -1,8 +1,8 @@
-"""Decoded ranges without Kafka: as decoding leaves them in the table, through the same commit; and how readers see it."""
+"""Decoded ranges without Kafka, as decoding leaves them in the table; and decoding on real Spark, with no range landed."""
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
+from pipeline_defs.adapters.formats.spark_decoding import DECODE_CONF, Decision, find_decoder
 from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.columns_of_table import text_of
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import connect
+from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
+from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.log.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
@@ -155,3 +161,58 @@ def decoded_ranges(topic: str, decodings: Iterable[Decoding]) -> DecodedRanges:
     )
     table = apply(replace_ranges(named, {}, {}, 0), Snapshot())
     return DecodedRanges(topic, table, read_contents)
+
+
+RAW = "topic string, partition int, offset long, key binary, value binary"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of some records, in their order."""
+
+    rows: Sequence[Any]
+    schemas: Mapping[str, str]
+    type: str
+
+    @property
+    def values(self) -> list[Any]:
+        return [row.value.asDict(recursive=True) if hasattr(row.value, "asDict") else row.value for row in self.rows]
+
+    @property
+    def classes(self) -> list[str | None]:
+        return [row.failure.error_class if row.failure else None for row in self.rows]
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [row.failure.error if row.failure else None for row in self.rows]
+
+    @property
+    def ids(self) -> list[int | None]:
+        return [row.schema_id for row in self.rows]
+
+
+def decode(
+    engine: Engine, records: Sequence[bytes | None], side: Side, topic: str = "orders", login: RegistryLogin = ANYBODY
+) -> Outcomes:
+    """Decode values of a topic's only partition."""
+    values = [(topic, 0, at, None, value) for at, value in enumerate(records)]
+    frame, schemas = decode_rows(decoding_session(engine).createDataFrame(values, RAW), side, login)
+    rows = frame.orderBy("offset").collect()
+    return Outcomes(rows, schemas, frame.schema["value"].dataType.simpleString())
+
+
+def decoding_session(engine: Engine) -> SparkSession:
+    return engine.session(DECODE_CONF)
+
+
+def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:
+    """Decodes the column `value`; returns offset, value, failure, schema_id of each row, and the schemas that decided."""
+    decision = Decision({"value": find_decoder(side.format)(rows, "value", side, login)})
+    read, outcomes = decision.read(rows)
+    of = outcomes["value"]
+    return read.select(
+        "offset",
+        f.when(of.is_right, of.value).alias("value"),
+        f.when(~of.is_right, of.failure).alias("failure"),
+        of.schema_id.alias("schema_id"),
+    ), decision.sides["value"].schemas

@@ -121,8 +121,6 @@ class FakeKafka:
     def now(self) -> FakeTopic:
         return self.incarnations[self.topic_id]
 
-    # ---- what happens to the topic
-
     def expire(self, partition: int, percent: int) -> None:
         log = self._log(partition)
         log.earliest += (len(log.appended) - log.earliest) * percent // 100
@@ -169,8 +167,6 @@ class FakeKafka:
 
     def _log(self, partition: int) -> FakePartition:
         return self.now.partitions[partition % len(self.now.partitions)]
-
-    # ---- what planning and landing call
 
     def read_ids(self, topic: str) -> TopicIds:
         return TopicIds(self.topic_id, None)

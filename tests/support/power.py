@@ -116,8 +116,6 @@ class Power:
             done |= fresh
         return done
 
-    # ---- what Dagster says of its runs
-
     def runs_before_their_step(self, *statuses: DagsterRunStatus) -> list[DagsterRun]:
         """Find runs in these statuses whose step has not begun."""
         runs = self._instance.get_runs(RunsFilter(statuses=list(statuses)))

@@ -41,9 +41,6 @@ def lists_of(each: st.SearchStrategy[T], least: int, most: int) -> st.SearchStra
     return st.integers(least, most).flatmap(lambda count: st.lists(each, min_size=count, max_size=count))
 
 
-# ---- ranges and intervals
-
-
 @st.composite
 def offset_ranges(draw: st.DrawFn, *, most: int = 2**63 - 1) -> OffsetRange:
     """Draws a valid range, small or anywhere up to Kafka's largest offset."""
@@ -67,9 +64,6 @@ def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Returns contiguous half-open runs in file order, as the edge reads them from an offset column."""
     breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(offsets)) if b != a + 1), len(offsets)]
     return [(offsets[a], offsets[b - 1] + 1) for a, b in pairwise(breaks) if a < b]
-
-
-# ---- manifests
 
 
 def provenance(offsets: OffsetRange, attempt: str = "attempt-1") -> Provenance:
@@ -131,9 +125,6 @@ def landings(draw: st.DrawFn, offsets: OffsetRange | None = None, *, least_rows:
     causes = draw(st.lists(st.sampled_from(Cause), min_size=len(missing), max_size=len(missing)))
     holes = [Interval(start, end, cause) for (start, end), cause in zip(missing, causes, strict=True)]
     return Landing(offsets, tuple(present), tuple(holes))
-
-
-# ---- a topic that lives in memory
 
 
 @dataclass(frozen=True)

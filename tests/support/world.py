@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.adapters.lake.lake_memory import FOLDER
 from pipeline_defs.adapters.spark.spark_server import stop_server
-from pipeline_defs.adapters.tables.duck import connect
+from pipeline_defs.adapters.tables.duck import Duck, connect
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.verdicts import Verdict
@@ -149,8 +149,6 @@ class World:
         self.settings = dataclasses.replace(self.settings, lake=url)
         self.edges = Edges(self.settings)
 
-    # ---- Kafka
-
     @property
     def operations(self) -> Operations:
         return Operations(self.settings.bootstrap_servers, self.edges.access(self.topic))
@@ -255,8 +253,6 @@ class World:
         self.edges.kafka(self.topic).close()
         self.edges = Edges(self.settings)
 
-    # ---- planning and landing
-
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:
         """Plans until there is nothing to decide."""
         steps = []
@@ -328,8 +324,6 @@ class World:
         self.plan()
         return self.land()
 
-    # ---- Dagster
-
     @property
     def definitions(self) -> dg.Definitions:
         return dg.Definitions.merge(build_topic_defs(self.topic, self.settings.lake), build_housekeeping([self.topic]))
@@ -394,8 +388,6 @@ class World:
         evaluation: Any = found and found.event and found.event.dagster_event and found.event.dagster_event.event_specific_data
         return evaluation
 
-    # ---- what a reader sees
-
     @property
     def glob(self) -> str:
         return self.edges.lake.store.url(f"data/{self.name}/**/*.parquet")
@@ -450,3 +442,26 @@ def _copy_empty_instance(settings: Settings) -> None:
 
 def _dotted(configs: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in configs.items()}
+
+
+Rows = list[tuple[Any, ...]]
+
+
+def shown_rows(world: World) -> Rows:
+    """Read every row that the lake shows; a doubled row stands twice."""
+    _, rows = Duck(Edges(world.settings).lake, [world.name]).ask(
+        f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY "partition", "offset"'
+    )
+    return rows
+
+
+def sent_rows(world: World) -> Rows:
+    """Return what the producer had acknowledged, in the same form."""
+    return [row[:4] for row in sorted(world.sent.values(), key=lambda row: row[:2])]
+
+
+def assert_all_is_there_once(world: World) -> None:
+    """Hold what the lake shows against what was sent, row by row, and files against their manifests' digests."""
+    assert shown_rows(world) == sent_rows(world)
+    assert not world.pending
+    world.assert_proven()

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_bodies, open_reader
 from pipeline_defs.adapters.formats.protobuf_schema import MAIN, compile_proto, encode_path, find_message, find_mismatches
 from pipeline_defs.core.errors import UnusableSchema
-from tests.support.fuzz_protobuf import Unsaid, draw_message, draw_schema, read_row, split_enum
+from tests.support.fuzz import Unsaid, draw_message, draw_proto, read_row, split_enum
 from tests.support.strategies import draws, mutate
 
 ORDER = """
@@ -294,7 +294,7 @@ def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_it
     outcomes: set[str] = set()
     said: set[str | None] = set()
     for seed, dice in draws(12):
-        text = draw_schema(dice)
+        text = draw_proto(dice)
         file = compile_proto(text, {}, "the schema")
         kind = find_message(file, "M", "the schema")
         rest, enum = split_enum(text)

@@ -61,8 +61,6 @@ class Kafka(Connection):
         # by topic and Kafka partition: topic id, the leader epochs then and now, and where the records of the first one end
         self._epoch_ends: dict[str, dict[int, tuple[tuple[str, int, int], int]]] = {}
 
-    # ---- many topics at once
-
     @contextmanager
     def glancing(self, topics: Collection[str]) -> Iterator[None]:
         """Look at topics at once, in a few requests to each broker; while the context is open, what was seen is the answer.
@@ -86,8 +84,6 @@ class Kafka(Connection):
     def look_again(self, topic: str) -> None:
         """Forget what a glance has seen of a topic: it is asked for."""
         self._glance.seen.pop(topic, None)
-
-    # ---- what planning sees
 
     def read_ids(self, topic: str) -> TopicIds:
         """Read the ids of a topic, as all leaders of its Kafka partitions have it, and of its cluster.
@@ -287,8 +283,6 @@ class Kafka(Connection):
                 largest[partition] = max(largest.get(partition, 0), replica["partition_size"])
         return sizes
 
-    # ---- evidence
-
     def read_spans(
         self,
         topic: str,
@@ -353,8 +347,6 @@ class Kafka(Connection):
         requests = {TopicPartition(topic, p): fetch_request(topic, p, at, level, max_bytes) for p, at in offsets.items()}
         return self._ask(topic, lambda admin: send_fetches(admin, requests, take))
 
-    # ---- open transactions
-
     def read_open_transactions(self, topic: str, now_ms: int) -> list[OpenTransaction]:
         """Name the transactions that hold back the last stable offset; ask only where it is behind the log's end.
 
@@ -371,8 +363,6 @@ class Kafka(Connection):
         partition = transaction.partition
         times = self.read_timestamps(topic, {partition: transaction.first_offset}, "read_uncommitted")
         return replace(transaction, started_at_ms=times[partition])
-
-    # ---- the mirror
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
         """Move the consumer group's offsets to the landed frontier, so that lag tools work."""
@@ -392,8 +382,6 @@ class Kafka(Connection):
         """Read the group's offsets of a topic."""
         found = self._ask(topic, lambda admin: admin.list_group_offsets({group: None}))[group]
         return {tp.partition: meta.offset for tp, meta in found.items() if tp.topic == topic}
-
-    # ---- topics
 
     def list_topics(self) -> list[str]:
         """List the topics of the cluster, without Kafka's own."""
@@ -424,8 +412,6 @@ class Kafka(Connection):
 
         self._ask(topic, create)
         self._ask(topic, lambda admin: admin.wait_for_topics([topic], timeout_ms=self._timeout_ms))
-
-    # ---- the connection
 
     def _partitions(self, topic: str) -> list[int]:
         seen = self._glance.seen.get(topic)

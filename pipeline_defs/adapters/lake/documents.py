@@ -74,28 +74,26 @@ class Documents:
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
         self.store = open_store(root)
         self._memory = memory
-        self._steps = Kept(self._read_step)
+        self._steps = Kept(lambda path: PlanStep.from_json(*self._read(path)))
         self._manifests = Kept(self._read_manifest)
-        self._acceptances = Kept(self._read_acceptance)
-        self._claims = Kept(self._read_claim)
+        self._acceptances = Kept(lambda path: Acceptance.from_json(*self._read(path)))
+        self._claims = Kept(lambda path: Claim.from_json(*self._read(path)))
         self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
 
-    def _read(self, path: str) -> bytes:
-        """Read an object that was there a moment ago."""
-        data = self.store.get(path)
+    def _read(self, path: str) -> tuple[bytes, str]:
+        """Read an object that was there a moment ago; return it with its URL."""
+        data, url = self.store.get(path), self.store.url(path)
         if data is None:
             raise LakeUnavailable(
-                f"cannot read {self.store.url(path)}: it was there a moment ago and is not now: somebody deletes objects of "
+                f"cannot read {url}: it was there a moment ago and is not now: somebody deletes objects of "
                 "the lake; nothing was written; the next run reads it again",
                 path=path,
             )
-        return data
+        return data, url
 
     def _remember(self, topic: str) -> None:
         if self._memory:
             self._memory.remember(topic)
-
-    # ---- plan steps
 
     def planned_topics(self) -> tuple[str, ...]:
         """Return the topics that have a plan log, whether a defs.yaml names them or not."""
@@ -112,11 +110,6 @@ class Documents:
         path = step_path(step.topic, step.seq)
         data = self.store.get(path)
         return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
-
-    def _read_step(self, path: str) -> PlanStep:
-        return PlanStep.from_json(self._read(path), self.store.url(path))
-
-    # ---- manifests
 
     def landed_topics(self) -> tuple[str, ...]:
         """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
@@ -164,8 +157,8 @@ class Documents:
         return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
 
     def _read_manifest(self, path: str) -> Manifest:
-        url = self.store.url(path)
-        manifest = Manifest.from_json(self._read(path), url)
+        data, url = self._read(path)
+        manifest = Manifest.from_json(data, url)
         if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
             raise BrokenManifest(
                 f"manifest {url} says that it is of {manifest.offsets.text(manifest.topic)}, revision {manifest.revision}, "
@@ -174,24 +167,15 @@ class Documents:
             )
         return manifest
 
-    # ---- accepted losses
-
     def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
         """Read every acceptance of a topic, by the range or link that it is of."""
         folder = f"accepted/{topic}"
-        return {
-            acceptance.offsets: acceptance for acceptance in self._acceptances.read_seen(folder, self.store.versions(folder))
-        }
+        return {each.offsets: each for each in self._acceptances.read_seen(folder, self.store.versions(folder))}
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Record that a loss is accepted; false where somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
         return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
-
-    def _read_acceptance(self, path: str) -> Acceptance:
-        return Acceptance.from_json(self._read(path), self.store.url(path))
-
-    # ---- claims
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
         """Read every claim of a topic."""
@@ -205,11 +189,6 @@ class Documents:
         if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
             return claim
         return self._claims.read_anew(path)
-
-    def _read_claim(self, path: str) -> Claim:
-        return Claim.from_json(self._read(path), self.store.url(path))
-
-    # ---- published files
 
     def is_published(self, manifest: Manifest) -> bool:
         """Return whether the file under the final name is the manifest's, as far as its size says, or was dropped from there.

@@ -62,8 +62,6 @@ class Lake(Documents):
         self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
         self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
-    # ---- whether it is there
-
     def check_present(self, asked: str | None = None) -> None:
         """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`.
 
@@ -72,8 +70,6 @@ class Lake(Documents):
         topics = self._memory.topics() if self._memory else ()
         if self._memory and topics and not self.planned_topics():
             self._memory.refuse_missing(asked if asked in topics else topics[0])
-
-    # ---- the plan log
 
     def read_plan_log(self, topic: str) -> PlanLog:
         """Read and check the whole log; raises `BrokenPlanLog` where it does not tile.
@@ -251,8 +247,6 @@ class Lake(Documents):
             else:
                 published[offsets] = size
         return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
-
-    # ---- what is not settled
 
     def recent(self, topic: str, since_ms: int | None = None) -> Coverage:
         """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.

@@ -76,8 +76,6 @@ class Store(ABC):
         self.root = root.rstrip("/") or "/"
         self._objects: ObjectStore | None = None
 
-    # ---- what a disk and an object store do each in their own way
-
     @property
     @abstractmethod
     def objects(self) -> ObjectStore:
@@ -166,8 +164,6 @@ class Store(ABC):
     @abstractmethod
     def _make_root(self) -> None:
         """Make the root, where that is a folder."""
-
-    # ---- what both do alike
 
     def get(self, path: str) -> bytes | None:
         """Read an object; none where there is no such object."""

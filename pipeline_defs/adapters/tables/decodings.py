@@ -52,10 +52,6 @@ class Decodings:
         self._seen: dict[str, DecodedRanges] = {}
         self._texts: dict[tuple[str, str], str] = {}  # of a topic, by digest
 
-    def decoded_topics(self) -> tuple[str, ...]:
-        """Read the topics that anything was ever decoded of."""
-        return self.lake.store.folders(TREE)
-
     def read(self, topic: str) -> Mapping[OffsetRange, Decoding]:
         """Read what became of each range with rows of a topic, all of them."""
         return self.read_ranges(topic).known

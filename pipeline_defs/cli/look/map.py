@@ -8,17 +8,7 @@ from ...core.advice import command, counted
 from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance
-from ...orchestration.map.page import (
-    DECODED_COLUMNS,
-    bar,
-    counts,
-    decoded,
-    legend,
-    lost_offsets,
-    name,
-    read_picture,
-    write_page,
-)
+from ...orchestration.map import page
 from ..show import find_topic, open_edges, print_table, size_text, topic_argument
 from ..terminal import ERRORS, OUT, progress
 
@@ -45,23 +35,28 @@ def coverage_map(topic: str, out: Path | None) -> None:
         )
     configured, edges = find_topic(topic), open_edges()
     with find_instance(edges.settings.dagster_home) as instance, progress(f"reading {topic}"):
-        picture, remark = read_picture(configured, edges, instance)
+        picture, remark = page.read_picture(configured, edges, instance)
     if out is not None:
         with progress(f"drawing {len(picture.lengths):,} ranges"):
-            write_page(picture, remark, edges.now_ms(), out)
+            page.write_page(picture, remark, edges.now_ms(), out)
         OUT.print(
             f"{counted(len(picture.lengths), 'range')} of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
             soft_wrap=True,
         )
     else:
         rows = [
-            (name(line), bar(picture, line), *map(counts(picture, line).__getitem__, LOOKS), *(decoded(picture, line) or ()))
+            (
+                page.name(line),
+                page.bar(picture, line),
+                *map(page.counts(picture, line).__getitem__, LOOKS),
+                *(page.decoded(picture, line) or ()),
+            )
             for line in picture.lines
         ]
         columns = ["", "from the first offset to the head", *(look.name.lower() for look in LOOKS)]
-        print_table(f"coverage of {topic}", [*columns, *(DECODED_COLUMNS if picture.dead_letters else ())], rows)
-        OUT.print(legend())
-        if lost := lost_offsets(picture):
+        print_table(f"coverage of {topic}", [*columns, *(page.DECODED_COLUMNS if picture.dead_letters else ())], rows)
+        OUT.print(page.legend())
+        if lost := page.lost_offsets(picture):
             OUT.print(f"{counted(lost, 'offset')} lost, also of landed ranges: {command('losses', topic)}", soft_wrap=True)
     if remark:
         ERRORS.print(remark, soft_wrap=True)

@@ -45,8 +45,6 @@ class DecodedRanges:
             else sum((each.sums for each in self.packed.values()), DecodedSums())
         )
 
-    # ---- summed up
-
     @cached_property
     def recent(self) -> Mapping[OffsetRange, Decoding]:
         """What became of each range that has files of its own, sorted."""
@@ -61,8 +59,6 @@ class DecodedRanges:
     def has_rows(self) -> bool:
         """Whether any record is decoded: without one there are no columns that a file could have."""
         return bool(self.sums.rows)
-
-    # ---- one by one
 
     @property
     def known(self) -> Mapping[OffsetRange, Decoding]:
@@ -136,8 +132,6 @@ class DecodedRanges:
     def _paths_with(self, offsets: OffsetRange) -> list[str]:
         return [path for path, each in self.packed.items() if each.may_have(offsets)]
 
-    # ---- beside what is landed
-
     def find_due(self, coverage: Coverage) -> list[OffsetRange]:
         """Find the landed ranges of a coverage that are not decoded as they are landed now, in log order."""
         return find_due(coverage, self._getter(coverage))
@@ -164,8 +158,6 @@ class DecodedRanges:
 
     def _getter(self, coverage: Coverage) -> Callable[[OffsetRange], Decoding | None]:
         return self.known.get if coverage.log.base is None else self.get
-
-    # ---- what changes
 
     def find_clash(self, offsets: OffsetRange) -> OffsetRange | None:
         """Return a range of the table that has some offsets of this one, and is another."""

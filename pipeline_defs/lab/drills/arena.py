@@ -92,8 +92,6 @@ class Arena:
         """Return a system that lands this topic; `options` are those of its class."""
         return _SYSTEMS[name](self.settings, self.topic, self.folder / name, **options)
 
-    # ---- producing
-
     def produce(self, count: int, partition: int | None = None, **record: Any) -> None:
         """Produce numbered records, to one Kafka partition or to each of them."""
         wanted = range(self.partitions) if partition is None else [partition]
@@ -155,8 +153,6 @@ class Arena:
             for record, (partition, offset, _) in zip(records, sent, strict=True)
         }
 
-    # ---- what operators do
-
     def recreate(self) -> None:
         """Delete the topic and create it again."""
         self.operations.delete_topic(self.topic.name)
@@ -189,8 +185,6 @@ class Arena:
         """Take out of the truth what compaction has legally removed: what a plain consumer no longer reads."""
         left = self.readable()
         self.truth = {place: value for place, value in self.truth.items() if place in left}
-
-    # ---- running and killing
 
     @contextmanager
     def stopped(self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True) -> Iterator[Child]:
@@ -237,8 +231,6 @@ class Arena:
     def log(self) -> Path:
         """Where children write what they print."""
         return self.folder / "children.log"
-
-    # ---- the outcome
 
     def is_whole(self, system: System) -> bool:
         """Return whether a plain glob shows every record but those that the system itself names as lost."""

@@ -100,8 +100,6 @@ class _PulseRun:
         if self.lane is not None:
             self.slow = read_slow(self.context.instance, self.edges.now_ms())
 
-    # ---- land
-
     def land(self) -> None:
         """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
         is_in_time = self._timer(LAND_SECONDS)
@@ -207,8 +205,6 @@ class _PulseRun:
                 self._fail(self.topics[name], why)
                 del tools[name]
 
-    # ---- decode
-
     def decode(self) -> None:
         """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time.
 
@@ -296,8 +292,6 @@ class _PulseRun:
             self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
         return bool(done)
 
-    # ---- latest
-
     def update(self) -> None:
         """Update the latest table of each topic where that is due."""
         context, edges = self.context, self.edges
@@ -321,8 +315,6 @@ class _PulseRun:
                 if is_check_due(topic, context.instance, edges.now_ms()):
                     finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), edges.latest_tools())
                     self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
-
-    # ---- tell
 
     @contextmanager
     def _isolated(self, topic: Topic, note: Callable[[Topic, OffsetlakeError], None]) -> Iterator[None]:
