@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..core.errors import OutputUnwritable
@@ -28,6 +28,10 @@ PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width
 _HIDDEN = (range(0x80, 0xA0), (0x61C, 0x200E, 0x200F), range(0x2028, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000))
 _PICTURES = dict.fromkeys(chain(*_HIDDEN), 0xFFFD) | {code: 0x2400 + code for code in range(0x20) if code not in b"\t\n"}
 _PICTURES[0x7F] = 0x2421
+T = TypeVar("T")
+FIRST_SECONDS = 2.0  # what is quicker needs no line
+EVERY_SECONDS = 10.0
+_showing = threading.Lock()  # held by the one progress that is shown
 
 
 def visible(text: str) -> str:
@@ -47,17 +51,6 @@ class Terminal(Console):
         """Return the string as it is; Rich asks here for each one, whatever renders it."""
         literal = {"markup": False, "emoji": False, "highlight": False, "highlighter": None}
         return super().render_str(visible(text), **(options | literal))
-
-
-class TerminalWords(TextColumn):
-    """A column of a progress bar with a task's description as it is."""
-
-    def __init__(self) -> None:
-        super().__init__("{task.description}", markup=False)
-
-    def render(self, task: Task) -> Text:
-        """Return the description."""
-        return styled(task.description)
 
 
 # a shell's `>&-` closes stdout: Python has none then
@@ -105,13 +98,6 @@ def drop_output() -> None:
     """Send what waits to be written nowhere, once it is said that stdout takes nothing: Python would say so at its end too."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-T = TypeVar("T")
-
-FIRST_SECONDS = 2.0  # what is quicker needs no line
-EVERY_SECONDS = 10.0
-_showing = threading.Lock()  # held by the one progress that is shown
 
 
 class Shown:
@@ -185,12 +171,14 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
 
 
 def _draw(shown: Shown, ended: threading.Event) -> None:
-    columns = (TerminalWords(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=ERRORS, transient=True) as bar:
-        task = bar.add_task(shown.text, total=shown.total, rate="")
+    words, rate = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[rate]}")
+    columns = (words, BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=ERRORS, transient=True) as bar:
+        task = bar.add_task(visible(shown.text), total=shown.total, rate="")
         while not ended.wait(0.1):
-            rate = shown.done / max(0.001, time.monotonic() - shown.started)
-            bar.update(task, completed=shown.done, total=shown.total, description=shown.words, rate=f"{rate:.1f}/s")
+            pace = shown.done / max(0.001, time.monotonic() - shown.started)
+            described = visible(shown.words)
+            bar.update(task, completed=shown.done, total=shown.total, description=described, rate=f"{pace:.1f}/s")
 
 
 def _print(shown: Shown, ended: threading.Event) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+NOTHING = "nothing to do"
+
 
 def meant(written: str, known: Iterable[str]) -> str:
     """Return `, did you mean ...?` for a name that is close to what was written, in any case; nothing where none is."""
@@ -34,9 +36,6 @@ def command(verb: str, topic: str, *rest: str) -> str:
 def replace_command(topic: str, key: str) -> str:
     """Return the command that puts what Kafka has now in the place of what is landed of the range with this partition key."""
     return command("land", topic, "--key", key, "--on-change replace")
-
-
-NOTHING = "nothing to do"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,13 @@ _PBES2 = bytes.fromhex("06092a864886f70d01050d")
 _HEAD = 64  # characters, in which the name of a key's encryption stands
 _BLOCK = re.compile(r"-----\s*BEGIN ([A-Z0-9 ]+?)\s*-----([A-Za-z0-9+/=\s]*)-----\s*END \1\s*-----")
 _WIDTH = 64
+# of Java's StreamTokenizer as Kafka sets it up: quoted with either quote, words, and the two signs
+_TOKEN = re.compile(
+    r"""\s*(?:"((?:[^"\\\r\n]|\\.)*)"|'((?:[^'\\\r\n]|\\.)*)'|([A-Za-z_$][\w.$-]*)|([=;]))""", re.ASCII | re.DOTALL
+)
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_CONTROL = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_FLAGS = {"required", "requisite", "sufficient", "optional"}
 
 
 def find_blocks(text: str, kind: str) -> str:
@@ -37,15 +44,6 @@ def _block(name: str, body: str) -> str:
     text = "".join(body.split())
     lines = [text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)]
     return "\n".join([f"-----BEGIN {name}-----", *lines, f"-----END {name}-----", ""])
-
-
-# of Java's StreamTokenizer as Kafka sets it up: quoted with either quote, words, and the two signs
-_TOKEN = re.compile(
-    r"""\s*(?:"((?:[^"\\\r\n]|\\.)*)"|'((?:[^'\\\r\n]|\\.)*)'|([A-Za-z_$][\w.$-]*)|([=;]))""", re.ASCII | re.DOTALL
-)
-_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
-_CONTROL = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_FLAGS = {"required", "requisite", "sufficient", "optional"}
 
 
 class NotJaas(ValueError):

@@ -12,6 +12,8 @@ from ..core.errors import OffsetlakeError
 from ..settings import Settings
 
 OURS = ("OFFSETLAKE_", "DAGSTER_")
+PATIENCE_SECONDS = 300
+POLL_SECONDS = 0.1
 
 
 def plain_environment(*others: str) -> dict[str, str]:
@@ -29,10 +31,6 @@ def variables_of(settings: Settings) -> dict[str, str]:
         "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
         "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
     }
-
-
-PATIENCE_SECONDS = 300
-POLL_SECONDS = 0.1
 
 
 class NotMeasured(OffsetlakeError):

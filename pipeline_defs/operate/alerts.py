@@ -30,6 +30,14 @@ from .tables import read_tables, table_text
 
 Watched = tuple[list[Finding], Mapping[str, Seen]]
 _UNPLANNED = "unplanned"  # what is seen of a topic that has no plan log yet
+WATCH_SECONDS = 60
+FAILURE_SECONDS = 15
+SHOWN = 20  # texts in one message; those beyond follow with the next look
+KEPT = 1_000  # texts for a receiver that takes none
+UNREACHABLE = "unreachable"
+_SEEN = "seen"  # what the cursor has beside the troubles
+_UNTOLD = "/untold"  # and beside the topics, none of which is called so: what receivers did not take
+Troubles = dict[str, list[str]]  # by check, what they concern
 
 
 def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known) -> Watched:
@@ -98,17 +106,6 @@ def _mend(topic: Topic, table: str) -> str:
         "days": command("rebuild", topic.name),
     }[table]
     return f"see the runs of {LAND_PENDING}, have its sensor run, or `{by_hand}`"
-
-
-WATCH_SECONDS = 60
-FAILURE_SECONDS = 15
-SHOWN = 20  # texts in one message; those beyond follow with the next look
-KEPT = 1_000  # texts for a receiver that takes none
-UNREACHABLE = "unreachable"
-_SEEN = "seen"  # what the cursor has beside the troubles
-_UNTOLD = "/untold"  # and beside the topics, none of which is called so: what receivers did not take
-
-Troubles = dict[str, list[str]]  # by check, what they concern
 
 
 def build_watch(topics: Sequence[Topic]) -> dg.Definitions:

@@ -31,6 +31,7 @@ from ..core.tables.raw_table import is_compacted, ranges_by_file
 from ..landing.standing import why_not_as_landed
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
+SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
 def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
@@ -197,9 +198,6 @@ def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> 
     lake.delete_given_up(standing)
     on_step("range_file_dropped", key=key)
     return None
-
-
-SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
 def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> dict[str, Entry]:

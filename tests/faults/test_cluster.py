@@ -172,11 +172,7 @@ def test_a_leader_that_dies_during_a_read_costs_no_row(cluster: Cluster, on_clus
     assert after.leader not in {None, leader} and leader not in after.in_sync, "the fault: another leads"
     keys = [offsets.key for offsets in world.coverage.manifests]
     assert outcomes(world.land(keys, redo=True)) == {Outcome.UNCHANGED}, "the control"
-    come_back(cluster, world, leader)
-
-
-def come_back(cluster: Cluster, world: World, node: int) -> None:
-    cluster.start(node)
+    cluster.start(leader)
     world.wait_until(lambda: cluster.read_replicas(world.name, 0).in_sync == frozenset(cluster.nodes))
 
 

@@ -21,21 +21,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline_defs.adapters.spark import engine
+from pipeline_defs.adapters.spark import engine, spark_server
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
-from pipeline_defs.adapters.spark.spark_server import (
-    LOG,
-    STATE,
-    WORK,
-    Limits,
-    Server,
-    find_server,
-    read_server,
-    read_state,
-    start_server,
-    stop_server,
-)
+from pipeline_defs.adapters.spark.spark_server import STATE, WORK, Limits, read_server, read_state, start_server, stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import archive_options
 from pipeline_defs.adapters.system.processes import stop_process
@@ -80,12 +69,14 @@ def home(tmp_path: Path) -> Iterator[Path]:
     stop_server(home / "engine")
 
 
-def has_ended(server: Server) -> bool:
+def has_ended(server: spark_server.Server) -> bool:
     return not server.process.is_running() and not server.jvm.is_running()
 
 
 def leftovers(folder: Path) -> list[str]:
-    return sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.name not in {LOG, ".lock"})
+    return sorted(
+        each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.name not in {spark_server.LOG, ".lock"}
+    )
 
 
 def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Path, tmp_path: Path) -> None:
@@ -117,9 +108,9 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
     assert stat.S_IMODE((folder / STATE).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     lines = [" ".join(psutil.Process(pid).cmdline()) for pid in (server.process.pid, server.jvm.pid)]
-    assert server.token not in (folder / LOG).read_text() + str(server.facts) + "".join(lines)
+    assert server.token not in (folder / spark_server.LOG).read_text() + str(server.facts) + "".join(lines)
 
-    assert find_server(folder, "f") == server
+    assert spark_server.find_server(folder, "f") == server
     os.kill(server.process.pid, signal.SIGKILL)
     World.wait_until(lambda: has_ended(server))
     assert (folder / STATE).exists() and list((folder / WORK).iterdir()), "the fault: it left something"
@@ -135,7 +126,7 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
     """[R-77] Nothing runs that nobody wants, and nobody is cut off who had just found it."""
     first = start_server(folder, SMALL, "f", SOON)
     second = start_server(folder, SMALL, "another", Limits(old_seconds=0.0, last_call_seconds=60.0))
-    World.wait_until(lambda: find_server(folder, "another") is None)
+    World.wait_until(lambda: spark_server.find_server(folder, "another") is None)
     assert Engine(lambda: second.url).session({}).range(3).count() == 3, "whoever had found it is served still"
     third = start_server(folder, SMALL, "another", dataclasses.replace(SOON, idle_seconds=1.0))
     assert third.process != second.process

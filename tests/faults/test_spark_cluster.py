@@ -210,9 +210,6 @@ def test_executors_enter_a_secured_broker_with_what_the_job_brings(
     remote.settings, remote.edges = own, Edges(own)
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     assert_all_is_there_once(remote)
-    logs = "".join(log.read_text(errors="replace") for log in s3_cluster.folder.rglob("*") if is_log(log))
+    files = [path for path in s3_cluster.folder.rglob("*") if path.suffix == ".log" or path.name in {"stderr", "stdout"}]
+    logs = "".join(path.read_text(errors="replace") for path in files if path.is_file())
     assert logs and not any(secret in logs for secret in SECRETS)
-
-
-def is_log(path: Path) -> bool:
-    return path.is_file() and (path.suffix == ".log" or path.name in {"stderr", "stdout"})

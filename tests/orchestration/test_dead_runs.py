@@ -38,20 +38,11 @@ from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
-from pipeline_defs.orchestration.home import waking_launcher
+from pipeline_defs.orchestration.home import run_locks, waking_launcher
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
-from pipeline_defs.orchestration.home.run_locks import (
-    CODE_SERVER,
-    CODE_SERVER_COMMAND,
-    hold_own_lock,
-    hold_run,
-    launch_path,
-    list_locked,
-    lock_path,
-    release_run,
-)
+from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
 from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
 from pipeline_defs.settings import PROJECT, STARTED_BY_US
@@ -345,7 +336,7 @@ def test_a_lock_that_another_user_has_made_hurts_nobody(instance: dg.DagsterInst
     """[R-18] After `sudo offsetlake land` say: its file may be read, and neither written nor removed."""
     run = make_run(instance, DagsterRunStatus.STARTED)
     hold_run(instance.root_directory, run.run_id)
-    release_run(run.run_id)
+    run_locks.release_run(run.run_id)
     path, opened = lock_path(instance.root_directory, run.run_id), os.open
 
     def open_as_another(name: Any, flags: int, *rest: Any, **more: Any) -> int:
@@ -365,12 +356,12 @@ def test_a_lock_that_another_user_has_made_hurts_nobody(instance: dg.DagsterInst
 def test_a_run_does_not_stand_for_its_code_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-26] A run's process has the code server's arguments, and lives on for a while where that one is killed."""
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["dagster", *CODE_SERVER_COMMAND])
-    run = multiprocessing.get_context("spawn").Process(target=hold_own_lock)
+    monkeypatch.setattr(sys, "argv", ["dagster", *run_locks.CODE_SERVER_COMMAND])
+    run = multiprocessing.get_context("spawn").Process(target=run_locks.hold_own_lock)
     run.start()
     run.join()
     assert run.exitcode == 0 and not (tmp_path / CODE_SERVER).exists()
-    hold_own_lock()
+    run_locks.hold_own_lock()
     assert (tmp_path / CODE_SERVER).exists(), "the control"
 
 

@@ -21,22 +21,17 @@ from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
-from pipeline_defs.core.tables import days
+from pipeline_defs.core.tables import days, decoded_table
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
 from pipeline_defs.core.tables.days import FIRST, LAST, NO_DAY, DayFacts, EventTime, day_at, day_of, days_of, number_of
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_sums import sum_up
 from pipeline_defs.core.tables.decoded_table import (
     EVENT_TIME,
-    Contents,
-    DecodedGroup,
     compacted_file,
     find_groups,
-    is_packed,
-    merge,
     read_contents,
     read_document,
-    read_packed,
     replace_ranges,
     with_events,
 )
@@ -121,7 +116,7 @@ def test_what_the_log_says_and_cannot_be_read_is_named(data: str, tag: str) -> N
     file = File("here", 1, 1, {"numRecords": 1}, {"range": "0-0-10"}, {"_dead": "false"})
     assert read_contents(file).ranges == (OffsetRange(0, 0, 0, 10),), "the control"
     with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*decoded again"):
-        (read_packed if tag == "packed" else read_contents)(replace(file, tags=file.tags | {tag: data}))
+        (decoded_table.read_packed if tag == "packed" else read_contents)(replace(file, tags=file.tags | {tag: data}))
 
 
 @pytest.mark.parametrize("change", [b"", b"{}", b"[" * 100_000])
@@ -168,7 +163,7 @@ class Documents:
         self.by_path: dict[str, bytes] = {}
         self.read: list[str] = []
 
-    def of(self, file: File) -> Contents:
+    def of(self, file: File) -> decoded_table.Contents:
         self.read.append(file.path)
         return read_document(self.by_path[file.path], file)
 
@@ -279,17 +274,21 @@ def test_small_files_are_compacted_by_their_event_times(seed: int) -> None:
     assert find_groups(some, 10**12) == [], "the control: a thousand may"
 
 
-def compacted(group: DecodedGroup, number: int, documents: Documents) -> Commit:
+def compacted(group: decoded_table.DecodedGroup, number: int, documents: Documents) -> Commit:
     """Return the commit of a compaction, whose document is written."""
     path = f"{number}-{group.is_dead}-{group.key}"
     staged = StagedFile("staging/x", 10 * group.rows, "c" * 64, group.rows, 0, 9, 1, 2)
-    contents = merge(documents.of(file) if is_packed(file) else read_contents(file) for file in group.files)
+    contents = decoded_table.merge(
+        documents.of(file) if decoded_table.is_packed(file) else read_contents(file) for file in group.files
+    )
     documents.by_path[path] = contents.to_json()
     file = compacted_file(path, staged, contents, 0, group.weight_bytes, is_dead=group.is_dead)
     return Commit([file], {each.path: 0 for each in group.files}, is_compaction=True)
 
 
-def rest(file: File, left: Contents, known: dict[OffsetRange, Decoding], number: int, documents: Documents) -> File:
+def rest(
+    file: File, left: decoded_table.Contents, known: dict[OffsetRange, Decoding], number: int, documents: Documents
+) -> File:
     """Return what a file is cut down to."""
     is_dead = file.partition["_dead"] == "true"
     found = [known[offsets] for offsets in left.ranges]

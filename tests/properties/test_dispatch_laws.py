@@ -8,18 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.landing.dispatch import (
-    BACKOFF_FIRST_SECONDS,
-    BACKOFF_LAST_SECONDS,
-    NEVER_TRIED,
-    Tried,
-    alternate,
-    choose_alike,
-    choose_due,
-    next_most_offsets,
-    split_stretches,
-    take_turns,
-)
+from pipeline_defs.core.landing import dispatch
+from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, NEVER_TRIED, Tried, alternate, choose_alike, choose_due
 from pipeline_defs.core.landing.scans import READS_AT_ONCE, TASKS_AT_ONCE, Read, group_scans
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from tests.support.strategies import EPOCH_MS
@@ -43,7 +33,7 @@ def orders(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], int]:
 def test_each_wanted_range_is_in_just_one_run_which_spans_no_key_of_others(drawn: tuple[Order, set[OffsetRange], int]) -> None:
     """[R-31] Dagster's range run covers all keys between the first and the last, those typed by people included."""
     order, wanted, most = drawn
-    stretches = split_stretches(order, wanted, most)
+    stretches = dispatch.split_stretches(order, wanted, most)
     assert Counter(offsets for stretch in stretches for offsets in stretch) == Counter(wanted)
     for stretch in stretches:
         first, last = order.index(stretch[0]), order.index(stretch[-1])
@@ -54,7 +44,7 @@ def test_each_wanted_range_is_in_just_one_run_which_spans_no_key_of_others(drawn
 @given(st.dictionaries(st.sampled_from("abcde"), st.lists(st.sampled_from(ORDER), unique=True)), st.integers(0, 60))
 def test_topics_take_turns_and_no_backlog_keeps_another_waiting(waiting: dict[str, list[OffsetRange]], most: int) -> None:
     """[R-32] As many as may be, of each topic its first ones, and none has two more than another that still waits."""
-    chosen = take_turns(waiting, most)
+    chosen = dispatch.take_turns(waiting, most)
     assert sum(map(len, chosen.values())) == min(most, sum(map(len, waiting.values())))
     taken = {topic: chosen.get(topic, []) for topic in waiting}
     assert all(ranges[: len(taken[topic])] == taken[topic] for topic, ranges in waiting.items())
@@ -76,7 +66,7 @@ def test_a_job_is_no_longer_than_is_wanted_but_for_a_range_that_is(
     waiting: dict[str, list[OffsetRange]], most: int, most_offsets: int, tasks_at_once: int
 ) -> None:
     """[R-95] Whoever is first is in it, however large, and what is read meanwhile; of each topic the first ones that fit."""
-    chosen = take_turns(waiting, most, most_offsets, tasks_at_once)
+    chosen = dispatch.take_turns(waiting, most, most_offsets, tasks_at_once)
     taken = [offsets for ranges in chosen.values() for offsets in ranges]
     total = sum(map(len, taken))
     first = next(iter(waiting.values()))[0]
@@ -92,7 +82,7 @@ def test_a_job_is_no_longer_than_is_wanted_but_for_a_range_that_is(
 @given(st.integers(1, 10**7), st.floats(0.01, 600), st.floats(1e3, 1e8))
 def test_the_next_job_is_sized_by_the_pace_of_the_last_one(offsets: int, seconds: float, before: float) -> None:
     """[R-95] So that it takes as long as is wanted, at most doubled or halved at a time."""
-    after = next_most_offsets(offsets, seconds, 10.0, before)
+    after = dispatch.next_most_offsets(offsets, seconds, 10.0, before)
     assert before / 2 <= after <= before * 2
     assert after in (before / 2, before * 2) or after * seconds / offsets == pytest.approx(10.0)
 
@@ -115,7 +105,7 @@ def test_the_back_off_doubles_and_is_bounded() -> None:
     """[R-33] 10 seconds at first, never more than 10 minutes."""
     waits = [next(s for s in range(10**5) if Tried(n, EPOCH_MS).is_due(EPOCH_MS + s * 1000)) for n in range(12)]
     assert waits == [0, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
-    assert (waits[1], waits[-1]) == (BACKOFF_FIRST_SECONDS, BACKOFF_LAST_SECONDS)
+    assert (waits[1], waits[-1]) == (dispatch.BACKOFF_FIRST_SECONDS, BACKOFF_LAST_SECONDS)
 
 
 @given(st.integers(0, 10**4), st.integers(-(10**9), 10**9))

@@ -8,16 +8,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadKey, EmptySelection, Refused
+from pipeline_defs.core.landing import selection
 from pipeline_defs.core.landing.retiring import retired
-from pipeline_defs.core.landing.selection import (
-    Selection,
-    choose_all,
-    choose_failed,
-    choose_missing,
-    choose_offsets,
-    choose_times,
-    parse_offsets,
-)
+from pipeline_defs.core.landing.selection import Selection, choose_offsets, choose_times, parse_offsets
 from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planlog import PlanLog
@@ -36,14 +29,14 @@ def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
 def test_all_and_missing_are_by_state_in_log_order(coverage: Coverage) -> None:
     """What is lost for good is left out and said; where nothing is left the selection is refused."""
     landable, pending = in_state(coverage, State.LANDED, State.PENDING), in_state(coverage, State.PENDING)
-    for choose, expected in ((choose_all, landable), (choose_missing, pending)):
+    for choose, expected in ((selection.choose_all, landable), (selection.choose_missing, pending)):
         if expected:
             assert list(choose(coverage).ranges) == expected
         else:
             with pytest.raises(EmptySelection, match="nothing was launched"):
                 choose(coverage)
     if landable:
-        assert list(choose_all(coverage).left_out) == in_state(coverage, State.LOST, State.CLAIMED, State.SKIPPED)
+        assert list(selection.choose_all(coverage).left_out) == in_state(coverage, State.LOST, State.CLAIMED, State.SKIPPED)
 
 
 @given(lakes(), st.data())
@@ -52,7 +45,7 @@ def test_failed_are_those_not_landed_of_what_failed(coverage: Coverage, data: st
     pending = in_state(coverage, State.PENDING)
     assume(pending)
     failed = data.draw(st.sets(st.sampled_from(sorted(coverage.log.ranges)))) | {pending[0]}
-    assert list(choose_failed(coverage, failed).ranges) == [o for o in pending if o in failed]
+    assert list(selection.choose_failed(coverage, failed).ranges) == [o for o in pending if o in failed]
 
 
 @given(lakes(), st.data())

@@ -18,19 +18,14 @@ from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, replay, to_json, without_files
 from pipeline_defs.core.tables.raw_table import (
-    Due,
     RangeFiles,
     compacted_file,
-    compacted_name,
-    file_of,
-    find_clashes,
     find_due,
     find_due_by_files,
-    find_lacking,
-    name_of,
     offsets_of,
     revision_in,
     violations,
@@ -59,7 +54,7 @@ class History:
         published = {offsets: size for offsets, size in files.items() if offsets not in self.gone}
         return Coverage(self.log, self.manifests, published, accepted=self.accepted, claims=self.claims)
 
-    def due(self) -> Due:
+    def due(self) -> raw_table.Due:
         """Return what is due, by the app transactions where they say it: then the files say the same."""
         by_files = find_due_by_files(self.coverage, self.table)
         by_head = find_due(self.coverage, without_files(self.table))
@@ -71,7 +66,11 @@ class History:
         due = self.due()
         if due.is_none(self.table):
             return
-        commit = Commit([file_of(each, name_of(each)) for each in due.adds], dict.fromkeys(due.removes, 1), due.transactions)
+        commit = Commit(
+            [raw_table.file_of(each, raw_table.name_of(each)) for each in due.adds],
+            dict.fromkeys(due.removes, 1),
+            due.transactions,
+        )
         check(commit, self.table, "t")
         self.commits.append(to_json(commit, f"id-{len(self.commits)}", EPOCH_MS))
         for name, version in self.table.transactions.items():
@@ -160,18 +159,24 @@ def test_what_a_table_has_in_other_ranges_or_lacks_and_was_dropped_is_named() ->
     history.append()
     for each in (second, third):
         history.manifests[each] = landed(each)
-    file, ends = file_of(other, name_of(other)), {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2}
+    file, ends = (
+        raw_table.file_of(other, raw_table.name_of(other)),
+        {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2},
+    )
     newer, older = apply(Commit([file], {}, ends), history.table), history.table
     assert find_due(history.coverage, without_files(newer)) is None
-    assert find_clashes(history.coverage, RangeFiles(newer)) == [
+    assert raw_table.find_clashes(history.coverage, RangeFiles(newer)) == [
         f"range {second.text(TOPIC)}: the table has {other.offsets.text(TOPIC)} in its place, which no plan step has"
     ]
     assert (
-        find_clashes(history.coverage, RangeFiles(older)) == [] and find_due(history.coverage, without_files(older)) is not None
+        raw_table.find_clashes(history.coverage, RangeFiles(older)) == []
+        and find_due(history.coverage, without_files(older)) is not None
     )
     history.manifests[third] = history.manifests[third].dropped(EPOCH_MS)
     assert find_due(history.coverage, without_files(older)) is None
-    assert [each.split(":")[0] for each in find_lacking(history.coverage, RangeFiles(older))] == [f"range {third.text(TOPIC)}"]
+    assert [each.split(":")[0] for each in raw_table.find_lacking(history.coverage, RangeFiles(older))] == [
+        f"range {third.text(TOPIC)}"
+    ]
     named = [each.split(":")[0] for each in violations(history.coverage, newer)]
     assert named == [f"range {each.text(TOPIC)}" for each in (second, third, second, other.offsets)]
 
@@ -193,7 +198,7 @@ def compacted(group: RawGroup, number: int = 0) -> Commit:
     last = max(int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows)
     size = max(1, group.bytes // 2 - FOOTER_BYTES)
     staged = replace(STAGED, bytes=size, rows=group.rows, min_offset=first, max_offset=last)
-    name = compacted_name(group.offsets, f"id-{number}")
+    name = raw_table.compacted_name(group.offsets, f"id-{number}")
     file = compacted_file(name, group.offsets, staged, group.revisions, EPOCH_MS, group.weight_bytes)
     return Commit([file], {each.path: EPOCH_MS for each in group.files}, is_compaction=True)
 

@@ -32,16 +32,9 @@ from pipeline_defs.cli import show, terminal
 from pipeline_defs.cli.look import glance
 from pipeline_defs.cli.terminal import progress
 from pipeline_defs.cli.work.read import run_audit
+from pipeline_defs.core import errors
 from pipeline_defs.core.decode.decoders import Decode
-from pipeline_defs.core.errors import (
-    BrokenPlanLog,
-    BrokenTable,
-    BrokerUnavailable,
-    EmptySelection,
-    LakeUnavailable,
-    OffsetlakeError,
-    Refused,
-)
+from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable, LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
@@ -147,7 +140,7 @@ def test_sql_answers_for_other_topics_where_a_landed_file_is_torn(tmp_path: Path
         torn.write_bytes(data[:-4])
         duck = Duck(world.lake, [TOPIC])
         assert duck.ask("SELECT count(*) FROM ranges")[1] == [(2,)]
-        with pytest.raises(OffsetlakeError, match=rf"{torn.name}.*`offsetlake audit.*` names"):
+        with pytest.raises(errors.OffsetlakeError, match=rf"{torn.name}.*`offsetlake audit.*` names"):
             duck.ask(f"SELECT count(value) FROM {TOPIC}")
         torn.write_bytes(data)
 
@@ -440,7 +433,8 @@ def test_looking_at_a_lake_that_is_not_begun_makes_nothing(tmp_path: Path, ask: 
         place.plan()
         assert place.land() == [Outcome.LANDED] * 2
         return
-    with suppress(BrokerUnavailable, EmptySelection, Refused):  # what they say of a topic of which nothing is planned
+    # what they say of a topic of which nothing is planned
+    with suppress(BrokerUnavailable, errors.EmptySelection, errors.Refused):
         ASKING[ask](place)
     assert names_of(place.lake) is None
 

@@ -26,15 +26,8 @@ from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.cli.work import compact as command
-from pipeline_defs.core.errors import (
-    BrokenManifest,
-    BrokenPlanLog,
-    DamagedFile,
-    LakeUnavailable,
-    RangeFilesKept,
-    Refused,
-    TableFileGone,
-)
+from pipeline_defs.core import errors
+from pipeline_defs.core.errors import BrokenPlanLog, DamagedFile, LakeUnavailable, Refused, TableFileGone
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.manifest import Manifest
@@ -239,7 +232,7 @@ def test_a_drop_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
     dropped(lake)
     mark = root(lake) / manifest_path(TOPIC, R[1], 1)
     mark.write_text("{")
-    with pytest.raises(BrokenManifest, match=r"cannot be read.*restore it from a backup"):
+    with pytest.raises(errors.BrokenManifest, match=r"cannot be read.*restore it from a backup"):
         again(lake).coverage(TOPIC)
 
 
@@ -558,7 +551,7 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     monkeypatch.setattr(command, "open_edges", lambda: edges)
     found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d"])
     assert "would drop 2 range files" in found.stdout and "would show their rows no more" in found.stdout
-    assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
+    assert isinstance(found.exception, errors.RangeFilesKept) and "3 of 5 range files" in str(found.exception)
     assert shown(lake) == ["0", "10", "20", "40", "50"] and not again(lake).coverage(TOPIC).dropped()
     edges.now_ms = lambda: EPOCH_MS
     nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d"])

@@ -13,6 +13,8 @@ from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType
 
 from ...core.tables.days import FIRST, LAST, SECONDS_A_DAY, day_of
 
+TIMES = (DateType, TimestampType, TimestampNTZType)
+
 
 @dataclass(frozen=True, slots=True)
 class SideOutcome:
@@ -95,9 +97,6 @@ def decoded_where_read(
         return SideOutcome(found.value, ~read["is_unread"] & found.is_right, failure, read["schema_id"])
 
     return Decoded(read, judge, schemas)
-
-
-TIMES = (DateType, TimestampType, TimestampNTZType)
 
 
 def is_of_a_calendar(time: Column, kind: DataType) -> Column:

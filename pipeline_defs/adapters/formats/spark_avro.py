@@ -25,6 +25,23 @@ from ..spark.spark_errors import first_cause
 from .decoded import Decoded, SideOutcome, failed, has_times_of_a_calendar, is_plain, leaves, no_id
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
+ROOT = "/"
+NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading JSON as a schema raises where it is none: each part of it may be of any type."""
+KIND = "AVRO"
+NOT_ONE_DATUM = (
+    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time "
+    "that its type cannot say"
+)
+NOT_UTF8 = "a string in it is not UTF-8"
+NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
+NUL = "\0"  # which few strings have
+OPTIONS: Mapping[str, str] = {
+    "mode": "PERMISSIVE",
+    "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
+    "enableStableIdentifiersForUnionType": "true",  # a union's columns are named for its types, not for their order
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
@@ -32,11 +49,6 @@ class Mismatch:
 
     reason: str
     is_other_type: bool
-
-
-ROOT = "/"
-NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading JSON as a schema raises where it is none: each part of it may be of any type."""
 
 
 def whole_schema(text: str, references: Iterable[str], what: str) -> AvroSchema:
@@ -152,21 +164,6 @@ def _explain(error: Exception) -> str:
     if isinstance(error, (LookupError, TypeError, AttributeError)):
         return f"it is no Avro schema: {type(error).__name__}: {error}"
     return first_cause(error)
-
-
-KIND = "AVRO"
-NOT_ONE_DATUM = (
-    "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time "
-    "that its type cannot say"
-)
-NOT_UTF8 = "a string in it is not UTF-8"
-NOT_OF_A_CALENDAR = "a date or time in it is not of the years 1 to 9999"
-NUL = "\0"  # which few strings have
-OPTIONS: Mapping[str, str] = {
-    "mode": "PERMISSIVE",
-    "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
-    "enableStableIdentifiersForUnionType": "true",  # a union's columns are named for its types, not for their order
-}
 
 
 def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:

@@ -40,6 +40,7 @@ NO_VALUE = (
 WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
 BACKSLASH = r"\\"
 HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
+KIND = "JSON"
 
 
 def parse_schema(ddl: str) -> DataType:
@@ -105,9 +106,6 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         return SideOutcome(settled, is_right, failure, no_id())
 
     return Decoded(read, judge)
-
-
-KIND = "JSON"
 
 
 def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:

@@ -18,6 +18,9 @@ from ...core.log.settling import LONGEST_RUN_SECONDS, reopens
 from ...core.offsets import OFFSET_DIGITS
 from .documents import Documents, Kept
 
+Begun = tuple[int, str]  # a step's number, and the name that says so
+_NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
+
 
 class Frontiers:
     """Reads and writes the frontier documents of one lake."""
@@ -87,11 +90,6 @@ def _none_of(topic: str) -> str:
 
 def _path(frontier: Frontier) -> str:
     return f"frontier/{frontier.topic}/{frontier.seq:0{OFFSET_DIGITS}d}.{frontier.made_at_ms:013d}.json"
-
-
-Begun = tuple[int, str]  # a step's number, and the name that says so
-
-_NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 
 
 class BegunSteps:

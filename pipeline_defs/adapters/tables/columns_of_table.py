@@ -32,6 +32,10 @@ _COLUMNS = pa.schema([*DEAD_LETTERS, (EVENT_TIME, pa.timestamp("us", "UTC")), (D
 DECODED = ("key", "value")
 DECODED_COLUMNS = (*IDENTITY, "headers", *DECODED, "key_schema_id", "value_schema_id", EVENT_TIME)
 MOST_DIGITS = 38
+FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
+POSITION = ("generation", "_epoch", "_reached", "partition", "offset")
+SEQUENCE = "_sequence"
+_ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)
 
 
 class ColumnsDiffer(Exception):
@@ -131,12 +135,6 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if all(pa.types.is_floating(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width <= 32) for kind in kinds):
         return pa.float64()
     return None
-
-
-FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
-POSITION = ("generation", "_epoch", "_reached", "partition", "offset")
-SEQUENCE = "_sequence"
-_ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)
 
 
 def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:

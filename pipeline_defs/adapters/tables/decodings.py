@@ -43,6 +43,8 @@ from ..store.remote_file import File, source
 from .columns_of_table import columns_of, schema_of
 from .delta_log import DeltaLog
 
+_MICROS = 1_000_000
+
 
 class Decodings:
     """Reads and writes the decoded tables of one lake; keeps what it has read, and reads only what is newer."""
@@ -194,9 +196,6 @@ def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
     folder = f"{TREE}/{topic}"
     mend = f"move {lake.store.url(folder)} away, and `{command('decode', topic)}` makes it again of what is landed"
     return DeltaLog(lake.store, folder, schema_of([]), (DEAD,), mend)
-
-
-_MICROS = 1_000_000
 
 
 def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:

@@ -46,6 +46,12 @@ _DEFAULTS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
+_STATE = "broker.json"
+_LOG = "broker.log"
+_POLL_SECONDS = 0.1
+_LOG4J = Path(__file__).with_name("log4j2.xml")
+START_SECONDS = 120.0  # a start that takes longer has failed
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +108,6 @@ def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) 
 def data_directory(directory: Path) -> Path:
     """Return where the broker of `directory` keeps its logs; Kafka writes `meta.properties` there once it is formatted."""
     return directory / "data"
-
-
-_STATE = "broker.json"
-_LOG = "broker.log"
-_POLL_SECONDS = 0.1
-START_SECONDS = 120.0  # a start that takes longer has failed
-QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
-_LOG4J = Path(__file__).with_name("log4j2.xml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def coverage_map(topic: str, out: Path | None) -> None:
     else:
         rows = [
             (
-                page.name(line),
+                page.name_of(line),
                 page.bar(picture, line),
                 *map(page.counts(picture, line).__getitem__, LOOKS),
                 *(page.decoded(picture, line) or ()),

@@ -19,6 +19,31 @@ from ..tables.latest import refuse_sequence
 from .schema_text import MOST_LEVELS
 
 _UNORDERED = frozenset({"struct", "list", "map", "boolean", "binary", "float"})
+KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG"), "integer"),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"), "timestamp"),
+    **dict.fromkeys(("STRING", "CHAR", "CHARACTER", "VARCHAR"), "text"),
+    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE"), "float"),
+    **dict.fromkeys(("DECIMAL", "DEC", "NUMERIC"), "decimal"),
+    **{name: name.lower() for name in ("DATE", "BOOLEAN", "BINARY", "VARIANT", "VOID", "INTERVAL")},
+}
+NESTED = {"ARRAY": 1, "MAP": 2}
+FOREIGN: Mapping[str, str] = {  # as other systems call them
+    **dict.fromkeys(("TEXT", "UUID", "JSON", "STR"), "STRING"),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ", "TIME"), "TIMESTAMP"),
+    "BOOL": "BOOLEAN",
+    "INT64": "BIGINT",
+    "INT32": "INT",
+    "FLOAT64": "DOUBLE",
+    "NUMBER": "DECIMAL",
+    "BYTES": "BINARY",
+    "OBJECT": "STRUCT<name: TYPE>",
+    "RECORD": "STRUCT<name: TYPE>",
+    "LIST": "ARRAY<TYPE>",
+}
+MOST_DIGITS = 38
+_DIGITS = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?")
+_TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +105,6 @@ def check_path(row: Column, path: str, accepts: Callable[[str], bool], refuse: C
 
 def _one(kind: str) -> str:
     return f"an {kind}" if kind.startswith("i") else f"a {kind}"
-
-
-KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG"), "integer"),
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"), "timestamp"),
-    **dict.fromkeys(("STRING", "CHAR", "CHARACTER", "VARCHAR"), "text"),
-    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE"), "float"),
-    **dict.fromkeys(("DECIMAL", "DEC", "NUMERIC"), "decimal"),
-    **{name: name.lower() for name in ("DATE", "BOOLEAN", "BINARY", "VARIANT", "VOID", "INTERVAL")},
-}
-NESTED = {"ARRAY": 1, "MAP": 2}
-FOREIGN: Mapping[str, str] = {  # as other systems call them
-    **dict.fromkeys(("TEXT", "UUID", "JSON", "STR"), "STRING"),
-    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ", "TIME"), "TIMESTAMP"),
-    "BOOL": "BOOLEAN",
-    "INT64": "BIGINT",
-    "INT32": "INT",
-    "FLOAT64": "DOUBLE",
-    "NUMBER": "DECIMAL",
-    "BYTES": "BINARY",
-    "OBJECT": "STRUCT<name: TYPE>",
-    "RECORD": "STRUCT<name: TYPE>",
-    "LIST": "ARRAY<TYPE>",
-}
-MOST_DIGITS = 38
-_DIGITS = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?")
-_TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|.)", re.DOTALL)
 
 
 class NotDdl(ValueError):

@@ -17,6 +17,8 @@ from ..offsets import OffsetRange
 TOLD_EVERY_MS = 60_000
 TOLD_WAITING_EVERY_MS = 600_000
 PACE_WINDOW_MS = 600_000
+PATIENCE_SECONDS = 900.0  # with a range that is planned, which has nothing to wait for
+PATIENCE_AGES = 10.0  # of `max_age`, with records that no range has yet, where that is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,6 @@ class Turns:
         if self.is_daemon_silent:
             return Block(own[0], "daemon")
         return Block(own[0], "slots" if 0 <= self.slots <= len(taken) else "queue", taken)
-
-
-PATIENCE_SECONDS = 900.0  # with a range that is planned, which has nothing to wait for
-PATIENCE_AGES = 10.0  # of `max_age`, with records that no range has yet, where that is longer
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ SECONDS_A_DAY = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 FIRST, LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000}
+_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
+SHOWN = 5  # ranges that the facts of a day name
 
 
 def day_of(number: int) -> str:
@@ -56,10 +59,6 @@ def clamped_moment(moment_ms: int) -> str:
     day, of_day = divmod(max(FIRST * day_ms, min(moment_ms, (LAST + 1) * day_ms - 1)), day_ms)
     seconds, ms = divmod(of_day, 1_000)
     return f"{day_of(day)}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}Z"
-
-
-UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000}
-_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,6 @@ class Days:
         if day < self.start:
             return "before"
         return "held" if day <= day_at(now_ms) else "future"
-
-
-SHOWN = 5  # ranges that the facts of a day name
 
 
 @dataclass(frozen=True, slots=True)

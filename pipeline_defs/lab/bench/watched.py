@@ -23,6 +23,17 @@ from .location import read_marks, write_location
 from .measurement import Bench, Tell, repeat
 from .rounds import Load, spread
 
+LOAD = Load(1_000, 100_000, 25_000)  # a range for each of its Kafka partitions, and no tail
+TOPIC = "bench-visible"
+# what each part of the time is, and the mark that ends it
+_PARTS: Mapping[str, str] = {
+    "tick_and_plan": "tick_requested",
+    "launch_of_the_run": "find",
+    "check_of_broker_and_lake": "scan",
+    "scan": "stage",
+    "verify_commit_publish": "publish",
+}
+
 
 @dataclass
 class Watched:
@@ -77,19 +88,6 @@ def watching(bench: Bench, topic: str, load: Load) -> Iterator[Watched]:
         watched = Watched(bench, topic, load, folder, server.pid)
         watched.await_step("tick_requested")
         yield watched
-
-
-LOAD = Load(1_000, 100_000, 25_000)  # a range for each of its Kafka partitions, and no tail
-TOPIC = "bench-visible"
-
-# what each part of the time is, and the mark that ends it
-_PARTS: Mapping[str, str] = {
-    "tick_and_plan": "tick_requested",
-    "launch_of_the_run": "find",
-    "check_of_broker_and_lake": "scan",
-    "scan": "stage",
-    "verify_commit_publish": "publish",
-}
 
 
 def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, Any]:

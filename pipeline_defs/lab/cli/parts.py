@@ -23,6 +23,29 @@ KAFKA_PARTITIONS = 4
 RANGES = 16  # on the grid: each Kafka partition is cut in four
 RECORDS: Mapping[int, int] = {100: 3_000_000, 1_000: 800_000, 10_000: 120_000}  # several seconds on two cores
 TURN_BYTES = 640_000_000  # for other sizes
+ENGINE_AIMS: Mapping[str, float] = {  # at most
+    "run_cpu_seconds": 4.0,
+    "client_cpu_seconds": 1.0,
+    "visible_seconds": 10.0,
+    "driver_bytes_per_landed_byte": 0.05,
+}
+DERIVED_AIMS: Mapping[str, float] = {
+    "upsert.to_delta_rs": 1.5,
+    "upsert.large_seconds": 30.0,
+    "upsert.large_peak_bytes": 2e9,  # of this process, which delta-rs is a part of
+    "derived.json_to_landing": 1.5,
+    "derived.avro_to_landing": 1.2,
+    "table.append_to_landing": 0.05,
+}
+PULSE_AIMS: Mapping[str, float] = {
+    "visible_seconds": 8.0,
+    # at the longest history, which is to be as quick as the shortest
+    "tick_seconds": 1.0,
+    "peak_mb": 300.0,
+    "status_seconds": 2.0,
+    "trace_seconds": 3.0,
+}
+HISTORIES = (1_000, 10_000, 100_000, 1_000_000)  # ranges that are landed
 
 
 def choose_loads(sizes: str, records: int | None) -> list[Load]:
@@ -66,31 +89,6 @@ def run_bench(
         "time_to_visible": seen,
         "environment": environment(settings),
     }
-
-
-ENGINE_AIMS: Mapping[str, float] = {  # at most
-    "run_cpu_seconds": 4.0,
-    "client_cpu_seconds": 1.0,
-    "visible_seconds": 10.0,
-    "driver_bytes_per_landed_byte": 0.05,
-}
-DERIVED_AIMS: Mapping[str, float] = {
-    "upsert.to_delta_rs": 1.5,
-    "upsert.large_seconds": 30.0,
-    "upsert.large_peak_bytes": 2e9,  # of this process, which delta-rs is a part of
-    "derived.json_to_landing": 1.5,
-    "derived.avro_to_landing": 1.2,
-    "table.append_to_landing": 0.05,
-}
-PULSE_AIMS: Mapping[str, float] = {
-    "visible_seconds": 8.0,
-    # at the longest history, which is to be as quick as the shortest
-    "tick_seconds": 1.0,
-    "peak_mb": 300.0,
-    "status_seconds": 2.0,
-    "trace_seconds": 3.0,
-}
-HISTORIES = (1_000, 10_000, 100_000, 1_000_000)  # ranges that are landed
 
 
 def measure_engine(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping[str, Any], Sequence[str]]:

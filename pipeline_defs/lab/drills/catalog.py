@@ -18,6 +18,10 @@ from .systems import KILLS, LOOP, OURS, STREAMING, TUTORIAL, Offsetlake, System,
 
 ALL = (OURS, STREAMING, LOOP)
 COMMITS = (*ALL, TUTORIAL)  # who is drilled where it matters when offsets are committed
+_BY_STEP = {step: tuple(name for name in COMMITS if step in KILLS[name]) for steps in KILLS.values() for step in steps}
+STEPS = tuple(step for step in KILLS[OURS] if step != "claim")
+MAX_KILLS = 3
+MAX_RECORDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,6 @@ class Drill:
     is_of_disk: bool = False
     """Brings about what only a lake on this machine's disk has."""
 
-
-_BY_STEP = {step: tuple(name for name in COMMITS if step in KILLS[name]) for steps in KILLS.values() for step in steps}
 
 DRILLS: Mapping[str, Drill] = {
     drill.name: drill
@@ -68,11 +70,6 @@ DRILLS: Mapping[str, Drill] = {
         Drill("recover_from_failed_write", recovery.recover_from_failed_write, COMMITS, is_of_disk=True),
     )
 }
-
-
-STEPS = tuple(step for step in KILLS[OURS] if step != "claim")
-MAX_KILLS = 3
-MAX_RECORDS = 120
 
 
 def run_schedule(arena: Arena, seed: int, number: int) -> Row:

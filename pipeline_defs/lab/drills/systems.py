@@ -54,6 +54,9 @@ KILLS: Mapping[str, tuple[str, ...]] = {
     TUTORIAL: ("auto_committed",),
 }
 TRIES = 6
+STARTS = 5
+END_SECONDS = 600
+AGAIN_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +211,6 @@ def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
             raise OSError(errno.EIO, "the drill has lost the answer")
 
     disk.link = link_without_answer  # type: ignore[method-assign]
-
-
-STARTS = 5
-END_SECONDS = 600
-AGAIN_SECONDS = 5
 
 
 class DoesNotEnd(OffsetlakeError):

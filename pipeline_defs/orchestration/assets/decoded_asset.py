@@ -36,6 +36,19 @@ from .catalog import decoded_description, derived_asset
 from .checks import Question, as_result, build_check
 from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
 
+NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
+_CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
+    COMPLETENESS: (check_decoded, "rows + dead letters + holes + lost = end - start for every decoded range."),
+    DEAD_LETTERS: (
+        check_dead_letters,
+        "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    ),
+    OUTSIDE: (
+        check_outside,
+        "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+    ),
+}
+
 
 def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> list[str]:
     """Tell Dagster of the days whose rows are not what it was told last; return them."""
@@ -78,9 +91,6 @@ def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: E
         metadata["newest_record"] = dg.MetadataValue.timestamp(facts.newest_ms / 1000)
     tags = {DATA_VERSION_TAG: facts.version}
     return dg.AssetMaterialization(topic.days_key, partition=day, metadata=metadata, tags=tags)
-
-
-NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
 
 def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDefinition:
@@ -195,19 +205,6 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edg
         metadata["schema_ids"] = dict(decoding.schema_ids)
     tags = {DATA_VERSION_TAG: decoding.digest}
     return dg.AssetMaterialization(topic.decoded_key, partition=offsets.key, metadata=metadata, tags=tags)
-
-
-_CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
-    COMPLETENESS: (check_decoded, "rows + dead letters + holes + lost = end - start for every decoded range."),
-    DEAD_LETTERS: (
-        check_dead_letters,
-        "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
-    ),
-    OUTSIDE: (
-        check_outside,
-        "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
-    ),
-}
 
 
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:

@@ -24,6 +24,8 @@ from ...core.tables.latest import Latest
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, one_of
 
 UNFIT = {"variant", "void", "interval"}  # kinds of columns that Spark has and a decoded table has not
+MOST_BYTES_OF_A_SCHEMA = 16 * MIB
+EXTRA_OF: Mapping[str, str] = {Format.JSON_SCHEMA: "json-schema", Format.PROTOBUF: "protobuf"}
 
 
 def row_of_decode(decode: Decode) -> Column:
@@ -81,10 +83,6 @@ def _read_proto(text: str, message: str | None, what: str) -> Column:
 def _as_text(value: object) -> object:
     """Return a schema as text: Dagster makes an object of JSON that is Python too, and people may write one in YAML."""
     return json.dumps(value) if isinstance(value, dict | list) else value
-
-
-MOST_BYTES_OF_A_SCHEMA = 16 * MIB
-EXTRA_OF: Mapping[str, str] = {Format.JSON_SCHEMA: "json-schema", Format.PROTOBUF: "protobuf"}
 
 
 def _format(value: str) -> str:

@@ -29,6 +29,23 @@ from .choosing import Choice, select_ranges
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
+DEFAULT_MINUTES = 60
+SHOWN = 100  # ranges in the table; the backfill's page has them all
+_BETWEEN = {
+    "from_time": dg.Field(str, description="This time or later, ISO 8601 with its zone: 2026-11-17T10:00+01:00"),
+    "to_time": dg.Field(str, description="And before this time."),
+    "time_zone": dg.Field(str, is_required=False, description="Of times without one, such as Europe/Zurich."),
+}
+_RANGES = dg.Selector(  # type: ignore[no-untyped-call]
+    {
+        "last_minutes": dg.Field(int, description="Ranges with records of the last so many minutes."),
+        "between": dg.Field(_BETWEEN, description="Ranges with records of a time."),
+        "missing": dg.Field(bool, description="true: what is planned and not landed."),
+        "failed": dg.Field(bool, description="true: what is not landed and whose last run failed."),
+        "offsets": dg.Field([str], description='Ranges with these offsets, P:S-E: ["3:300000-400000"].'),
+    }
+)
+_ON_CHANGE = dg.Enum("OnChange", [dg.EnumValue("keep"), dg.EnumValue("replace")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +175,6 @@ def follow_backfill(
         yield BackfillState(backfill.status.value, frozenset(done), len(run_ids), has_ended, backfill.status in SUCCEEDED)
         if has_ended:
             return
-
-
-DEFAULT_MINUTES = 60
-SHOWN = 100  # ranges in the table; the backfill's page has them all
-
-_BETWEEN = {
-    "from_time": dg.Field(str, description="This time or later, ISO 8601 with its zone: 2026-11-17T10:00+01:00"),
-    "to_time": dg.Field(str, description="And before this time."),
-    "time_zone": dg.Field(str, is_required=False, description="Of times without one, such as Europe/Zurich."),
-}
-_RANGES = dg.Selector(  # type: ignore[no-untyped-call]
-    {
-        "last_minutes": dg.Field(int, description="Ranges with records of the last so many minutes."),
-        "between": dg.Field(_BETWEEN, description="Ranges with records of a time."),
-        "missing": dg.Field(bool, description="true: what is planned and not landed."),
-        "failed": dg.Field(bool, description="true: what is not landed and whose last run failed."),
-        "offsets": dg.Field([str], description='Ranges with these offsets, P:S-E: ["3:300000-400000"].'),
-    }
-)
-_ON_CHANGE = dg.Enum("OnChange", [dg.EnumValue("keep"), dg.EnumValue("replace")])
 
 
 def build_backfill(topic: Topic) -> dg.Definitions:

@@ -49,6 +49,9 @@ URGENCY = (
 )  # the last one is shown
 BAR_WIDTH = 50
 DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
+HERE = Path(__file__).parent
+KINDS = {"d": "f64", "I": "u32", "B": "u8"}  # of columns, whose bytes a browser takes as they lie: little-endian
+PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "controls.js"}
 
 
 def bar(picture: Picture, line: Line) -> str:
@@ -89,7 +92,7 @@ def lost_offsets(picture: Picture) -> int:
     return int(sum(whole)) + sum(count for _, cause, count in picture.totals if CAUSES[cause] is Cause.LOST)
 
 
-def name(line: Line) -> str:
+def name_of(line: Line) -> str:
     """Return what a line is of."""
     return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
 
@@ -103,7 +106,7 @@ def summary(picture: Picture) -> str:
     """Return the picture as markdown: the bars, then a table of how many ranges stand where."""
     if not picture.lines:
         return "nothing is planned yet"
-    names = [name(line) for line in picture.lines]
+    names = [name_of(line) for line in picture.lines]
     wide = max(map(len, names))
     drawn = "\n".join(f"{each:<{wide}} {bar(picture, line)}" for each, line in zip(names, picture.lines, strict=True))
     rows = [
@@ -117,11 +120,6 @@ def summary(picture: Picture) -> str:
     heads = [*(look.name.lower() for look in LinkLook), *(DECODED_COLUMNS if picture.dead_letters else ())]
     table = "\n".join([f"| ranges of | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads), *rows])
     return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"
-
-
-HERE = Path(__file__).parent
-KINDS = {"d": "f64", "I": "u32", "B": "u8"}  # of columns, whose bytes a browser takes as they lie: little-endian
-PARTS = {"CSS": "map.css", "MODEL": "model.js", "VIEW": "view.js", "CONTROLS": "controls.js"}
 
 
 def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tuple[Picture, str]:

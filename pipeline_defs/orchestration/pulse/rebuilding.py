@@ -25,6 +25,10 @@ from ..runs.visiting import do_for_each
 from ..runs.waiting import read_due
 from .ticking import landed_event, move_frontier, report_decoded
 
+COMPARE = "compare_with_lake"
+COMPARE_EVERY_MS = 3_600_000
+AGAIN_MS = 600_000
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -83,11 +87,6 @@ def _find_owed(
     unseen = find_unseen(instance, topic, key, coverage, lambda each: each in versions)
     shown, told = read_data_versions(instance, key), versions.keys() - {*unseen} - retired(coverage, topic.max_keys)
     return [*unseen, *sorted(each for each in told if shown.get(each.key) != versions[each])]
-
-
-COMPARE = "compare_with_lake"
-COMPARE_EVERY_MS = 3_600_000
-AGAIN_MS = 600_000
 
 
 def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
     from dagster._core.storage.event_log.base import AssetRecord
 
+SLOW_SECONDS = 60.0  # of a job, which is to take ten
+SLOW_FOR_MS = 600_000
+_HAS_JUDGED, _SLOW, _QUICK = "offsetlake/has_judged", "offsetlake/slow_topics", "offsetlake/quick_topics"
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -85,11 +89,6 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
         {record.asset_entry.asset_key: record for record in instance.get_asset_records(keys)} if keys else {},
         instance.event_log_storage.get_latest_asset_check_execution_by_key(checks),
     )
-
-
-SLOW_SECONDS = 60.0  # of a job, which is to take ten
-SLOW_FOR_MS = 600_000
-_HAS_JUDGED, _SLOW, _QUICK = "offsetlake/has_judged", "offsetlake/slow_topics", "offsetlake/quick_topics"
 
 
 def name_of(duty: Duty) -> str:

@@ -22,6 +22,8 @@ from ...resources import Edges
 from ...topics import NOTHING_LOST, Topic
 
 UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing says how long a record is kept
+_GONE = {State.LOST, State.CLAIMED}
+_LANDABLE = {State.PENDING, State.SKIPPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,6 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
     concerns = tuple(f"{topic.name}/{each.partition}" for each in late)
     looked_at = f"{len(endangered)} Kafka partitions that wait"
     return Finding("time_to_loss", looked_at, violations, facts, concerns, is_warning=not is_error)
-
-
-_GONE = {State.LOST, State.CLAIMED}
-_LANDABLE = {State.PENDING, State.SKIPPED}
 
 
 def read_ledger(topic: Topic, edges: Edges, *, is_asked: bool = True) -> list[Loss]:

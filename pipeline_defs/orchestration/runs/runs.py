@@ -31,6 +31,9 @@ from ..home.run_locks import hold_run
 from .projection import RANGE_END, RANGE_START, find_places, is_redo_of_person, read_order, read_ranges_of
 
 Context = dg.OpExecutionContext | dg.AssetExecutionContext
+BACKFILL_TAG = "dagster/backfill"
+LANDED_BY_TAG = "offsetlake/landed_by"
+TRIED_BY_TAG = "offsetlake/tried_by"
 
 
 def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
@@ -139,11 +142,6 @@ def step_logger(context: Context) -> StepWatcher:
         context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
 
     return log_step
-
-
-BACKFILL_TAG = "dagster/backfill"
-LANDED_BY_TAG = "offsetlake/landed_by"
-TRIED_BY_TAG = "offsetlake/tried_by"
 
 
 def read_siblings(

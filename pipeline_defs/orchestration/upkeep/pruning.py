@@ -32,6 +32,7 @@ DAY_MS = 24 * 3_600_000
 TELL_EVERY = 100  # runs
 _SHOWING = {DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED}
 _SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
+KEYS_AT_ONCE = 200  # before it looks again at what is held
 
 
 def is_any_old(instance: dg.DagsterInstance, now_ms: int, days: int) -> bool:
@@ -179,9 +180,6 @@ class Pruning:
 def _unlink(shard: Path) -> None:
     for end in _SQLITE_ENDS:
         Path(f"{shard}{end}").unlink(missing_ok=True)
-
-
-KEYS_AT_ONCE = 200  # before it looks again at what is held
 
 
 def find_retirable(

@@ -68,6 +68,18 @@ NO_BUDGET = Budget(0, 0.0)
 ORDERS = 5_000  # that repeat, but for their numbers
 
 Values = Callable[[Load], Iterator[bytes]]
+DECODES: Mapping[str, Mapping[str, Decode]] = {
+    "json": {
+        "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
+        "json_schema": Decode(Side(Format.STRING), Side(Format.JSON_SCHEMA, JSON_SCHEMA), NO_BUDGET),
+        "string": Decode(Side(Format.STRING), Side(Format.STRING), NO_BUDGET),
+    },
+    "avro": {"avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET)},
+    "protobuf": {"protobuf": Decode(Side(Format.STRING), Side(Format.PROTOBUF, PROTO, message="Order"), NO_BUDGET)},
+}
+LOAD = Load(1_000, 240_000, 15_000)
+TOPIC = "bench-derived"
+WARM_UPS = 8  # landing and decoding get faster until then, while the JVM compiles them: Avro in its fifth and sixth round still
 
 
 def json_values(load: Load) -> Iterator[bytes]:
@@ -102,15 +114,6 @@ def protobuf_values(load: Load) -> Iterator[bytes]:
 
 # what is produced -> how its values are written, and each way in which they are decoded
 VALUES: Mapping[str, Values] = {"json": json_values, "avro": avro_values, "protobuf": protobuf_values}
-DECODES: Mapping[str, Mapping[str, Decode]] = {
-    "json": {
-        "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
-        "json_schema": Decode(Side(Format.STRING), Side(Format.JSON_SCHEMA, JSON_SCHEMA), NO_BUDGET),
-        "string": Decode(Side(Format.STRING), Side(Format.STRING), NO_BUDGET),
-    },
-    "avro": {"avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET)},
-    "protobuf": {"protobuf": Decode(Side(Format.STRING), Side(Format.PROTOBUF, PROTO, message="Order"), NO_BUDGET)},
-}
 
 
 def _orders(load: Load) -> list[dict[str, object]]:
@@ -137,11 +140,6 @@ def _order(chance: random.Random, size: int) -> dict[str, object]:
     }
     left = size - len(json.dumps(order, separators=(",", ":"))) - 30
     return order | {"note": " ".join(chance.choices(words, k=150))[: max(0, left)]}
-
-
-LOAD = Load(1_000, 240_000, 15_000)
-TOPIC = "bench-derived"
-WARM_UPS = 8  # landing and decoding get faster until then, while the JVM compiles them: Avro in its fifth and sixth round still
 
 
 def measure_decoding(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
