@@ -34,6 +34,7 @@ from .terminal import OUT, progress
 
 (NOTE,) = RangesFailed("runs failed").__notes__  # which the error of the command has too
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
+SHOWN_REASONS = 20  # lines of a failed run's reason: of a thousand ranges each has its own, often the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
         done = f"{did} {counted(len(run.ranges), 'range')} in run {run.run_id}"
         OUT.print(done if run.succeeded else f"run {run.run_id} failed")
         if not run.succeeded:
-            reason = "\n  ".join(line for line in run.reason.splitlines() if line != NOTE)
-            failures.append(f"run {run.run_id}: {reason}")
+            lines = [line for line in run.reason.splitlines() if line != NOTE]
+            more = [f"{len(lines) - SHOWN_REASONS:,} more: see the run in Dagster"] if len(lines) > SHOWN_REASONS else []
+            failures.append("\n  ".join([f"run {run.run_id}: {lines[0] if lines else ''}", *lines[1:SHOWN_REASONS], *more]))
     if failures:
         raise RangesFailed(f"{counted(len(failures), 'run')} of topic {topic} failed; what it {did} stays {did}", failures)

@@ -22,7 +22,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy.exc import OperationalError
 
-from pipeline_defs.cli.launching import Launched
+from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
 from pipeline_defs.core.errors import BadKey, BadSetting, LakeUnavailable, RangesFailed, TopicsFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.planning import Policy
@@ -322,3 +322,11 @@ def test_a_full_disk_of_dagsters_home_is_named_as_that(tmp_path: Path, monkeypat
     monkeypatch.setattr(dagster_home, "shutil", SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free)))
     told = why_silent(OperationalError("INSERT INTO runs", {"secret": 1}, Exception("disk I/O error")), tmp_path)
     assert told == (f"disk I/O error: the disk of {tmp_path} is full, make room there" if not free else "disk I/O error")
+
+
+def test_a_failed_run_of_many_ranges_is_told_in_some_lines() -> None:
+    reasons = [f"range {number} failed" for number in range(SHOWN_REASONS + 7)]
+    with pytest.raises(RangesFailed) as caught:
+        print_runs("orders", [Launched("some-run", (), succeeded=False, reason="\n".join([NOTE, *reasons]))], "landed")
+    assert reasons[SHOWN_REASONS - 1] in str(caught.value) and reasons[SHOWN_REASONS] not in str(caught.value)
+    assert "7 more: see the run in Dagster" in str(caught.value)
