@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .adapters.system.yaml_text import shown
 from .core.client_properties import check_addresses
-from .core.landing.retiring import MAX_KEYS
+from .core.landing.selection import MAX_KEYS
 from .core.log.delivery import Delivery
 from .core.log.planning import Policy
 from .core.offsets import check_topic

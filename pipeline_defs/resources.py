@@ -21,7 +21,7 @@ from .adapters.spark.engine import Engine
 from .adapters.spark.remote_engine import RemoteEngine
 from .adapters.spark.spark import Spark, spark_config
 from .adapters.spark.spark_files import SparkFiles
-from .adapters.spark.spark_knock import without_parameters
+from .adapters.spark.spark_liveness import without_parameters
 from .adapters.spark.spark_server import find_server, fingerprint_of, start_server, stop_stuck
 from .adapters.spark.spark_serving import end_here, find_here, open_here
 from .adapters.system.jars import read_pins, resolve_jars

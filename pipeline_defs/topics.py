@@ -9,7 +9,7 @@ from typing import Literal
 import dagster as dg
 
 from .core.decode.decoders import Decode
-from .core.landing.retiring import MAX_KEYS
+from .core.landing.selection import MAX_KEYS
 from .core.log.delivery import Delivery
 from .core.log.planning import Policy
 from .core.tables.days import Days

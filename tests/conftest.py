@@ -48,7 +48,6 @@ def pytest_configure() -> None:
 LONGEST = [
     "orchestration/test_up.py",
     "docs/test_tutorial.py",
-    "orchestration/test_demo.py",
     "faults/test_engine.py",
     "integration/test_latest.py",
     "faults/test_power_cut.py",

@@ -14,7 +14,7 @@ from .assets.checks import QUICK, build_checks
 from .assets.decoded_asset import build_decoded_asset, build_decoded_checks
 from .assets.latest_asset import build_latest_asset, build_latest_check
 from .assets.raw_asset import build_raw_asset
-from .backfill.backfilling import build_backfill
+from .backfilling import build_backfill
 from .home.run_locks import hold_own_lock
 
 Defined = TypeVar("Defined", bound=dg.AssetsDefinition)

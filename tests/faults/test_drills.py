@@ -19,8 +19,8 @@ import pytest
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.lab.drills import systems
 from pipeline_defs.lab.drills.arena import Arena, Row
-from pipeline_defs.lab.drills.catalog import DRILLS
 from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
+from pipeline_defs.lab.drills.report import DRILLS
 from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, DoesNotEnd, System, run_to_end
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS

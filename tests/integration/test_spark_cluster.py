@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.spark import engine as edge
-from pipeline_defs.adapters.spark import remote_engine, spark_knock
+from pipeline_defs.adapters.spark import remote_engine, spark_liveness
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.duck import Duck
@@ -136,7 +136,7 @@ def test_a_server_unable_to_do_what_is_asked_is_refused_at_once(cluster: SparkCl
 def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-79] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
     monkeypatch.setattr(edge, "SILENT_SECONDS", 2.0)
-    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(spark_liveness, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(edge, "WATCH_SECONDS", 0.5)
     engine = RemoteEngine(cluster.url)
     pid = cluster.processes["server"].pid

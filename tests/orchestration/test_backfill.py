@@ -12,8 +12,8 @@ from pipeline_defs.core.landing.selection import choose_missing
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.bench.location import read_marks
 from pipeline_defs.orchestration.assets.raw_asset import land_config
-from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, follow_backfill, launch_backfill
-from pipeline_defs.orchestration.backfill.choosing import Choice, select_ranges
+from pipeline_defs.orchestration.backfilling import BackfillRequest, follow_backfill, launch_backfill
+from pipeline_defs.orchestration.choosing import Choice, select_ranges
 from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG
 from pipeline_defs.topics import REDO_TAG

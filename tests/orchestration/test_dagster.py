@@ -22,8 +22,8 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.orchestration.assets import raw_asset
-from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
-from pipeline_defs.orchestration.backfill.choosing import Choice, find_decoded, select_ranges
+from pipeline_defs.orchestration.backfilling import BackfillRequest, launch_backfill
+from pipeline_defs.orchestration.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, run_derive_tick, run_tick
 from pipeline_defs.orchestration.runs import projection

@@ -19,7 +19,7 @@ from dagster._core.test_utils import create_run_for_test
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.landing.retiring import retired
+from pipeline_defs.core.landing.selection import retired
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
@@ -28,7 +28,7 @@ from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watc
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.decoded_asset import report_days
-from pipeline_defs.orchestration.backfill.backfilling import BackfillRequest, launch_backfill
+from pipeline_defs.orchestration.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger, standing
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START

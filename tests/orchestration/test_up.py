@@ -1,9 +1,10 @@
-"""`offsetlake up`, a plain `dagster dev`, and what the units of deploy/ run, as real processes.
+"""`offsetlake up`, a plain `dagster dev`, the demo, and what the units of deploy/ run, as real processes.
 
 They have the home of the commands, and leave nothing behind. And Dagster's own processes over a home: of two that start at one
 moment neither takes the other's answer for its own, and one that was killed blocks nobody.
 """
 
+import importlib
 import json
 import os
 import re
@@ -14,11 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
+import duckdb
 import psutil
 import pytest
 import yaml
@@ -26,11 +29,14 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
+from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.locks import Holder
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process
+from pipeline_defs.adapters.testbed.broker import read_broker
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.lab.processes import plain_environment, variables_of
+from pipeline_defs.lab.producing import DAYS, POISON
 from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
 from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence
@@ -38,14 +44,17 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
-from tests.support.dagster_up import asset_keys, is_answering, run_ids, terminal
+from tests.support.dagster_up import Terminal, asset_keys, is_answering, run_ids, terminal
+from tests.support.decoded import shown_places
 from tests.support.postgres import running_postgres
 from tests.support.registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
 pytestmark = pytest.mark.scenario
+demo_command = importlib.import_module("pipeline_defs.lab.cli.demo")
 
 Refuse = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -467,3 +476,71 @@ def test_workspace_yaml_loads_the_same_location(tmp_path: Path) -> None:
     (location,) = workspace["load_from"]
     assert location["python_module"]["location_name"] == "offsetlake"
     assert 'code_location_name = "offsetlake"' in (PROJECT / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def demo_home(tmp_path: Path) -> Path:
+    (tmp_path / "jars").symlink_to(JARS)
+    return tmp_path
+
+
+def run_demo(demo_home: Path, days: int) -> AbstractContextManager[Terminal]:
+    command = [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)]
+    environment = plain_environment() | {"OFFSETLAKE_HOME": str(demo_home), "PYTHONUNBUFFERED": "1"}
+    return terminal(command, cwd=PROJECT, env=environment)
+
+
+@pytest.mark.parametrize("before", [None, "a person's", "a demo's that was killed"])
+def test_the_demo_stops_its_own_broker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    broker, stopped = SimpleNamespace(bootstrap_servers="127.0.0.1:1", pid=7), list[Path]()
+    monkeypatch.setattr(demo_command, "read_broker", lambda _: broker if before else None)
+    monkeypatch.setattr(demo_command, "start_broker", lambda *_, **__: broker)
+    monkeypatch.setattr(demo_command, "resolve_jars", lambda *_: [])
+    monkeypatch.setattr(demo_command, "stop_broker", stopped.append)
+    edges = Edges(read_settings({"OFFSETLAKE_HOME": str(tmp_path)}, tmp_path))
+    if before == "a demo's that was killed":
+        (tmp_path / "demo").mkdir()
+        (tmp_path / "demo" / "broker.pid").write_text("7")
+    with demo_command._broker(edges):
+        assert not stopped
+    assert stopped == ([] if before == "a person's" else [edges.settings.broker])
+
+
+@pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
+def test_the_demo_survives_a_kill_and_lands_every_flight(demo_home: Path, days: int, flights: int) -> None:
+    """[R-18] SIGKILL while it lands; started again it finds what is left running, and every check is green.
+
+    Then Ctrl-C stops every process.
+    """
+    records = flights + len(POISON)
+    with run_demo(demo_home, days) as killed:
+        killed.wait_for("Dagster is at")
+        lake = Lake(str(demo_home / "lake"))
+        killed.wait_until(lambda: bool(lake.read_manifests("flights")))
+        assert killed.end(signal.SIGKILL) == -signal.SIGKILL
+    left = json.loads((demo_home / "demo" / "dagster.json").read_text())
+    assert Process(left["pid"], left["started"]).is_running(), "the fault: Dagster is left behind"
+
+    with run_demo(demo_home, days) as demo:
+        demo.wait_for("press Ctrl-C")
+        assert not Process(left["pid"], left["started"]).is_running()
+        assert f"{records:,}" in demo.text
+        assert all(f"check {name}" in demo.text for name in ("tiling", "completeness", "published_digest", "replay"))
+        assert "RED" not in demo.text
+        assert f"{len(POISON)} records could not be decoded" in demo.text
+        tables = {line.partition(":")[0]: line for line in demo.lines if line.startswith(("decoded: ", "latest: ", "days: "))}
+        assert tables.keys() == {"decoded", "latest", "days"}, "where each stands, as `status` says it"
+        assert f", {flights:,} rows of " in tables["decoded"] and f", {len(POISON)} dead letters" in tables["decoded"]
+        assert " wait" not in tables["decoded"] + tables["latest"]
+        assert len(shown_places(Lake(f"{home}/lake"), "flights")) == flights
+        rows = f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
+        assert duckdb.sql(rows).fetchall() == [(records, records)]
+
+        broker = read_broker(demo_home / "broker")
+        dagster = json.loads((demo_home / "demo" / "dagster.json").read_text())
+        assert broker is not None
+        assert demo.end(signal.SIGINT) == 0
+    assert read_broker(demo_home / "broker") is None
+    assert not Process(dagster["pid"], dagster["started"]).is_running()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(dagster["pid"], 0)

@@ -15,7 +15,7 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
-from pipeline_defs.core.landing.retiring import retired
+from pipeline_defs.core.landing.selection import retired
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Claim

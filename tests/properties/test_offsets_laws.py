@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadKey, EmptySelection, Refused
 from pipeline_defs.core.landing import selection
-from pipeline_defs.core.landing.retiring import retired
-from pipeline_defs.core.landing.selection import Selection, choose_offsets, choose_times, parse_offsets
+from pipeline_defs.core.landing.selection import Selection, choose_offsets, choose_times, parse_offsets, retired
 from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planlog import PlanLog

@@ -8,25 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline_defs.core.landing import progress
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
-from pipeline_defs.core.landing.progress import (
-    PACE_WINDOW_MS,
-    PATIENCE_SECONDS,
-    TOLD_EVERY_MS,
-    TOLD_WAITING_EVERY_MS,
-    WITH_SLOT,
-    ActiveRun,
-    PartitionLag,
-    RunState,
-    Silence,
-    Told,
-    Turns,
-    Unplanned,
-    find_lag,
-    find_silences,
-    is_lag_news,
-    landed_per_second,
-)
+from pipeline_defs.core.landing.progress import ActiveRun, RunState, Silence, Told, Unplanned, find_silences, is_lag_news
 from pipeline_defs.core.log import latency
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
@@ -38,7 +22,7 @@ from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, first_step, landed, log_of, logs, staged_file
 
-PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
+PATIENCE_MS = int(progress.PATIENCE_SECONDS * 1000)
 
 
 def land(log: PlanLog, ranges: Iterable[OffsetRange], landed_at_ms: int = EPOCH_MS) -> Coverage:
@@ -134,13 +118,13 @@ runs = st.lists(
 def test_what_blocks_is_named_if_nothing_gets_on(active: list[ActiveRun], slots: int, landed: int | None, silent: bool) -> None:
     """A block is of an own run; none is found only where there is no own run, or one has landed something."""
     own = [each for each in active if each.is_own]
-    block = Turns(active, slots, silent).find_block(landed)
+    block = progress.Turns(active, slots, silent).find_block(landed)
     if block is None:
         started = [each for each in own if each.state in {RunState.STARTED, RunState.CANCELING}]
         assert not own or (started and landed is not None and landed >= min(each.since_ms for each in started))
     else:
         assert block.run in own
-        assert all(each.state in WITH_SLOT for each in block.others)
+        assert all(each.state in progress.WITH_SLOT for each in block.others)
 
 
 COUNTS = st.integers(0, 10**9)
@@ -152,7 +136,7 @@ def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanL
     heads = log.state.heads
     marks = {p: Watermarks(0, head.offset + more) for p, head in heads.items()}
     pending = Coverage(log, {}, {}).pending()
-    for each in find_lag(Coverage(log, {}, {}), marks):
+    for each in progress.find_lag(Coverage(log, {}, {}), marks):
         mine = [offsets for offsets in pending if offsets.partition == each.partition]
         first = min((offsets.start for offsets in mine), default=heads[each.partition].offset)
         assert (each.landed, each.end) == (first, heads[each.partition].offset + more)
@@ -160,13 +144,13 @@ def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanL
 
 
 def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has() -> None:
-    (lag,) = find_lag(Coverage(PlanLog("orders"), {}, {}), {7: Watermarks(40, 100)})
+    (lag,) = progress.find_lag(Coverage(PlanLog("orders"), {}, {}), {7: Watermarks(40, 100)})
     assert (lag.partition, lag.landed, lag.offsets) == (7, 40, 60)
 
 
 def test_a_topic_that_ends_before_what_is_landed_lags_by_nothing() -> None:
     """As after an unclean election, or where it was made anew: less than nothing would hide the lag of another partition."""
-    assert PartitionLag(0, landed=40, end=30).offsets == 0
+    assert progress.PartitionLag(0, landed=40, end=30).offsets == 0
 
 
 @given(COUNTS, COUNTS, st.integers(0, 10**12))
@@ -176,19 +160,19 @@ def test_an_idle_topic_that_is_landed_is_told_once_and_never_again(end: int, at:
     assert not is_lag_news(Told(0, end, at), 0, end, at + later)
 
 
-@given(COUNTS, COUNTS, st.integers(0, 2 * TOLD_EVERY_MS))
+@given(COUNTS, COUNTS, st.integers(0, 2 * progress.TOLD_EVERY_MS))
 def test_a_change_is_told_once_a_minute(lag: int, now_lag: int, waited: int) -> None:
     """A topic that is landed as it comes changes its lag at each tick; what was told last is true within a minute."""
     told = Told(lag, 10**9, EPOCH_MS)
-    is_due = waited >= TOLD_EVERY_MS and lag != now_lag
+    is_due = waited >= progress.TOLD_EVERY_MS and lag != now_lag
     assert is_lag_news(told, now_lag, 10**9, EPOCH_MS + waited) == is_due
     assert is_lag_news(told, now_lag, 10**9, EPOCH_MS - waited) == is_due, "nor is it silent after a clock was set back"
 
 
-@given(st.integers(1, 10**9), st.integers(0, 2 * TOLD_WAITING_EVERY_MS))
+@given(st.integers(1, 10**9), st.integers(0, 2 * progress.TOLD_WAITING_EVERY_MS))
 def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) -> None:
     """Else the plot of a topic that stands still would end where it began to."""
-    assert is_lag_news(Told(lag, lag, EPOCH_MS), lag, lag, EPOCH_MS + waited) == (waited >= TOLD_WAITING_EVERY_MS)
+    assert is_lag_news(Told(lag, lag, EPOCH_MS), lag, lag, EPOCH_MS + waited) == (waited >= progress.TOLD_WAITING_EVERY_MS)
 
 
 def lately(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
@@ -204,14 +188,14 @@ def lately(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
         ([lately(100, 0, 10)], 10.0),  # since it began to read
         ([lately(100, 10, 10), lately(100, 0, 10)], 10.0),
         ([lately(60, 50, 10)], 1.0),  # and since then nothing
-        ([lately(100, PACE_WINDOW_MS / 1000)], 0.0),
+        ([lately(100, progress.PACE_WINDOW_MS / 1000)], 0.0),
         ([lately(100, -5)], 0.0),
         ([lately(600, 0, 10_000)], 1.0),  # what was read before the window is not counted longer than the window
         ([lately(50, 0, 0)], 50.0),  # at once: over a second
     ],
 )
 def test_the_pace_of_what_was_landed_lately(manifests: list[Manifest], per_second: float) -> None:
-    assert landed_per_second(manifests, EPOCH_MS) == pytest.approx(per_second)
+    assert progress.landed_per_second(manifests, EPOCH_MS) == pytest.approx(per_second)
 
 
 @st.composite

@@ -444,10 +444,7 @@ def _dotted(configs: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in configs.items()}
 
 
-Rows = list[tuple[Any, ...]]
-
-
-def shown_rows(world: World) -> Rows:
+def shown_rows(world: World) -> list[tuple[Any, ...]]:
     """Read every row that the lake shows; a doubled row stands twice."""
     _, rows = Duck(Edges(world.settings).lake, [world.name]).ask(
         f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY "partition", "offset"'
@@ -455,7 +452,7 @@ def shown_rows(world: World) -> Rows:
     return rows
 
 
-def sent_rows(world: World) -> Rows:
+def sent_rows(world: World) -> list[tuple[Any, ...]]:
     """Return what the producer had acknowledged, in the same form."""
     return [row[:4] for row in sorted(world.sent.values(), key=lambda row: row[:2])]
 

@@ -24,16 +24,14 @@ from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.costs import topics_cost
 from pipeline_defs.lab.bench.costs.decode_cost import PROTO, VALUES
 from pipeline_defs.lab.bench.costs.run_cost import PARTS, UsageLook, net_seconds, sum_up
-from pipeline_defs.lab.bench.data import values
-from pipeline_defs.lab.bench.measurement import run_part
+from pipeline_defs.lab.bench.measurement import run_part, values
 from pipeline_defs.lab.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.lab.bench.watched import split_seconds
 from pipeline_defs.lab.cli import parts
 from pipeline_defs.lab.cli.bench import bench
 from pipeline_defs.lab.cli.drill import drill
 from pipeline_defs.lab.cli.parts import choose_loads, choose_systems
-from pipeline_defs.lab.drills.catalog import DRILLS
-from pipeline_defs.lab.drills.report import choose
+from pipeline_defs.lab.drills.report import DRILLS, choose
 from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.lab.processes import NotMeasured
 from pipeline_defs.settings import Settings

@@ -25,7 +25,7 @@ from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError
 
 from pipeline_defs.adapters.kafka.access import OPEN, Access
-from pipeline_defs.adapters.spark import engine, remote_engine, spark_knock, spark_server, spark_serving, spark_session
+from pipeline_defs.adapters.spark import engine, remote_engine, spark_liveness, spark_server, spark_serving, spark_session
 from pipeline_defs.adapters.spark.engine import Engine, scan_failed
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.spark.spark import Spark
@@ -229,7 +229,7 @@ def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
 def test_a_server_that_is_stuck_is_ended(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Who asks a frozen server would wait for ever; nobody but its clients notices."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(spark_liveness, "ANSWER_SECONDS", 0.1)
     url = f"sc://localhost:{listener.getsockname()[1]}"
     ended: list[str] = []
     asker = Engine(lambda: url, ended.append)
@@ -513,7 +513,7 @@ def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:
 
 def test_what_status_says_of_spark_was_asked(listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] One that is frozen runs, and answers nobody; a clock that was set back is not told."""
-    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(spark_liveness, "ANSWER_SECONDS", 0.1)
     settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path)
     monkeypatch.setattr(command, "read_settings", lambda: settings)
     settings.engine_folder.mkdir()
@@ -677,6 +677,6 @@ def test_only_a_remote_that_says_nothing_is_waited_for(listener: socket.socket, 
     with socket.socket() as frozen:
         frozen.bind(("127.0.0.1", 0))
         frozen.listen()
-        monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
+        monkeypatch.setattr(spark_liveness, "ANSWER_SECONDS", 0.1)
         with pytest.raises(EngineUnavailable, match="a minute was waited"):
             RemoteEngine(url_of(frozen)).session({})

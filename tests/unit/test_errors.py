@@ -18,9 +18,9 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.core import errors
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
-from pipeline_defs.core.durability import read_durability
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_ours
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.expiry import read_durability
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog

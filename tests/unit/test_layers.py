@@ -64,7 +64,7 @@ LAYERS = [
     *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/store", "adapters/lake", "adapters/kafka"),
     *("adapters/tables", "adapters/spark", "adapters/formats"),
     *("settings.py", "landing", "tables", "topics.py", "resources.py"),
-    *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets", "orchestration/backfill"),
+    *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets"),
     *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
     *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
     *("lab", "lab/bench", "lab/bench/costs", "lab/drills", "lab/cli"),

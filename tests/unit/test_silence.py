@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline_defs.adapters.spark import stillness
-from pipeline_defs.adapters.spark.stillness import Stillness
+from pipeline_defs.adapters.spark import spark_liveness
+from pipeline_defs.adapters.spark.spark_liveness import Stillness
 from pipeline_defs.adapters.system import outage
 from pipeline_defs.adapters.system.outage import Outage
 from pipeline_defs.adapters.telemetry import alerting, openlineage
@@ -144,7 +144,7 @@ def test_a_pattern_whose_cluster_is_silent_keeps_ticks_waiting_once() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that pass when they are told to."""
     now = [0.0]
-    for module in (stillness, outage):
+    for module in (spark_liveness, outage):
         monkeypatch.setattr(module, "time", Mock(monotonic=lambda: now[0]))
     return now
 

@@ -1,6 +1,7 @@
 """Decoding in Spark: landed files in, per file one of decoded rows and, where any are bad, one of dead letters.
 
-One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything.
+One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything. What Kafka's own
+serializers write comes back as it was written, -0.0, NaN, infinities and the least there is included, and no Python is asked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,13 @@ from .decoded import Decoded, SideOutcome, decoded_where_not_null, failed, is_of
 from .own_formats import decode_own, told
 from .spark_avro import decode_avro
 from .spark_json import decode_json, decode_json_schema
-from .spark_serialized import decode_serialized
 
+BYTES: Mapping[str, int] = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
+FRACTION_BITS: Mapping[str, int] = {
+    Format.FLOAT: 23,
+    Format.DOUBLE: 52,
+}  # of IEEE 754; what is left, but for the sign, is the exponent
+UUID = r"(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
 DECODE_CONF: Mapping[str, str] = {
     **SCAN_CONF,
@@ -34,14 +40,6 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.variant.allowDuplicateKeys": "true",  # a text with a field twice is JSON all the same
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
-
-
-def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
-    """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
-    types = {field.name: from_arrow_type(field.type).simpleString() for field in RAW_SCHEMA} | {"key": key, "value": value}
-    return ", ".join(f"{name} {kind}" for name, kind in types.items())
-
-
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 STILL_SECONDS = 300.0  # at least, in which a job finishes a file: it is of seconds
@@ -49,6 +47,49 @@ STILL_SECONDS_PER_ROW = 0.002
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
 READ, RIGHT = "_read", "_right"  # the columns of what is read of keys and values, and of whether it is right
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
+KINDS: Mapping[type[types.DataType], str] = {
+    **dict.fromkeys((types.TimestampType, types.TimestampNTZType), "timestamp"),
+    types.DateType: "date",
+    **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
+}
+
+
+def decode_serialized(raw: Column, side: Side) -> Decoded:
+    """Decode what a serializer of Kafka's wrote; anything of another length, or that is no UUID, is an error."""
+    if side.format == Format.UUID:
+        text = raw.cast("string")
+        value, wrong = f.when(text.rlike(UUID), f.lower(text)), f.lit("expected the 36 characters of a UUID")
+    else:
+        size = f.octet_length(raw)
+        value = f.when(size == BYTES[side.format], _number(f.hex(raw), side.format))
+        wrong = f.concat(f.lit("found "), size.cast("string"), f.lit(f" bytes, expected {BYTES[side.format]}"))
+    return decoded_where_not_null(raw, value.cast(SERIALIZED[side.format]), failed(f"{side.format}_malformed", wrong))
+
+
+def _number(digits: Column, kind: str) -> Column:
+    """Return the number that hexadecimal digits are the bits of."""
+    width = 8 * BYTES[kind]
+    # never more than 64 bits, also of keys that are too long, of which Spark may work this out and not use it
+    bits = f.conv(f.substring(digits, 1, width // 4), 16, -10).cast("bigint")
+    if kind not in FRACTION_BITS:
+        return bits if width == 64 else f.when(bits < 1 << (width - 1), bits).otherwise(bits - (1 << width))
+    fraction_bits = FRACTION_BITS[kind]
+    exponent_bits = width - 1 - fraction_bits
+    exponent = f.shiftrightunsigned(bits, fraction_bits).bitwiseAND((1 << exponent_bits) - 1)
+    fraction = bits.bitwiseAND((1 << fraction_bits) - 1)
+    sign = f.when(f.shiftrightunsigned(bits, width - 1).bitwiseAND(1) == 1, f.lit(-1.0)).otherwise(f.lit(1.0))
+    whole = f.when(exponent == 0, fraction).otherwise(fraction + (1 << fraction_bits)).cast("double")
+    # the least exponent is said twice: as 0, of numbers without the bit that all others have, and as 1
+    least = 1 - (1 << (exponent_bits - 1)) + 1 - fraction_bits
+    power = f.pow(f.lit(2.0), f.greatest(exponent, f.lit(1)) - 1 + least)
+    beyond = f.when(fraction == 0, f.lit(float("inf"))).otherwise(f.lit(float("nan")))
+    return sign * f.when(exponent == (1 << exponent_bits) - 1, beyond).otherwise(whole * power)
+
+
+def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
+    """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
+    types = {field.name: from_arrow_type(field.type).simpleString() for field in RAW_SCHEMA} | {"key": key, "value": value}
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
 def decode_none(raw: Column) -> Decoded:
@@ -197,12 +238,6 @@ def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
 
 
 # ---- event times
-
-KINDS: Mapping[type[types.DataType], str] = {
-    **dict.fromkeys((types.TimestampType, types.TimestampNTZType), "timestamp"),
-    types.DateType: "date",
-    **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
-}
 
 
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:

@@ -16,9 +16,8 @@ from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsEr
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.advice import some_of
-from ...core.durability import Durability, read_durability
 from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer
-from ...core.log.expiry import Exposure, Rates, read_retention, seconds_to_loss
+from ...core.log.expiry import Durability, Exposure, Rates, read_durability, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
 from ...core.log.planning import PartitionState, Policy, TopicState

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, JobStuck, ScanFailed
 from ..store.disk import errno_in, mend
 from .spark_errors import find_cause, first_cause
-from .spark_knock import NOBODY, find_silence, is_listening, place_of
+from .spark_liveness import NOBODY, Stillness, find_silence, is_listening, place_of
 from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
-from .stillness import Stillness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from ...core.errors import BadSetting, EngineUnfit
 from ...core.setting_values import is_this_machine
 from .engine import POLL_SECONDS, Engine
 from .spark_errors import first_cause
-from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
+from .spark_liveness import QUIET, find_silence, is_listening, is_tls, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from ..store.disk import errno_in, mend
 from ..system.java import take_all_letters
 from ..system.locks import hold_start
 from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
-from .spark_knock import LOOPBACK
+from .spark_liveness import LOOPBACK
 
 STATE, LOG, WORK = "server.json", "server.log", "work"
 REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may read its own still

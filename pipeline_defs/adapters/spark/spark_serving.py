@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ...core.errors import EngineUnavailable
 from ..system.locks import try_start_lock
 from ..system.processes import end_group, free_ports, read_process, stop_process
-from .spark_knock import LOOPBACK
+from .spark_liveness import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
     START_SECONDS,

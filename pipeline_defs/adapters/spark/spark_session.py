@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .spark_knock import DIRECTLY, is_ours
+from .spark_liveness import DIRECTLY, is_ours
 from .spark_server import CONNECT_MODE
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.testbed.class_archive import make_archive
 from ...core.advice import meant
-from ...core.durability import Durability
 from ...core.errors import OffsetlakeError, Refused
+from ...core.log.expiry import Durability
 from ...core.log.planning import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.topic_discovery import find_contested

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...adapters.spark.spark_knock import LOOPBACK, find_silence, place_of
+from ...adapters.spark.spark_liveness import LOOPBACK, find_silence, place_of
 from ...adapters.spark.spark_server import read_server, stop_server
 from ...core.errors import Refused
 from ...orchestration.runs.moments import duration_text

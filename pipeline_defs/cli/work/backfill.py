@@ -9,7 +9,7 @@ import dagster as dg
 
 from ...core.advice import command, counted
 from ...core.errors import DaemonUnavailable, RangesFailed
-from ...orchestration.backfill.backfilling import (
+from ...orchestration.backfilling import (
     BackfillRequest,
     BackfillState,
     follow_backfill,
@@ -17,7 +17,7 @@ from ...orchestration.backfill.backfilling import (
     preview_rows,
     preview_totals,
 )
-from ...orchestration.backfill.choosing import Choice, select_ranges
+from ...orchestration.choosing import Choice, select_ranges
 from ...orchestration.home.daemons import read_silence
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.runs.moments import duration_text, time_text

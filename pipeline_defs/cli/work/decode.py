@@ -12,7 +12,7 @@ from ...core.errors import BadSetting, RangesFailed, Refused
 from ...core.landing.selection import find_ranges
 from ...core.offsets import OffsetRange
 from ...orchestration.assets.decoded_checks import read_dead_letters
-from ...orchestration.backfill.choosing import Choice, find_decoded
+from ...orchestration.choosing import Choice, find_decoded
 from ...orchestration.runs.waiting import read_due
 from ...resources import Edges
 from ...tables.latest import find_due

@@ -1,7 +1,8 @@
-"""Selection: which ranges of the plan log a person means, said as keys, offsets, times or states.
+"""Selection: which ranges of the plan log a person means, said as keys, offsets, times or states; and which are retired.
 
-Pure: what the broker or Dagster must be asked for comes in as an argument. Invariant: a selection is never empty, in
-log order, and of ranges of the plan log only; what can never be landed is in it only where its own key was said.
+Pure: what the broker or Dagster must be asked for comes in as an argument. Invariants: a selection is never empty, in log
+order, and of ranges of the plan log only; what can never be landed is in it only where its own key was said. What is not
+landed, and not skipped, is never retired, and neither is any of the newest `max_keys` ranges.
 """
 
 import re
@@ -14,10 +15,20 @@ from ..errors import BadKey, EmptySelection, Refused
 from ..log.coverage import Coverage, State
 from ..offsets import OffsetRange, parse_key, subtract_intervals
 
+MAX_KEYS = 10_000  # partitions of an asset with which Dagster's pages stay at a second
 _OFFSETS = re.compile(r"(\d{1,100}):(\d{1,100})-(\d{1,100})", re.ASCII)
 _ASKED_FOR = {State.LANDED, State.PENDING}
 _LANDABLE = {*_ASKED_FOR, State.SKIPPED}  # what a person has skipped is landed where its key or its offsets are said
 NOTHING_DONE = "nothing was launched"
+
+
+def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
+    """Return the landed ranges that come before the newest `max_keys` of the plan log, and those that were skipped.
+
+    It only ever grows while the log does, but for skipped ranges that are landed all the same: no key comes and goes.
+    """
+    ranges = coverage.log.count_before()[coverage.log.state.seq]
+    return coverage.landed_among_first(max(0, ranges - max_keys)) | coverage.skipped()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Time to loss: how long until the broker may delete the oldest record of a Kafka partition that is not landed.
+"""What becomes of records on the broker: how long until it may delete those that are not landed, what its own loss takes.
 
-From what retention promises and from how the log was seen to move. Invariant: an estimate is the soonest of all that
-may delete it; a topic that deletes nothing has none.
+Time to loss is from what retention promises and from how the log was seen to move; durability from a topic's settings, without
+judgement: one replica may be right. Invariants: an estimate is the soonest of all that may delete a record, and a topic that
+deletes nothing has none; each risk names the setting, its value and the consequence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,3 +106,52 @@ def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) ->
     if retention.bytes is not None and bytes_per_offset > 0 and rates.end > 0:
         kept.append(retention.bytes / bytes_per_offset / rates.end)
     return min(kept) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """Settings of a topic that decide what the loss of a broker takes; `replicas` are those of its least Kafka partition."""
+
+    replicas: int
+    min_insync_replicas: int
+    unclean_leader_election: bool
+
+    @property
+    def risks(self) -> tuple[str, ...]:
+        """Ways in which acknowledged records may be lost before they are read, or producers be stopped; none is best."""
+        found = []
+        if self.replicas == 1:
+            found.append("replication.factor is 1: a broker's disk that fails takes acknowledged records with it")
+        elif self.min_insync_replicas == 1:
+            found.append(
+                "min.insync.replicas is 1: while the other replicas are behind, acks=all is acknowledged by the leader alone, "
+                "and its loss takes those records with it"
+            )
+        elif self.min_insync_replicas >= self.replicas:
+            found.append(
+                f"min.insync.replicas is {self.min_insync_replicas} of {self.replicas} replicas: nothing is lost, but one "
+                "broker that is down stops producers with acks=all"
+            )
+        if self.unclean_leader_election:
+            found.append(
+                "unclean.leader.election.enable is true: a replica that is behind may become leader, and what it lacks is "
+                "lost; what of it is landed stays, and the rest of the log is landed again as a new generation"
+            )
+        return tuple(found)
+
+    @property
+    def promise(self) -> str:
+        """What holds where there is no risk."""
+        return (
+            f"{self.replicas} replicas, min.insync.replicas {self.min_insync_replicas}: what acks=all acknowledged survives "
+            f"the loss of {self.min_insync_replicas - 1} of them"
+        )
+
+
+def read_durability(replicas: int, config: dict[str, str]) -> Durability:
+    """Read the settings from a topic's configuration, as a broker tells it, defaults included."""
+    return Durability(
+        replicas,
+        int(config.get("min.insync.replicas", 1)),
+        config.get("unclean.leader.election.enable", "false").lower() == "true",
+    )

@@ -1,11 +1,14 @@
 """The measurement: its own broker, lake and session in a temporary folder, all systems in turns, all gone at the end.
 
-Touches nothing of the user's but the jars. Invariant: a run that did not read every record is an error, not a time.
+Touches nothing of the user's but the jars. A value of the load is JSON text: names that repeat, words, and random hex; zstd
+halves it. Invariants: a run that did not read every record is an error, not a time; the same load is the same bytes each time,
+and no two values are equal, so that no dictionary helps anyone.
 """
 
 import importlib.metadata
 import os
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -18,6 +21,7 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 from dagster_pyspark import LazyPySparkResource
 
+from ...adapters.kafka.producer import Record
 from ...adapters.spark.spark_server import read_server, stop_server
 from ...adapters.spark.spark_serving import find_here
 from ...adapters.system.jars import resolve_jars
@@ -26,18 +30,54 @@ from ...core.errors import BadSetting
 from ...resources import Edges
 from ...settings import SERVER, Settings
 from ..processes import NotMeasured
-from .data import produce
+from ..producing import produce_all
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
 from .usage import read_processor, take, timed
 
+SEED = 11
+POOL_BYTES = 8 * 1024 * 1024  # more than a Parquet page or a Kafka batch, so that repeats are out of reach
+_SYLLABLES = "ba co di fe gu ha jo ki la me no pu qua re si to ul ve wi xe ya zo tra ble ing er"
+_STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")
 BROKER_HEAP = "1g"
 PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
-
 T = TypeVar("T")
 Tell = Callable[[str], None]
 Part = Callable[[Settings, int, Tell], tuple[Mapping[str, Any], Sequence[str]]]
 """What measures a part in so many rounds, each in a world of its own; it returns what it found, and each aim that is missed."""
+
+
+def values(load: Load) -> Iterator[bytes]:
+    """Yield the values of a load, each of exactly its size and each another."""
+    chance = random.Random(SEED + load.value_bytes)  # noqa: S311 (no secret)
+    syllables = _SYLLABLES.split()
+    vocabulary = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(4000)]
+    pool = [_body(load.value_bytes, chance, vocabulary) for _ in range(max(64, POOL_BYTES // load.value_bytes))]
+    for number in range(load.records):
+        head = b'{"order_id":%09d,' % number
+        yield head + pool[number % len(pool)][: load.value_bytes - len(head)]
+
+
+def produce(bootstrap_servers: str, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
+    """Produce the load, or other values, in turn to each Kafka partition; the keys are customers."""
+    keyed = (
+        Record(b"customer-%07d" % (number * 7919 % 1_000_003), value, partition=number % load.kafka_partitions)
+        for number, value in enumerate(values(load) if records is None else records)
+    )
+    produce_all(bootstrap_servers, topic, keyed, "nothing was measured")
+
+
+def _body(size: int, chance: random.Random, vocabulary: list[str]) -> bytes:
+    parts: list[str] = []
+    length = 0
+    while length < size:
+        part = (
+            f'"state":"{chance.choice(_STATES)}","sum":{chance.randint(1, 99999)},'
+            f'"trace":"{chance.randbytes(16).hex()}","note":"{" ".join(chance.choices(vocabulary, k=6))}",'
+        )
+        parts.append(part)
+        length += len(part)
+    return "".join(parts)[:size].encode()
 
 
 @dataclass(frozen=True, slots=True)

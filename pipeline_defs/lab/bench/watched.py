@@ -18,9 +18,8 @@ from ...core.log.planning import Policy
 from ...orchestration.home.dagster_server import DagsterServer
 from ...topics import Topic
 from ..processes import wait_until
-from .data import produce
 from .location import read_marks, write_location
-from .measurement import Bench, Tell, repeat
+from .measurement import Bench, Tell, produce, repeat
 from .rounds import Load, spread
 
 LOAD = Load(1_000, 100_000, 25_000)  # a range for each of its Kafka partitions, and no tail

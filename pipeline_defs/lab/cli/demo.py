@@ -29,8 +29,7 @@ from ...resources import Edges
 from ...settings import SERVER, find_project
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
-from ..flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, read_flights, read_table
-from ..producing import produce_all
+from ..producing import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_all, read_flights, read_table
 
 CHECK = DagsterEventType.ASSET_CHECK_EVALUATION
 PATIENCE_SECONDS = 300  # without a single further range landed, or decoded

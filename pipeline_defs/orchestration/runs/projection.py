@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from ...core.advice import command
 from ...core.errors import BadKey
 from ...core.landing.progress import PartitionLag, Told, is_lag_news
-from ...core.landing.retiring import retired
+from ...core.landing.selection import retired
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, Skip
 from ...core.offsets import OffsetRange, parse_key

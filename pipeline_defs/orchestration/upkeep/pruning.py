@@ -1,7 +1,7 @@
 """Pruning: what Dagster forgets and the lake has still: runs that ended long ago, events of no run, old partition keys.
 
 A run stays while Dagster shows an asset, or one of its partitions, by an event of it. Keys are retired beyond a topic's
-`max_keys`, the oldest first; which, `core.landing.retiring` says, recomputed from the lake each time. Invariant: a key goes
+`max_keys`, the oldest first; which, `core.landing.selection` says, recomputed from the lake each time. Invariant: a key goes
 only while nothing holds it: no active run or backfill, and no failed try.
 """
 
@@ -20,7 +20,7 @@ from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, As
 from sqlalchemy import delete, func, select
 
 from ...core.errors import PruningFailed
-from ...core.landing.retiring import retired
+from ...core.landing.selection import retired
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...topics import LAND_PENDING, Topic

@@ -9,8 +9,7 @@ from ....core.log.planning import Policy
 from ....resources import Edges
 from ....topics import Topic
 from ...processes import NotMeasured
-from ..data import SEED, produce
-from ..measurement import Bench, Tell, count_rows, repeat
+from ..measurement import SEED, Bench, Tell, count_rows, produce, repeat
 from ..rounds import Load, spread
 from ..systems import fresh_edges, land_pending
 from ..usage import timed

@@ -28,8 +28,7 @@ from ....resources import Edges
 from ....tables.compaction import compact
 from ....tables.decoding import decode
 from ...processes import NotMeasured
-from ..data import SEED
-from ..measurement import Bench, Tell, repeat
+from ..measurement import SEED, Bench, Tell, repeat
 from ..rounds import Load, spread
 from ..systems import Place, attempt, fresh_edges, offsetlake
 from ..usage import timed

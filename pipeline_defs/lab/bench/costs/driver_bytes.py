@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ....adapters.spark.spark_knock import LOOPBACK
+from ....adapters.spark.spark_liveness import LOOPBACK
 from ....adapters.system.jars import resolve_jars
 from ....core.log.planning import Policy
 from ....resources import Edges

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from ....adapters.spark.spark_knock import LOOPBACK
+from ....adapters.spark.spark_liveness import LOOPBACK
 from ....adapters.system.processes import free_ports, spawn_process, stop_process
 from ...processes import wait_until_ready
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-from ....adapters.spark.spark_knock import LOOPBACK, is_listening
+from ....adapters.spark.spark_liveness import LOOPBACK, is_listening
 from ....adapters.spark.spark_server import CONNECT_MODE, TOKEN
 from ....adapters.spark.spark_serving import CONNECT_CONF
 from ....adapters.system.java import find_java

@@ -29,8 +29,7 @@ from ....landing.staging_places import LocalStaging
 from ....resources import Edges
 from ....tables.latest import LatestTools, update
 from ...processes import NotMeasured
-from ..data import SEED
-from ..measurement import Bench, Tell, repeat
+from ..measurement import SEED, Bench, Tell, repeat
 from ..rounds import Taken, order_of, spread
 from ..systems import attempt, fresh_edges
 from ..usage import take

@@ -1,13 +1,25 @@
-"""Whether anybody is at the URL of a Spark Connect server, asked over a connection of its own and without a session.
+"""Whether a Spark Connect server is there, and whether a job of it is stuck: how long it has finished no task.
 
-gRPC shares connections, and one that was opened before a server froze looks well for ever: so none is shared.
+A server is asked over a connection of its own and without a session: gRPC shares connections, and one that was opened before a
+server froze looks well for ever. A stuck job is stopped, since others wait for its slot.
 """
 
+from __future__ import annotations
+
 import socket
-from contextlib import closing, suppress
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...core.setting_values import remote_parameters
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
 
 DEFAULT_PORT = 15002
 ANSWER_SECONDS = 5.0
@@ -75,3 +87,44 @@ def place_of(url: str) -> str:
 def _address(url: str) -> tuple[str, int]:
     place = urlsplit(url)
     return place.hostname or "localhost", place.port or DEFAULT_PORT
+
+
+class Stillness:
+    """When a job last finished a task, as Spark says every few seconds; `is_over` once that is too long ago.
+
+    Of a server that says nothing of its jobs, as somebody else's may be set, nothing is known. The thread's jobs have a tag by
+    which Spark can be asked to stop them.
+    """
+
+    def __init__(self, session: SparkSession, seconds: float) -> None:
+        self.tag = uuid.uuid4().hex
+        self.is_over = False
+        self._session, self._seconds = session, seconds
+        self._thread = threading.get_ident()
+        self._finished, self._is_told = 0, False
+        self._until = time.monotonic() + seconds
+
+    def __call__(self, stages: Iterable[StageInfo] | None, **_: object) -> None:
+        """Take note of what Spark says of the job's stages."""
+        finished = sum(stage.num_completed_tasks for stage in stages or ())
+        is_ours = threading.get_ident() == self._thread  # threads share sessions
+        self._is_told |= is_ours
+        if is_ours and finished != self._finished:
+            self._finished, self._until = finished, time.monotonic() + self._seconds
+
+    def look(self) -> bool:
+        """Return whether it is over, from now on for good."""
+        self.is_over |= self._is_told and time.monotonic() >= self._until
+        return self.is_over
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take note of what this thread asks of the session meanwhile."""
+        own: Any = self._session
+        own.registerProgressHandler(self)
+        own.addTag(self.tag)
+        try:
+            yield
+        finally:
+            own.removeTag(self.tag)
+            own.removeProgressHandler(self)

@@ -15,17 +15,17 @@ from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraph
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionStatus, PartitionBackfill
 from dagster._core.utils import make_new_backfill_id
 
-from ...core.errors import DaemonUnavailable
-from ...core.log.coverage import Coverage
-from ...core.offsets import OffsetRange
-from ...resources import Edges
-from ...topics import REDO_TAG, TOPIC_TAG, Duty, Topic
-from ..assets.raw_asset import ON_CHANGE, land_config
-from ..home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
-from ..runs.moments import time_text
-from ..runs.projection import register_keys
-from ..runs.runs import BACKFILL_TAG
+from ..core.errors import DaemonUnavailable
+from ..core.log.coverage import Coverage
+from ..core.offsets import OffsetRange
+from ..resources import Edges
+from ..topics import REDO_TAG, TOPIC_TAG, Duty, Topic
+from .assets.raw_asset import ON_CHANGE, land_config
 from .choosing import Choice, select_ranges
+from .home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
+from .runs.moments import time_text
+from .runs.projection import register_keys
+from .runs.runs import BACKFILL_TAG
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000

@@ -9,8 +9,8 @@ from typing import Literal
 
 import dagster as dg
 
-from ...core.errors import Refused
-from ...core.landing.selection import (
+from ..core.errors import Refused
+from ..core.landing.selection import (
     NOTHING_DONE,
     Selection,
     choose_all,
@@ -22,14 +22,14 @@ from ...core.landing.selection import (
     find_ranges,
     parse_offsets,
 )
-from ...core.log.coverage import Coverage
-from ...core.offsets import OffsetRange
-from ...core.tables.decoding import choose_dead, choose_outdated, choose_schema
-from ...resources import Edges
-from ...topics import Topic
-from ..runs.moments import parse_time, time_text
-from ..runs.tries import read_tries
-from ..runs.waiting import read_due
+from ..core.log.coverage import Coverage
+from ..core.offsets import OffsetRange
+from ..core.tables.decoding import choose_dead, choose_outdated, choose_schema
+from ..resources import Edges
+from ..topics import Topic
+from .runs.moments import parse_time, time_text
+from .runs.tries import read_tries
+from .runs.waiting import read_due
 
 MINUTE_MS = 60_000
 _DECODED_WAYS = {"schema", "dead", "outdated"}

@@ -1,1 +1,0 @@
-"""Ranges that a person chooses, and the backfill that lands or decodes them."""
