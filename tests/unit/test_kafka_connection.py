@@ -682,3 +682,58 @@ def test_a_damaged_batch_is_one_clear_error(compression: int) -> None:
         batch.look_into()
     with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker"):
         list(read_records([batch], 0, 2))
+
+
+@dataclass
+class LogAdmin:
+    """Admin client of a broker that sends of one log what it is asked for, and first holds back for so many ms each."""
+
+    log: list[tuple[int, bytes]]  # where each batch ends, and itself
+    aborted: Mapping[int, int] = field(default_factory=dict)  # by producer: where its batch begins
+    throttles: list[int] = field(default_factory=list)
+    fetches: list[int] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    config: ClassVar = {"request_timeout_ms": 20_000, "client_id": "offsetlake"}
+
+    @property
+    def _manager(self) -> Any:
+        return SimpleNamespace(run=lambda ask: asyncio.run(ask()), send=self._send, close=lambda node: self.slept.append(-node))
+
+    @property
+    def _net(self) -> Any:
+        return SimpleNamespace(sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    async def _async_get_leader_for_partitions(self, places: set[TopicPartition]) -> dict[int, set[TopicPartition]]:
+        return {1: places}
+
+    async def _send(self, request: Any, node_id: int) -> Any:
+        (part,) = request.topics[0].partitions
+        self.fetches.append(part.fetch_offset)
+        if self.throttles:
+            return SimpleNamespace(throttle_time_ms=self.throttles.pop(0), responses=[])
+        left = [data for end, data in self.log if end > part.fetch_offset]
+        sent = b"".join(left)[: max(part.partition_max_bytes, len(left[0]))]
+        is_committed, end = request.isolation_level == ISOLATION["read_committed"], self.log[-1][0]
+        aborted = [SimpleNamespace(first_offset=at, producer_id=who) for who, at in self.aborted.items() if is_committed]
+        told = {"error_code": 0, "high_watermark": end, "last_stable_offset": end if is_committed else -1}
+        answer = SimpleNamespace(**told, records=sent, aborted_transactions=aborted)
+        return SimpleNamespace(throttle_time_ms=0, responses=[SimpleNamespace(partitions=[answer])])
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_fetch_beyond_a_quota_is_waited_for_as_long_as_a_request_may_take() -> None:
+    """[R-20] Kafka answers it without an error and without an answer; kafka-python pauses the connection of all who ask."""
+    admin = LogAdmin([(3, records(2, NONE, 0, 3))], throttles=[700, 0, 9_000])
+    assert kafka_of(admin).read_timestamps("orders", {0: 0}, "read_committed") == {0: 1000}
+    assert (admin.slept, admin.fetches) == ([0.7, 0.1, 9.0], [0] * 4)
+    admin = LogAdmin(admin.log, throttles=[700, 43_300])
+    with pytest.raises(
+        BrokerUnavailable, match=r"broker 1 sends nothing of the log of orders/0: a quota .* wait 43\.3 s"
+    ) as caught:
+        kafka_of(admin).read_timestamps("orders", {0: 0}, "read_committed")
+    assert (admin.slept, caught.value.retriable) == ([0.7, -1], True), "others need not wait for its end"

@@ -6,6 +6,7 @@ kafka-python's admin client has no public fetch, so its connection manager is us
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -15,11 +16,12 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.util import decode_varint
 
-from ...core.errors import Unavailable
+from ...core.errors import BrokerUnavailable, Unavailable
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.raw_columns import TIMES_TO_MS
 
 FETCH_BYTES = 1024 * 1024
+SHORTEST_WAIT = 0.1  # seconds, where a quota is used up
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
@@ -262,14 +264,22 @@ def send_fetches(
     """Send fetches of one topic to who leads its partitions; return what `take` makes of each answer, of which few are kept.
 
     Offsets that the log does not hold are answered with no records. Who leads is asked once; then they go one after another,
-    as kafka-python refuses a sixth while five are on their way.
+    as kafka-python refuses a sixth while five are on their way. A quota that is used up is waited for, within the time that
+    one request has.
     """
+    deadline = monotonic() + admin.config["request_timeout_ms"] / 1000
 
     async def send() -> dict[int, T]:
         found = {}
         for node, own in (await admin._async_get_leader_for_partitions({*requests})).items():
             for each in own:
-                answer = (await admin._manager.send(requests[each], node_id=node)).responses[0].partitions[0]
+                while not (told := await admin._manager.send(requests[each], node_id=node)).responses:
+                    seconds = max(told.throttle_time_ms / 1000, SHORTEST_WAIT)
+                    if monotonic() + seconds > deadline:
+                        admin._manager.close(node)  # kafka-python asks nothing more of it for so long, as all share it
+                        raise _throttled(admin, node, each, seconds)
+                    await admin._net.sleep(seconds)
+                answer = told.responses[0].partitions[0]
                 error = for_code(answer.error_code)
                 if error not in {NoError, OffsetOutOfRangeError}:
                     raise error(f"fetch of {each.topic}/{each.partition}")
@@ -278,3 +288,14 @@ def send_fetches(
 
     sent: dict[int, T] = admin._manager.run(send)
     return sent
+
+
+def _throttled(admin: KafkaAdminClient, node: int, place: TopicPartition, seconds: float) -> BrokerUnavailable:
+    name, most = admin.config["client_id"], admin.config["request_timeout_ms"] / 1000
+    return BrokerUnavailable(
+        f"Kafka broker {node} sends nothing of the log of {place.topic}/{place.partition}: a quota of our user or client id "
+        f"{name} is used up, it makes us wait {seconds:.1f} s more, expected an answer within {most:g} s in all; nothing was "
+        "written and nothing is lost; it is asked again later, and where it stays so, raise that quota's consumer_byte_rate or "
+        "request_percentage: `kafka-configs.sh --describe --entity-type users --entity-type clients` shows it",
+        broker=node,
+    )
