@@ -22,12 +22,13 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka import TopicPartition, errors
 from kafka.errors import CorruptRecordError, MessageSizeTooLargeError
 from kafka.future import Future
 from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.record.util import encode_varint
 from kafka.structs import OffsetAndTimestamp
 
 from pipeline_defs.adapters.kafka import kafka_connection, producer
@@ -36,7 +37,7 @@ from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance, look_at
 from pipeline_defs.adapters.kafka.kafka_knock import knock
-from pipeline_defs.adapters.kafka.kafka_log import RecordBatch, has_untellable, read_batches, read_records
+from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.client_properties import parse_client_properties
@@ -610,7 +611,8 @@ def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, comp
     assert offsets == [5, 6, 7]
     assert {batch.span.kind for batch in batches} == {SpanKind.DATA}
     assert (batches[0].span.start, batches[-1].span.end) == (5, 8)
-    assert batches[0].first_timestamp_ms == (None if magic == 0 else 1000)
+    times = [batches[-1].first_time(at) for at in (7, 8)]
+    assert times == [-1 if magic == 0 else 1002, None]
     assert [batch.look_into() for batch in batches] == [batch.span for batch in batches]
     assert not has_untellable(batches)
     with pytest.raises(Unavailable, match=r"before Kafka 0\.11"):
@@ -737,3 +739,75 @@ def test_a_fetch_beyond_a_quota_is_waited_for_as_long_as_a_request_may_take() ->
     ) as caught:
         kafka_of(admin).read_timestamps("orders", {0: 0}, "read_committed")
     assert (admin.slept, caught.value.retriable) == ([0.7, -1], True), "others need not wait for its end"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a broker may have of the offsets `[start, end)`."""
+
+    start: int
+    end: int
+    times: Mapping[int, int]  # by offset
+    attributes: int
+    header_ms: int  # a delete horizon, the producer's first time, or the broker's time
+    is_aborted: bool
+
+    @property
+    def is_seen_by_cleaner(self) -> bool:
+        return bool(self.attributes & HORIZON) or len(self.times) < self.end - self.start
+
+    def seen(self, at: int, isolation_level: str) -> list[int]:
+        """Return the times that a reader is told, from an offset on; of a whole batch the first one is."""
+        if self.end <= at or self.attributes & CONTROL or (self.is_aborted and isolation_level == "read_committed"):
+            return []
+        times = [ms for offset, ms in self.times.items() if offset >= at or not self.is_seen_by_cleaner]
+        return [self.header_ms for _ in times] if self.attributes & BROKER_TIME else times
+
+    @property
+    def data(self) -> bytes:
+        is_own = not self.attributes & (HORIZON | BROKER_TIME) and self.times
+        base, body = (next(iter(self.times.values())) if is_own else self.header_ms), bytearray()
+        for offset, time_ms in self.times.items():
+            record = bytearray(b"\0")
+            for number in (time_ms - base, offset - self.start, -1, -1, 0):
+                encode_varint(number, record.append)
+            encode_varint(len(record), body.append)
+            body += record
+        packed = gzip.compress(body) if self.attributes & GZIP else bytes(body)
+        greatest = self.header_ms if self.attributes & BROKER_TIME else max(self.times.values(), default=base)
+        ends = (self.end - self.start - 1, base, greatest, self.start, 0, 0, len(self.times))
+        crc = crc32c(struct.pack(">hiqqqhii", self.attributes, *ends) + packed)
+        return struct.pack(">qiibIhiqqqhii", self.start, 49 + len(packed), 0, 2, crc, self.attributes, *ends) + packed
+
+
+BROKER_TIME, TRANSACTIONAL, CONTROL, HORIZON = 0x08, 0x10, 0x20, 0x40
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Batch]:
+    found, start, times = list[Batch](), 0, st.integers(0, 2**42)
+    for _ in range(draw(st.integers(1, 6))):
+        start += draw(st.integers(0, 2))  # compaction may leave nothing
+        size = draw(st.integers(1, 4))
+        left = draw(st.just(range(size)) | st.sets(st.integers(0, size - 1)).map(sorted))
+        kind = draw(st.sampled_from([0, 0, TRANSACTIONAL, TRANSACTIONAL | CONTROL]))
+        attributes = kind | sum(draw(st.sets(st.sampled_from([GZIP, BROKER_TIME, HORIZON]))))
+        is_aborted = kind == TRANSACTIONAL and draw(st.booleans())
+        records = {start + n: draw(times) for n in left}
+        found.append(Batch(start, start + size, records, attributes, draw(times), is_aborted))
+        start += size
+    return found
+
+
+@pytest.mark.parametrize("level", ISOLATION)
+@given(log=logs())
+@example(log=[Batch(0, 4, {0: 5, 3: 9}, 0, 7, is_aborted=False)])
+def test_the_first_time_is_that_of_the_first_record_that_a_reader_sees(level: str, log: list[Batch]) -> None:
+    """[R-5] [R-30] Behind markers, aborted and emptied batches, whatever a header's times stand for, and at no cost else."""
+    aborted = {each.start: each.start for each in log if each.is_aborted}
+    for at in range(log[-1].end):
+        admin = LogAdmin([(each.end, each.data) for each in log], aborted)
+        found = kafka_of(admin).read_timestamps("orders", {0: at}, level)[0]
+        seen = [each.seen(at, level) for each in log if each.end > at]
+        assert found == next((times[0] for times in seen if times), None)
+        assert len(admin.fetches) <= (1 if seen[0] or len(seen) == 1 else len(LOOKS))

@@ -37,10 +37,12 @@ from .kafka_glance import (
 )
 from .kafka_log import (
     FETCH_BYTES,
+    LOOKS,
     Fetched,
     LogRecord,
     RecordBatch,
     fetch_request,
+    find_first_time,
     has_untellable,
     read_batches,
     read_records,
@@ -240,12 +242,18 @@ class Kafka(Connection):
         return known | read
 
     def _read_timestamps(self, topic: str, offsets: Mapping[int, int], isolation_level: str) -> dict[int, int | None]:
-        def first_time(place: TopicPartition, fetched: Fetched) -> int | None:
-            at = offsets[place.partition]
-            batches = read_batches(lambda _: fetched, at, at + 1)
-            return next((batch.first_timestamp_ms for batch in batches if batch.span.kind is SpanKind.DATA), None)
+        """Look behind markers, and batches that were aborted or emptied, in as many requests as there are `LOOKS`."""
+        times: dict[int, int | None] = {}
+        at = {**offsets}
 
-        return self._fetch(topic, offsets, isolation_level, first_time, max_bytes=1) if offsets else {}
+        def find(place: TopicPartition, fetched: Fetched) -> tuple[int | None, int | None]:
+            return find_first_time(fetched, at[place.partition])
+
+        for max_bytes in LOOKS:
+            found = self._fetch(topic, at, isolation_level, find, max_bytes) if at else {}
+            times |= {p: at_ms for p, (at_ms, _) in found.items()}
+            at = {p: behind for p, (_, behind) in found.items() if behind is not None}
+        return times
 
     def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
         """Return the mean size of a record on the broker's disk; none where the topic is empty."""

@@ -5,6 +5,7 @@ kafka-python's admin client has no public fetch, so its connection manager is us
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,9 +23,11 @@ from ...core.raw_columns import TIMES_TO_MS
 
 FETCH_BYTES = 1024 * 1024
 SHORTEST_WAIT = 0.1  # seconds, where a quota is used up
+LOOKS = (1, 1, 4 * 1024, 64 * 1024, FETCH_BYTES)  # bytes, and a batch at least, in which a first record is looked for
+_DELETE_HORIZON = 0x40  # attribute of a batch with a tombstone or marker that the cleaner has seen (KIP-534)
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
-Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
+Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`, how far a reader sees
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
 
@@ -43,14 +46,13 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself.
+    """One record batch of the log: what of it evidence needs, and itself.
 
     `is_whole` says that it is of today's format, and has the checksum that it names: kafka-python tells only while no record
     was read.
     """
 
     span: BatchSpan
-    first_timestamp_ms: int | None
     raw: Any
     is_whole: bool = False
 
@@ -65,6 +67,23 @@ class RecordBatch:
             return replace(self.span, offsets=tuple(offset for offset, _, _ in _find_records(self.raw)))
         except UnsupportedCodecError:
             return self.span
+
+    def first_time(self, offset: int) -> int | None:
+        """Return the timestamp (ms since 1970) of its first record from an offset on, none where no record is there.
+
+        Kafka's -1 is of a record without one. Where the header tells, as of any batch that no cleaner has seen, it is that of
+        the batch's first record; where the records cannot be read here, it is what the header has.
+        """
+        batch, span = self.raw, self.span
+        if span.offsets is not None:
+            return next((-1 if each.timestamp is None else each.timestamp for each in batch if each.offset >= offset), None)
+        if not span.records:
+            return None
+        is_dense = offset <= span.start or span.records == span.end - span.start
+        if self.is_whole and (not is_dense or batch.attributes & _DELETE_HORIZON):
+            with suppress(UnsupportedCodecError, Unavailable):
+                return next((time for at, time, _ in _find_records(batch) if at >= offset), None)
+        return batch.max_timestamp if batch.attributes & _DELETE_HORIZON else _time_of(batch, 0)
 
 
 def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[RecordBatch]:
@@ -97,7 +116,7 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
                 kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
             if batch.next_offset > start:
                 span = BatchSpan(batch.base_offset, batch.next_offset, kind, batch.records_count)
-                yield RecordBatch(span, _known_time(batch.first_timestamp), batch, batch.validate_crc())
+                yield RecordBatch(span, batch, batch.validate_crc())
         if reached <= at:
             return
         at = reached
@@ -113,24 +132,46 @@ def _next_batch(records: MemoryRecords, offset: int) -> Any:
         ) from error
 
 
-def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
-    """Return offset and timestamp (ms since 1970) of each record of a batch, and where in its buffer the rest of it begins.
+def find_first_time(fetched: Fetched, offset: int) -> tuple[int | None, int | None]:
+    """Return the timestamp (ms since 1970) of the first record that a reader sees in what was fetched from an offset on.
+
+    None where there is none or it has none. And the offset from which to look on, none where a record was found, or a reader
+    sees no more.
+    """
+    reached = offset
+    for batch in read_batches(lambda _: fetched, offset, offset + 1):
+        if batch.span.kind is SpanKind.DATA and (time := batch.first_time(offset)) is not None:
+            return (time if time >= 0 else None), None
+        reached = batch.span.end
+    end = fetched.last_stable_offset if fetched.last_stable_offset >= 0 else fetched.high_watermark
+    return None, (reached if offset < reached < end else None)
+
+
+def _time_of(batch: DefaultRecordBatch, delta: int) -> int:
+    """Return a record's time, as Kafka's own reader does: by its delta to the header's first time, whatever that stands for.
+
+    The broker's time is the header's greatest, and its first one the producer's; behind a delete horizon the first one is that
+    horizon.
+    """
+    return int(batch.max_timestamp if batch.timestamp_type == batch.LOG_APPEND_TIME else batch.first_timestamp + delta)
+
+
+def _find_records(batch: DefaultRecordBatch) -> Iterator[tuple[int, int, int]]:
+    """Yield offset and timestamp (ms since 1970) of each record of a batch, and where in its buffer the rest of it begins.
 
     kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
     where the batch is not as its header says.
     """
     try:
         iter(batch)  # decompresses
-        data, at, found = batch._buffer, batch._pos, []
-        is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
+        data, at = batch._buffer, batch._pos
         for _ in range(batch.records_count):
             length, begin = decode_varint(data, at)
             if not 0 < length <= len(data) - begin:
                 raise ValueError(f"a record of {length} bytes at byte {begin} of {len(data)}")
             time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
             offset_delta, pos = decode_varint(data, pos)
-            time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
-            found.append((batch.base_offset + offset_delta, time, pos))
+            yield batch.base_offset + offset_delta, _time_of(batch, time_delta), pos
             at = begin + length
         if at != len(data):
             raise ValueError(f"its records end at byte {at} of {len(data)}")
@@ -138,7 +179,6 @@ def _find_records(batch: DefaultRecordBatch) -> list[tuple[int, int, int]]:
         raise
     except Exception as error:  # each codec has errors of its own
         raise _damaged(batch, type(error).__name__) from error
-    return found
 
 
 def _legacy(batch: Any) -> RecordBatch:
@@ -156,11 +196,7 @@ def _legacy(batch: Any) -> RecordBatch:
         ) from error
     offsets = tuple(record.offset for record in records)
     span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
-    return RecordBatch(span, _known_time(records[0].timestamp), batch)
-
-
-def _known_time(timestamp_ms: int | None) -> int | None:
-    return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
+    return RecordBatch(span, batch)
 
 
 def has_untellable(batches: Iterable[RecordBatch]) -> bool:
@@ -175,7 +211,7 @@ def _times_of(batch: DefaultRecordBatch) -> Sequence[int]:
     try:
         return [time for _, time, _ in _find_records(batch)]
     except UnsupportedCodecError:
-        return batch.first_timestamp, batch.max_timestamp
+        return _time_of(batch, 0), batch.max_timestamp
 
 
 def read_records(batches: Iterable[RecordBatch], start: int, end: int) -> Iterator[LogRecord]:
@@ -195,7 +231,7 @@ def _read_batch(found: RecordBatch) -> list[LogRecord]:
     if not found.is_whole:
         raise _damaged(batch, "its checksum is another one")
     try:
-        places = _find_records(batch)
+        places = list(_find_records(batch))
         kind, data = batch.timestamp_type, batch._buffer
         return [LogRecord(offset, time, kind, *_read_body(data, at)) for offset, time, at in places]
     except (IndexError, ValueError) as error:
