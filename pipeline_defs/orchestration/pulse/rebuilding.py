@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ...core.landing.retiring import retired
+from ...core.landing.selection import retired
 from ...core.log.coverage import Coverage
 from ...core.log.settling import is_true_of
 from ...core.offsets import OffsetRange
