@@ -78,7 +78,7 @@ def shared_engine(factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stops the warm Spark once all workers are done."""
+    """Stop the warm Spark once all workers are done."""
     factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
     if not os.environ.get("PYTEST_XDIST_WORKER") and factory is not None:
         stop_server(shared_engine(factory))
@@ -107,7 +107,7 @@ def one_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Is a real Kafka broker for the whole session."""
+    """A real Kafka broker for the whole session."""
     directory = tmp_path_factory.mktemp("broker")
     jars = resolve_jars("broker", JARS)
     yield start_broker(directory, jars=jars, properties=BROKER_PROPERTIES)
@@ -116,7 +116,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Are the settings of this session's machine; each world has its own lake and Dagster home."""
+    """The settings of this session's machine; each world has its own lake and Dagster home."""
     home = tmp_path_factory.mktemp("home")
     (home / "jars").symlink_to(JARS)
     (home / "engine").symlink_to(shared_engine(tmp_path_factory))
@@ -132,7 +132,7 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
 
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Engine:
-    """Is the warm Spark that all tests of all workers share; `pytest_unconfigure` stops it."""
+    """The warm Spark that all tests of all workers share; `pytest_unconfigure` stops it."""
     from pipeline_defs.resources import Edges
 
     resolve_jars("spark", settings.jars)
@@ -142,7 +142,7 @@ def engine(settings: Settings) -> Engine:
 
 @pytest.fixture(scope="session")
 def spark(engine: Engine) -> SparkSession:
-    """Is a session of the warm Spark."""
+    """A session of the warm Spark."""
     return engine.session(SCAN_CONF)
 
 
@@ -187,7 +187,7 @@ def remote(s3_cluster: SparkCluster, bucket: str, settings: Settings, tmp_path: 
 
 @pytest.fixture
 def world(settings: Settings, tmp_path: Path) -> Iterator[World]:
-    """Is a fresh topic name, lake and Dagster instance on the shared broker and session."""
+    """A fresh topic name, lake and Dagster instance on the shared broker and session."""
     with World(settings, tmp_path) as fresh:
         yield fresh
 

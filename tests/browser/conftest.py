@@ -17,14 +17,14 @@ SHOP = Path("/tmp/shop")
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Is one real browser for a module. Playwright's loop runs while it is open: nothing else may run one here."""
+    """One real browser for a module. Playwright's loop runs while it is open: nothing else may run one here."""
     with open_browser(find_browser()) as browser:
         yield browser
 
 
 @pytest.fixture
 def page(chromium: Browser, tmp_path: Path) -> Iterator[Page]:
-    """Is an empty page with a profile of its own; how it looked at the end is kept for who looks at a failure."""
+    """An empty page with a profile of its own; how it looked at the end is kept for who looks at a failure."""
     page = open_page(chromium)
     yield page
     page.screenshot(path=tmp_path / "last.png")
@@ -33,13 +33,13 @@ def page(chromium: Browser, tmp_path: Path) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def wants_pictures() -> bool:
-    """Says whether `make pictures` runs: else the tree is left as it is."""
+    """Say whether `make pictures` runs: else the tree is left as it is."""
     return bool(os.environ.get("PICTURES"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, wants_pictures: bool) -> Iterator[Path]:
-    """Is where lake and Dagster of a desk lie: on pictures a path that a reader does not stumble over."""
+    """Where lake and Dagster of a desk lie: on pictures a path that a reader does not stumble over."""
     if not wants_pictures:
         yield tmp_path_factory.mktemp("desk")
         return
@@ -56,7 +56,7 @@ class Camera:
         self._folder = folder
 
     def __call__(self, name: str, of: Locator | None = None) -> None:
-        """Takes a picture of the page as it is, or of one thing on it."""
+        """Take a picture of the page as it is, or of one thing on it."""
         (of or self._page).screenshot(path=self._folder / f"{name}.png", animations="disabled")
 
 

@@ -41,7 +41,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def orders(settings: Settings, folder: Path) -> Iterator[World]:
-    """Is a topic with five landed ranges and five that are planned."""
+    """A topic with five landed ranges and five that are planned."""
     policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
     with World(settings, folder, "orders", policy) as world:
         world.fill(1000, 800)
@@ -56,7 +56,7 @@ def orders(settings: Settings, folder: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def payments(settings: Settings, orders: World) -> Iterator[World]:
-    """Is a topic of which the broker has deleted what was produced after it was first looked at."""
+    """A topic of which the broker has deleted what was produced after it was first looked at."""
     with World(settings, orders.folder, "payments", orders.topic.policy) as world:
         world.create_topic()
         world.plan()
@@ -68,7 +68,7 @@ def payments(settings: Settings, orders: World) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def desk(orders: World, payments: World) -> Iterator[Desk]:
-    """Is Dagster with both topics, its daemon not begun: no sensor has ticked yet."""
+    """Dagster with both topics, its daemon not begun: no sensor has ticked yet."""
     ranges = {"records_per_range": RECORDS_PER_RANGE}
     words = {"owners": ["team:shop"], "tags": {"domain": "sales"}, "description": "Orders of the shop, as they were placed."}
     topics = {orders.name: ranges | words, payments.name: ranges}
@@ -78,7 +78,7 @@ def desk(orders: World, payments: World) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def backfill(desk: Desk, chromium: Browser) -> str:
-    """Is the id of a backfill of the missing ranges, launched by clicking before the sensor, which would be first, ticks.
+    """The id of a backfill of the missing ranges, launched by clicking before the sensor, which would be first, ticks.
 
     The daemon begins after it: so it takes the backfill up at once, and says that it ended half a minute later.
     """

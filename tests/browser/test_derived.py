@@ -33,7 +33,7 @@ DAY, NEXT_DAY = "2025-01-01", "2025-01-02"
 
 
 def attributes(schema: str) -> dict[str, Any]:
-    """Is what `defs.yaml` says of the topic."""
+    """What `defs.yaml` says of the topic."""
     value = {"format": "json", "inline_schema": schema}
     return {
         "topic": "visits",
@@ -46,7 +46,7 @@ def attributes(schema: str) -> dict[str, Any]:
 
 
 def visit(number: int) -> dict[str, Any]:
-    """Is a record: of ten houses, eight of 40 on the second day; number 5 is cut off, number 6 does not say how many guests."""
+    """A record: of ten houses, eight of 40 on the second day; number 5 is cut off, number 6 does not say how many guests."""
     known: dict[str, Any] = {"at": f"{NEXT_DAY if number > 30 else DAY}T12:00:00Z", "guests": number}
     value = json.dumps({"at": known["at"]} if number == 6 else known)
     return {"partition": 0, "key": b"house-%d" % (number % 10), "value": value.encode()[: 9 if number == 5 else None]}
@@ -72,7 +72,7 @@ def visits(settings: Settings, folder: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def desk(visits: World) -> Iterator[Desk]:
-    """Is Dagster over the topic with its decoder mended: what is there was decoded before that. Runs use the tests' Spark."""
+    """Dagster over the topic with its decoder mended: what is there was decoded before that. Runs use the tests' Spark."""
     topics = {"visits": {name: said for name, said in attributes(MENDED).items() if name != "topic"}}
     with Desk(visits.folder / "project", visits.settings, topics) as desk:
         yield desk

@@ -75,7 +75,7 @@ def end_line(picture: Picture, partition: int, generation: int = 0, end: int | N
 
 
 def small() -> Picture:
-    """Is two generations; in the open one `0-0-400` has holes, `1-400-800` has failed, 300 offsets of 1 are lost."""
+    """Two generations; in the open one `0-0-400` has holes, `1-400-800` has failed, 300 offsets of 1 are lost."""
     picture = Picture("orders")
     picture.run_ids.append(RUN)
     add(picture, 50, LinkLook.LOST, "50 offsets not landed when its generation was closed; not accepted")
@@ -92,7 +92,7 @@ def small() -> Picture:
 
 
 def large(ranges: int, partitions: int) -> Picture:
-    """Is a billion offsets where a million ranges are asked for.
+    """A billion offsets where a million ranges are asked for.
 
     One range in the middle of partition 3 has failed, one of partition 2 has a dead letter, and all of 4 waits to be decoded.
     """
@@ -118,7 +118,7 @@ def large(ranges: int, partitions: int) -> Picture:
 
 @pytest.fixture
 def sheet(chromium: Browser) -> Iterator[Page]:
-    """Is a page that holds against the map whatever goes wrong in it, and whatever it asks the network for."""
+    """A page that holds against the map whatever goes wrong in it, and whatever it asks the network for."""
     sheet = chromium.new_page(viewport={"width": 1264, "height": 800})
     asked: list[str] = []
     wrong: list[str] = []
@@ -140,12 +140,12 @@ def show(sheet: Page, picture: Picture, folder: Path) -> None:
 
 
 def frames(sheet: Page) -> None:
-    """Waits until the browser has painted."""
+    """Wait until the browser has painted."""
     sheet.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def facts(sheet: Page, line: int, offset: float) -> str:
-    """Points at an offset of the n-th row and reads what appears."""
+    """Point at an offset of the n-th row and read what appears."""
     box = sheet.locator("#map").bounding_box()
     assert box is not None
     x = sheet.evaluate("(at) => offsetlake.view.place(at)", offset)
@@ -154,7 +154,7 @@ def facts(sheet: Page, line: int, offset: float) -> str:
 
 
 def color(sheet: Page, line: int, offset: float) -> tuple[int, ...]:
-    """Is the colour in the middle of a bar."""
+    """The colour in the middle of a bar."""
     return tuple(sheet.evaluate(COLOR_AT, [offset, line * ROW + 21])[:3])
 
 

@@ -36,7 +36,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def broken_links(document: Path) -> list[str]:
-    """Returns the relative links of a document that lead nowhere."""
+    """Return the relative links of a document that lead nowhere."""
     broken = []
     for link in _LINK.findall(without_blocks(document.read_text())):
         path, _, anchor = link.partition("#")

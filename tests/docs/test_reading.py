@@ -44,7 +44,7 @@ ANSWERS = {  # by what a block of Python imports first
 
 
 def of_world(block: Block, world: World) -> Block:
-    """Is a block that speaks of the test's own topic instead of `orders`."""
+    """A block that speaks of the test's own topic instead of `orders`."""
     return Block(block.language, block.text.replace("orders", world.name), block.line, block.file)
 
 
@@ -70,14 +70,14 @@ def send(world: World) -> None:
 
 
 def reader_of(world: World, folder: Path) -> Shell:
-    """Is who stands in a folder, with this machine's warm Spark, and for a Spark of their own little memory."""
+    """Who stands in a folder, with this machine's warm Spark, and for a Spark of their own little memory."""
     shell = open_shell(folder / "reader", **variables_of(world.settings))
     (shell.folder / LAKE).parent.mkdir(parents=True)
     return shell
 
 
 def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
-    """Are the blocks of Python by what they import first, with the lake at a place of theirs."""
+    """The blocks of Python by what they import first, with the lake at a place of theirs."""
     blocks = [of_world(each, world).text.replace(LAKE, place) for each in read_blocks(READING) if each.language == "python"]
     return {text.split()[1].partition(".")[0]: text for text in blocks}
 
@@ -160,5 +160,5 @@ def test_spark_reads_a_table_in_a_bucket_with_the_same_words(in_bucket: tuple[Wo
 
 
 def run_bare(reader: Shell, block: Block) -> list[tuple[str, ...]]:
-    """Runs SQL in a process that has DuckDB and not Offsetlake."""
+    """Run SQL in a process that has DuckDB and not Offsetlake."""
     return eval(reader.run(sys.executable, "-c", BARE, block.text))  # noqa: S307 (what BARE printed)

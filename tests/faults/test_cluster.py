@@ -38,14 +38,14 @@ POLL_SECONDS = 2.0  # where a test shortens what a read waits for
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Is a cluster of three brokers; each test leaves all of them running and in sync."""
+    """A cluster of three brokers; each test leaves all of them running and in sync."""
     with run_cluster(tmp_path_factory.mktemp("cluster"), jars=resolve_jars("broker", JARS)) as found:
         yield found
 
 
 @pytest.fixture
 def on_cluster(cluster: Cluster, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """Is a fresh topic name and lake on the cluster."""
+    """A fresh topic name and lake on the cluster."""
     own = dataclasses.replace(settings, bootstrap_servers=cluster.bootstrap_servers)
     with World(own, tmp_path) as fresh:
         yield fresh
@@ -66,7 +66,7 @@ def start(lone: Path) -> Broker:
 
 @pytest.fixture(scope="module")
 def large(lone: Path, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Is a topic of 40 MB on the lone broker, which takes a while to read."""
+    """A topic of 40 MB on the lone broker, which takes a while to read."""
     own = dataclasses.replace(settings, bootstrap_servers=start(lone).bootstrap_servers)
     with World(own, tmp_path_factory.mktemp("large"), "large") as world:
         world.create_topic()
@@ -76,7 +76,7 @@ def large(lone: Path, settings: Settings, spark: SparkSession, tmp_path_factory:
 
 @pytest.fixture
 def unlanded(lone: Path, large: World, visible_growth: None) -> World:
-    """Is the large topic with an empty lake."""
+    """The large topic with an empty lake."""
     start(lone)
     large.lake_afresh()
     return large
@@ -84,14 +84,14 @@ def unlanded(lone: Path, large: World, visible_growth: None) -> World:
 
 @pytest.fixture
 def visible_growth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has Spark fetch and write in small steps, where it would keep 128 MiB, so that a read is seen to be under way."""
+    """Have Spark fetch and write in small steps, where it would keep 128 MiB, so that a read is seen to be under way."""
     monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", str(1 << 18))  # type: ignore[arg-type]
     monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, "kafka.max.partition.fetch.bytes", str(1 << 20))  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has a read wait for two seconds where it would wait for minutes."""
+    """Have a read wait for two seconds where it would wait for minutes."""
     for name in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms"):
         monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, name, str(int(POLL_SECONDS * 1000)))  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def striker_of(world: World, strike: Callable[[], None]) -> Striker:
 
 
 def assert_struck_in_the_middle(striker: Striker, records: int = RECORDS) -> None:
-    """Proves the fault: it has happened, and after the read had begun and long before it could have ended."""
+    """Prove the fault: it has happened, and after the read had begun and long before it could have ended."""
     striker.join()
     assert striker.struck_at and 0 < striker.at_bytes < records * RECORD_BYTES / 2
 
@@ -117,14 +117,14 @@ def outcomes(verdicts: list[Verdict]) -> set[Outcome]:
 
 
 def assert_landed_whole(world: World) -> None:
-    """Holds the glob against what was sent, and each manifest against its range: no range is short."""
+    """Hold the glob against what was sent, and each manifest against its range: no range is short."""
     world.assert_all_landed_once()
     for offsets, manifest in world.coverage.manifests.items():
         assert manifest.rows == len(offsets)
 
 
 def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
-    """Lands through a fault, and asks once more for what failed by name, as the sensor would.
+    """Land through a fault, and ask once more for what failed by name, as the sensor would.
 
     A range is whole or not there at all.
     """

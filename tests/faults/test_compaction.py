@@ -42,7 +42,7 @@ NOISE = random.Random(0).randbytes  # does not compress: what is produced is abo
 
 
 def fill(world: World, ranges: int, *, landed: int | None = None, with_aborted: bool = False) -> None:
-    """Has ranges of 50 records and about 26 KB landed, all or the first few; the target is four times that.
+    """Have ranges of 50 records and about 26 KB landed, all or the first few; the target is four times that.
 
     The first may hold an aborted record, which a reader of committed ones will not see, so that a replace changes it.
     """
@@ -72,7 +72,7 @@ def table_names(world: World) -> set[str]:
 
 
 def snapshot(world: World, version: int | None = None) -> list[int]:
-    """Are the offsets that delta-rs finds in a version of the raw table."""
+    """The offsets that delta-rs finds in a version of the raw table."""
     rows = world.table("raw", version).to_pyarrow_table(columns=["offset"])
     return sorted(rows.column("offset").to_pylist())
 
@@ -89,13 +89,13 @@ def assert_all_is_well(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def raw_table(world: World) -> None:
-    """Has what this world lands in a raw table, too."""
+    """Have what this world lands in a raw table, too."""
     world.keep_raw_table()
 
 
 @pytest.fixture
 def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Is `offsetlake compact` on this world's topic."""
+    """`offsetlake compact` on this world's topic."""
     run = commands_of("work.compact", world, monkeypatch)
     return lambda *arguments: run("compact", world.name, *arguments)
 

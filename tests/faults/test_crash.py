@@ -34,7 +34,7 @@ State = dict[str, int]
 
 
 def lake_state(world: World) -> State:
-    """Counts what the lake has: plan steps, manifests, published and staged Parquet files."""
+    """Count what the lake has: plan steps, manifests, published and staged Parquet files."""
     count: Callable[[str], int] = lambda pattern: len(list(world.lake_folder.glob(pattern)))  # noqa: E731
     return {
         "steps": count("plan/**/*.json"),
@@ -178,7 +178,7 @@ def seen(world: World, *, is_dead: bool = False) -> list[tuple[int, int]]:
 
 
 def restart(world: World) -> None:
-    """Ticks, and runs what the tick asks for: the dead run is failed first, and its back-off waited for."""
+    """Tick, and run what the tick asks for: the dead run is failed first, and its back-off waited for."""
     world.later(60_000)
     end_dead_runs(world.instance, world.edges.now_ms())
     for launched in world.in_process.decode(
@@ -226,7 +226,7 @@ def test_a_mended_decoding_killed_at_its_commit_shows_each_row_once(poisoned: Wo
 
 
 def times_seen(world: World) -> Counter[int]:
-    """Counts how often a plain glob shows each offset; every row must be one that was sent."""
+    """Count how often a plain glob shows each offset; every row must be one that was sent."""
     rows = world.rows()
     assert set(rows) <= set(world.sent.values())
     return Counter(row[1] for row in rows)

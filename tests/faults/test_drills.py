@@ -64,7 +64,7 @@ def run_drills(home: Path, *arguments: str, code: Path = PROJECT) -> tuple[int, 
 
 
 def broken_build(folder: Path, file: str, line: str, instead: str) -> Path:
-    """Copies the code and breaks one line of it, which must be there once."""
+    """Copy the code and break one line of it, which must be there once."""
     for tree in ("pipeline_defs", "assets"):
         shutil.copytree(PROJECT / tree, folder / tree, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "dagster.yaml", "workspace.yaml"):

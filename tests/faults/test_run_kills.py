@@ -113,7 +113,7 @@ CHOSEN = (0, 2, 4, 6)  # of eight ranges, so that Dagster makes a run of each
 
 
 def scattered(world: World) -> tuple[list[OffsetRange], list[DagsterRun]]:
-    """Plans eight ranges and queues a run of every other one, all of one backfill."""
+    """Plan eight ranges and queue a run of every other one, all of one backfill."""
     world.with_policy(records_per_range=10)
     world.fill(80)
     world.tick()

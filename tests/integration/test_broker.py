@@ -35,7 +35,7 @@ def jars() -> tuple[Path, ...]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Is a directory for a broker, stopped afterwards whatever the test did."""
+    """A directory for a broker, stopped afterwards whatever the test did."""
     directory = tmp_path / "broker with ünusual name"
     yield directory
     stop_broker(directory)
@@ -53,7 +53,7 @@ def read_all(broker: Broker, topic: str) -> list[bytes]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Is a process that runs and is no broker."""
+    """A process that runs and is no broker."""
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
         yield process
         process.kill()

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  
 
 @pytest.fixture(scope="module")
 def environment(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Is a machine's environment of its own: lake and Dagster home are fresh, the broker is the session's."""
+    """A machine's environment of its own: lake and Dagster home are fresh, the broker is the session's."""
     folder = tmp_path_factory.mktemp("commands")
     own = dataclasses.replace(settings, lake=str(folder / "lake"), dagster_home=folder / "dagster")
     return plain_environment() | variables_of(own)
@@ -44,7 +44,7 @@ def environment(settings: Settings, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def offsetlake(environment: dict[str, str]) -> Offsetlake:
-    """Runs the command in a process of its own."""
+    """Run the command in a process of its own."""
 
     def run(*arguments: str, **changed: str) -> Ended:
         return run_module("pipeline_defs.cli", *arguments, env={n: v for n, v in (environment | changed).items() if v})
@@ -54,7 +54,7 @@ def offsetlake(environment: dict[str, str]) -> Offsetlake:
 
 @pytest.fixture(scope="module")
 def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) -> Offsetlake:
-    """Has 500 flights produced, planned and landed by commands alone."""
+    """Have 500 flights produced, planned and landed by commands alone."""
     file = tmp_path_factory.mktemp("flights") / "flights.jsonl"
     file.write_text("".join(json.dumps({"tailnum": f"N{n % 7}", "n": n}) + "\n" for n in range(500)))
     produced = offsetlake("produce", "flights", "--file", str(file), "--key-field", "tailnum", "--partitions", "2")
@@ -70,7 +70,7 @@ def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def inside(flights: Offsetlake, environment: dict[str, str]) -> Offsetlake:
-    """Runs the command in this process, which knows it already: how a process of it ends is held by the other tests."""
+    """Run the command in this process, which knows it already: how a process of it ends is held by the other tests."""
 
     def run(*arguments: str, **changed: str) -> Ended:
         ended = CliRunner().invoke(cli, arguments, env=environment | changed)
@@ -191,7 +191,7 @@ def test_audit_is_green_then_red_for_a_missing_file(inside: Offsetlake, environm
 
 @pytest.fixture
 def old_java(tmp_path: Path) -> Path:
-    """Is a Java that says it is version 11."""
+    """A Java that says it is version 11."""
     java = tmp_path / "jdk11" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")

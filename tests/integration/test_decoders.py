@@ -502,7 +502,7 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Eng
 
 
 def message_class(text: str, name: str, **imported: str) -> Any:
-    """Is a message's class as Protobuf's own runtime makes it."""
+    """A message's class as Protobuf's own runtime makes it."""
     from google.protobuf.message_factory import GetMessageClass
 
     return GetMessageClass(find_message(compile_proto(text, imported, "the schema"), name, "the schema"))

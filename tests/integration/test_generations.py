@@ -42,7 +42,7 @@ def identities(world: World) -> list[Identity]:
 
 
 def take_sent(world: World, generation: int) -> list[Identity]:
-    """Returns the ground truth of a generation and begins the next."""
+    """Return the ground truth of a generation and begin the next."""
     rows = sorted((generation, partition, offset, row[3]) for (partition, offset), row in world.sent.items())
     world.sent.clear()
     return rows
@@ -50,7 +50,7 @@ def take_sent(world: World, generation: int) -> list[Identity]:
 
 @pytest.fixture
 def own_broker(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts a broker of this test alone, or the same again; returns where it is, and stops it at the end."""
+    """Start a broker of this test alone, or the same again; return where it is, and stop it at the end."""
     folder, jars = tmp_path / "broker", resolve_jars("broker", settings.jars)
     yield lambda **how: start_broker(folder, jars=jars, **how).bootstrap_servers
     stop_broker(folder)
@@ -185,7 +185,7 @@ def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: 
 
 
 def begin(world: World, **config: Any) -> KafkaProducer:
-    """Begins a transaction and sends three records in it, which are no ground truth: it is not known how it ends."""
+    """Begin a transaction and send three records in it, which are no ground truth: it is not known how it ends."""
     producer = world.begin_transaction(**config)
     for n in range(3):
         producer.send(world.name, partition=0, value=b"t%d" % n)
@@ -204,7 +204,7 @@ def holding(world: World) -> list[OpenTransaction]:
 
 
 def wait_for_end(world: World) -> None:
-    """Waits until the broker has written the markers, which it does after it has told the producer."""
+    """Wait until the broker has written the markers, which it does after it has told the producer."""
     world.wait_until(lambda: holding(world) == [])
 
 
@@ -292,7 +292,7 @@ def careless(settings: Settings, own_broker: Callable[..., str], tmp_path: Path)
 
 
 def begin_hanging(world: World) -> None:
-    """Has a producer write into a transaction of which it never told the coordinator, and go away."""
+    """Have a producer write into a transaction of which it never told the coordinator, and go away."""
     producer = world.begin_transaction("lost")
     producer._transaction_manager._partitions_in_transaction.add(TopicPartition(world.name, 0))
     sent = producer.send(world.name, partition=0, value=b"never committed")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  
 
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the packages of the projects made here be found by nobody else."""
+    """Have the packages of the projects made here be found by nobody else."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
@@ -46,7 +46,7 @@ def init(settings: Settings) -> Init:
 
 @pytest.fixture
 def topics(settings: Settings) -> list[str]:
-    """Are two topics on the broker, one with a name that is no Python name."""
+    """Two topics on the broker, one with a name that is no Python name."""
     names = [f"orders.v2-{uuid.uuid4().hex[:8]}", f"payments_{uuid.uuid4().hex[:8]}"]
     with Kafka(str(settings.bootstrap_servers)) as kafka:
         for name in names:

@@ -27,7 +27,7 @@ MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNT
 
 
 def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
-    """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
+    """Value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
     rows = decoding_session(engine).createDataFrame([*enumerate(records)], "offset long, value binary")
     decoded = decode_rows(rows, side)[0]
     value = f.to_json(f.struct("value"), MICROSECONDS)

@@ -166,7 +166,7 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
 
 @pytest.fixture
 def behind(world: World) -> World:
-    """Has 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
+    """Have 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
     world.create_topic(1)
     began = world.edges.now_ms() - 400 * HOUR_MS
     world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150))
@@ -305,7 +305,7 @@ KEYS = 10
 
 
 def create(world: World, cleanup: str) -> None:
-    """Creates a topic whose segments roll by the time stamps of their records."""
+    """Create a topic whose segments roll by the time stamps of their records."""
     world.create_topic(
         1, cleanup_policy=cleanup, segment_ms=str(SEGMENT_MS), min_cleanable_dirty_ratio="0.001", min_compaction_lag_ms="0"
     )
@@ -326,7 +326,7 @@ def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[d
 
 
 def close_segment(world: World) -> None:
-    """Begins a new segment, by a record from the future: Kafka compacts none but closed ones.
+    """Begin a new segment, by a record from the future: Kafka compacts none but closed ones.
 
     Later than a segment's length after now, which is when markers of transactions are stamped; earlier than in an hour,
     which brokers refuse.
@@ -347,7 +347,7 @@ def consume(world: World) -> list[int]:
 
 
 def wait_for_compaction(world: World) -> None:
-    """Waits until the cleaner has left one record per key: the fault has then happened."""
+    """Wait until the cleaner has left one record per key: the fault has then happened."""
     world.wait_until(lambda: consume(world) == [row[1] for row in latest(world)])
 
 
@@ -406,7 +406,7 @@ def test_a_reader_that_gives_less_than_a_compacted_log_has_lands_nothing(world: 
 
 
 def land_and_compact(world: World) -> None:
-    """Lands a hundred records of ten keys, and has Kafka compact them afterwards."""
+    """Land a hundred records of ten keys, and have Kafka compact them afterwards."""
     create(world, "delete")
     world.send(keyed(world, 100))
     close_segment(world)

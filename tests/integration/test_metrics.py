@@ -37,7 +37,7 @@ HOUR_MS = 3_600_000
 
 
 class Scrape:
-    """Is what a real parser reads of the text, by name and label values without the topic's."""
+    """What a real parser reads of the text, by name and label values without the topic's."""
 
     def __init__(self, world: World, edges: Edges | None = None, others: Sequence[Topic] = ()) -> None:
         text = metrics_text(read_metrics([*others, world.topic], edges or world.edges, world.instance))
@@ -207,13 +207,13 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def clean_environment() -> Iterator[None]:
-    """Puts OpenLineage's variables back: its client adds some of its own."""
+    """Put OpenLineage's variables back: its client adds some of its own."""
     with patch.dict(os.environ):
         yield
 
 
 def configure(world: World, url: str) -> None:
-    """Configures the client as a user would, by its own variable."""
+    """Configure the client as a user would, by its own variable."""
     os.environ["OPENLINEAGE_URL"] = url
     world.settings = dataclasses.replace(world.settings, lineage=True)
     world.edges = Edges(world.settings)
@@ -333,7 +333,7 @@ def time_of(world: World, run_id: str, words: str) -> float:
 
 
 def kafka_consumer_groups(world: World, *arguments: str) -> str:
-    """Runs what `kafka-consumer-groups.sh` runs, out of the broker's jars, on the topic's group; returns what it prints."""
+    """Run what `kafka-consumer-groups.sh` runs, out of the broker's jars, on the topic's group; return what it prints."""
     jars = os.pathsep.join(map(str, resolve_jars("broker", world.settings.jars)))
     tool = [find_java(), QUICK_JVM, "-cp", jars, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
     command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", world.topic.group]

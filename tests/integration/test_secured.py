@@ -32,14 +32,14 @@ from tests.support.world import World
 
 @pytest.fixture(scope="module")
 def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Is a broker with a listener in the clear, one with logins over TLS, and one with client certificates."""
+    """A broker with a listener in the clear, one with logins over TLS, and one with client certificates."""
     with Secured(tmp_path_factory.mktemp("secured"), resolve_jars("broker", settings.jars)) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def landed(secured: Secured, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Is a topic with records, aborted and committed ones too, landed in the clear."""
+    """A topic with records, aborted and committed ones too, landed in the clear."""
     own = dataclasses.replace(settings, bootstrap_servers=secured.at("PLAINTEXT"))
     with World(own, tmp_path_factory.mktemp("clear"), f"t{uuid.uuid4().hex[:10]}") as world:
         world.fill(150, 0)
@@ -53,13 +53,13 @@ def landed(secured: Secured, settings: Settings, tmp_path_factory: pytest.TempPa
 
 
 def beside(landed: World, folder: Path, servers: str, properties: Path | None) -> World:
-    """Is the same topic, reached by another listener, with a lake of its own."""
+    """The same topic, reached by another listener, with a lake of its own."""
     own = dataclasses.replace(landed.settings, bootstrap_servers=servers, kafka_properties=properties)
     return World(own, folder, landed.name)
 
 
 def knows(secured: Secured, way: str) -> tuple[str, Path]:
-    """Is where a listener is, and the properties file that it lets in with."""
+    """Where a listener is, and the properties file that it lets in with."""
     return secured.at("SSL" if way == "certificate" else "SASL_SSL"), secured.properties(way)
 
 

@@ -140,7 +140,7 @@ class OneRange(Contested):
 
 
 def first_row_of(data: bytes) -> bytes:
-    """Is a whole Parquet file, and not the one that was landed."""
+    """A whole Parquet file, and not the one that was landed."""
     out = pa.BufferOutputStream()
     pq.write_table(pq.read_table(pa.BufferReader(data)).slice(0, 1), out)
     return bytes(out.getvalue())

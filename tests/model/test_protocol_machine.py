@@ -130,7 +130,7 @@ def is_of(row: Row, offsets: OffsetRange) -> bool:
 
 
 class Process:
-    """Is one process and what befalls it; once it is dead, none of its threads passes another step."""
+    """One process and what befalls it; once it is dead, none of its threads passes another step."""
 
     def __init__(
         self, machine: "ProtocolMachine", befalls: Sequence[Trouble], keys: Sequence[str] = (), attempt: str = ""
@@ -166,7 +166,7 @@ class Process:
 
 
 class WatchedStore(DiskStore):
-    """Is the real store; each call that writes or lists is a step too."""
+    """The real store; each call that writes or lists is a step too."""
 
     def __init__(self, root: str, on_step: Process) -> None:
         super().__init__(root)
@@ -189,7 +189,7 @@ _watch("versions", "store.list")
 
 
 class ProtocolMachine(RuleBasedStateMachine):
-    """Is a lake and what it is told to do; the model is what `FakeKafka` remembers, and what was visible before."""
+    """A lake and what it is told to do; the model is what `FakeKafka` remembers, and what was visible before."""
 
     def __init__(self, delivery: Delivery | None) -> None:
         super().__init__()
@@ -240,21 +240,21 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.happen(event)
 
     def sweep(self) -> None:
-        """Sweeps what every attempt has staged and no manifest needs yet, those that stand still among them."""
+        """Sweep what every attempt has staged and no manifest needs yet, those that stand still among them."""
         sweep_orphans(Lake(str(self.folder)), 2**53, 0)
 
     def compact_table(self) -> None:
-        """Compacts all of the raw table, as `offsetlake compact --all` does."""
+        """Compact all of the raw table, as `offsetlake compact --all` does."""
         with suppress(LakeUnavailable):  # what it was to append has just gone
             compact_raw(Lake(str(self.folder)), at_ms=self.now_ms)
 
     def vacuum_table(self) -> None:
-        """Deletes what no version of a week names, when that is over."""
+        """Delete what no version of a week names, when that is over."""
         _, errors = vacuum(Lake(str(self.folder)), 2**53, older_than_seconds=-1)
         assert errors == []
 
     def lose_file(self, number: int) -> None:
-        """Has a published file vanish; its rows are none that anybody is owed until it is landed again."""
+        """Have a published file vanish; its rows are none that anybody is owed until it is landed again."""
         files = sorted((self.folder / "data").rglob("*.parquet"))
         if files:
             path = files[number % len(files)]
@@ -263,7 +263,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             self.forget(path)
 
     def lose_manifests(self, number: int) -> None:
-        """Has somebody delete what says that a range is landed, as the error of a broken manifest advises."""
+        """Have somebody delete what says that a range is landed, as the error of a broken manifest advises."""
         ranges = sorted(self.coverage().manifests)
         if ranges:
             offsets = ranges[number % len(ranges)]
@@ -275,7 +275,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @rule(whole=st.booleans())
     def lose_newest_step(self, whole: bool) -> None:
-        """Has the newest step, or the whole plan log, go: where anything is there of it, all is refused until it is back."""
+        """Have the newest step, or the whole plan log, go: where anything is there of it, all is refused until it is back."""
         paths = sorted((self.folder / "plan").rglob("*.json"))
         lost = {path: path.read_bytes() for path in (paths if whole else paths[-1:])}
         planned = {*self.coverage().log.ranges}
@@ -296,7 +296,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @rule()
     def sum_up(self) -> None:
-        """Writes a frontier document, as a tick does."""
+        """Write a frontier document, as a tick does."""
         lake = Lake(str(self.folder))
         coverage = lake.recent(TOPIC)
         if coverage.log.steps:
@@ -308,14 +308,14 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @rule(kinds=_KINDS)
     def append(self, kinds: list[SpanKind]) -> None:
-        """Has records arrive in every Kafka partition, not of the same kinds in each."""
+        """Have records arrive in every Kafka partition, not of the same kinds in each."""
         self.now_ms += 7_000
         for partition, log in enumerate(self.kafka.now.partitions):
             turn = partition % len(kinds)
             log.append([*kinds[turn:], *kinds[:turn]], f"{self.kafka.topic_id}/{partition}", self.now_ms)
 
     def happen(self, event: Event) -> None:
-        """Has something happen to the topic, or another process run."""
+        """Have something happen to the topic, or another process run."""
         name, arguments = event
         getattr(self if hasattr(self, name) else self.kafka, name)(*arguments)
 
@@ -323,21 +323,21 @@ class ProtocolMachine(RuleBasedStateMachine):
     def tick(
         self, kinds: list[SpanKind], through_end: bool, planner: list[Trouble], lander: list[Trouble], on_loss: str
     ) -> None:
-        """Has records arrive, then be planned and landed, as a sensor and its run would."""
+        """Have records arrive, then be planned and landed, as a sensor and its run would."""
         self.append(kinds)
         self.run_planner(through_end, planner)
         self.run_landing(self.coverage().pending(), lander, on_loss=on_loss)
 
     @rule(event=st.sampled_from(LOG_EVENTS), first=st.integers(0, 9), befalls=_LANDING, mode=_MODES)
     def land_again(self, event: Event, first: int, befalls: list[Trouble], mode: Mode) -> None:
-        """Has the log change, and a person, a retry or a backfill ask for ranges, whatever has become of them."""
+        """Have the log change, and a person, a retry or a backfill ask for ranges, whatever has become of them."""
         self.happen(event)
         ranges = list(self.coverage().log.ranges)
         self.run_landing(ranges[first % (len(ranges) or 1) :][:4], befalls, mode)
 
     @rule(percent=st.integers(0, 100), planner=_PLANNING)
     def skip_ahead(self, percent: int, planner: Sequence[Trouble] = ()) -> None:
-        """Has a person leave out what waits before some offsets, as a run may be at it."""
+        """Have a person leave out what waits before some offsets, as a run may be at it."""
         self.run_planner(False, planner, percent)
 
     @rule()
@@ -397,7 +397,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.the_lake_shows_the_log()
 
     def note_reading(self, key: str) -> None:
-        """Holds `at_most_once` to its word: what no attempt has landed is read by one of them only."""
+        """Hold `at_most_once` to its word: what no attempt has landed is read by one of them only."""
         rest = parse_key(key)
         committed = {(o.generation, o.partition, o.end) for o in self.coverage().manifests}
         range_of_rest = (rest.generation, rest.partition, rest.end)
@@ -406,7 +406,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         assert not is_held or self.readers[range_of_rest] <= 1
 
     def overtake(self, keys: Sequence[str], modes: Sequence[Mode], befalls: Sequence[Trouble]) -> None:
-        """Has other processes land the same ranges, or what is pending where the one that stands still has none."""
+        """Have other processes land the same ranges, or what is pending where the one that stands still has none."""
         for mode in modes:
             coverage = self.coverage()
             ranges = [offsets for offsets in coverage.log.ranges if offsets.key in keys] or coverage.pending()
@@ -415,11 +415,11 @@ class ProtocolMachine(RuleBasedStateMachine):
             self.run_landing(ranges, befalls, mode)
 
     def coverage(self) -> Coverage:
-        """Reads what the lake has; raises where the links do not tile."""
+        """Read what the lake has; raises where the links do not tile."""
         return self.lake.coverage(TOPIC)
 
     def visible(self) -> list[tuple[Row, str]]:
-        """Reads what a plain glob shows."""
+        """Read what a plain glob shows."""
         rows = []
         for path in (self.folder / "data").rglob("*.parquet"):
             file = (path.stat().st_ino, path.stat().st_mtime_ns)
@@ -429,12 +429,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         return rows
 
     def log_of(self, offsets: OffsetRange, coverage: Coverage) -> FakePartition:
-        """Is the Kafka partition that a link is of, as it is now or was when its topic was deleted."""
+        """The Kafka partition that a link is of, as it is now or was when its topic was deleted."""
         ids = {step.generation: step.topic_id or "" for step in coverage.log.steps}
         return self.kafka.incarnations[ids[offsets.generation]].partitions[offsets.partition]
 
     def check_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Holds an undisturbed attempt to its word."""
+        """Hold an undisturbed attempt to its word."""
         coverage, rows = self.coverage(), dict(self.visible())
         for offsets, outcome in ((verdict.offsets, verdict.outcome) for verdict in verdicts):
             assert coverage.is_landed(offsets) or not outcome.is_landed
@@ -469,7 +469,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_table_shows_the_log(self) -> None:
-        """Holds each row of the raw table to be there once, as the log had it."""
+        """Hold each row of the raw table to be there once, as the log had it."""
         rows = Counter(self.in_table())
         for ((generation, partition, offset), value), times in rows.items():
             log = self.log_of(OffsetRange(generation, partition, offset, offset + 1), self.coverage())
@@ -486,14 +486,14 @@ class ProtocolMachine(RuleBasedStateMachine):
             assert recent.weight() == whole.weight() and find_losses(recent) == find_losses(whole)
 
     def in_table(self) -> list[tuple[Row, str]]:
-        """Reads the newest version of the raw table."""
+        """Read the newest version of the raw table."""
         log, rows = raw_table_log(TOPIC, Lake(str(self.folder)).store), list[tuple[Row, str]]()
         for path in log.read().files:
             rows += read_rows(self.folder / log.folder / path)
         return rows
 
     def check_doubles(self, times: Counter[Row], coverage: Coverage) -> None:
-        """Holds each row to be shown once; again only by a file that an attempt left which a crash or another overtook."""
+        """Hold each row to be shown once; again only by a file that an attempt left which a crash or another overtook."""
         allowed: Counter[OffsetRange] = Counter()
         for path, offsets in coverage.doubles.items():
             attempt = path.removesuffix(".parquet").partition(f"{offsets.stem}.")[2]
@@ -505,7 +505,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             assert shown == 1 or shown <= 1 + sum(allowed[offsets] for offsets in allowed if is_of(row, offsets)), row
 
     def check_link(self, offsets: OffsetRange, coverage: Coverage, shown: set[int]) -> None:
-        """Holds one link against the log: each of its offsets is shown, or something true says why it is not."""
+        """Hold one link against the log: each of its offsets is shown, or something true says why it is not."""
         log, state = self.log_of(offsets, coverage), coverage.states()[offsets]
         every = set(range(offsets.start, offsets.end))
         assert offsets.end <= log.marks.end
@@ -524,7 +524,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             assert log not in self.kafka.now.partitions
 
     def check_losses(self, coverage: Coverage) -> None:
-        """Holds the ledger against the links: what is lost or abandoned is in it, once, and nothing else."""
+        """Hold the ledger against the links: what is lost or abandoned is in it, once, and nothing else."""
         gone = {State.LOST, State.CLAIMED}
         expected = [offsets for offsets, state in coverage.states().items() if state in gone]
         losses = [loss.offsets for loss in find_losses(coverage)]
@@ -546,7 +546,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def finish(self) -> None:
-        """Plans and lands once more, undisturbed: then nothing is pending, and what the log still has is shown."""
+        """Plan and lands once more, undisturbed: then nothing is pending, and what the log still has is shown."""
         self.kafka.lag(0)
         self.kafka.elect()
         self.kafka.end_transactions()
@@ -593,7 +593,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
 
 def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, **profile: Any) -> None:
-    """Runs the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
+    """Run the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
     monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)

@@ -146,7 +146,7 @@ def launch(world: World, ranges: list[OffsetRange]) -> str:
 
 
 def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
-    """Says of each key which runs, of one backfill or of none, have reported it."""
+    """Say of each key which runs, of one backfill or of none, have reported it."""
     events = world.instance.fetch_materializations(world.topic.asset_key, limit=1_000).records
     runs = {run.run_id for run in world.instance.get_runs() if run.tags.get(BACKFILL_TAG) == backfill}
     found: dict[str, set[str]] = {}

@@ -188,7 +188,7 @@ def test_a_range_that_failed_is_told_beside_an_error_of_its_topic(world: World, 
 
 
 def lags(world: World) -> list[tuple[Any, Any]]:
-    """Are lag and end offset as the Kafka topic's asset was told them, oldest first."""
+    """Lag and end offset as the Kafka topic's asset was told them, oldest first."""
     records = world.instance.fetch_observations(world.topic.source_key, limit=100).records
     told = [record.asset_observation.metadata for record in reversed(records) if record.asset_observation]
     return [(each["lag"].value, each["end_offset"].value) for each in told]

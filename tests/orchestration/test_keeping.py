@@ -47,7 +47,7 @@ from tests.support.world import World
 
 
 def fill(world: World, ranges: int, max_keys: int) -> list[str]:
-    """Plans so many ranges of 10 records and registers them; Dagster is to show `max_keys` of them."""
+    """Plan so many ranges of 10 records and register them; Dagster is to show `max_keys` of them."""
     world.with_policy(records_per_range=10)
     world.topic = dataclasses.replace(world.topic, max_keys=max_keys)
     world.fill(10 * ranges)

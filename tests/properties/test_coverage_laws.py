@@ -49,7 +49,7 @@ def without(found: Mapping[OffsetRange, Any], gone: OffsetRange) -> dict[OffsetR
 
 @st.composite
 def lakes(draw: st.DrawFn) -> Coverage:
-    """Draws a log of which each partition is landed without a gap up to a drawn number of ranges; some are empty."""
+    """Draw a log of which each partition is landed without a gap up to a drawn number of ranges; some are empty."""
     log = draw(logs())
     found: list[Manifest] = []
     for place in sorted({o.place for o in log.ranges}):
@@ -60,7 +60,7 @@ def lakes(draw: st.DrawFn) -> Coverage:
 
 
 def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
-    """Returns the violation that names exactly these offsets; it fails the test where there is none."""
+    """Return the violation that names exactly these offsets; fail the test where there is none."""
     found = [violation for violation in tiling_violations(coverage) if offsets.text(TOPIC) in violation]
     assert found
     return found[0]
@@ -394,7 +394,7 @@ def test_what_the_broker_deleted_of_a_pending_range_is_drawn_inside_it() -> None
 
 
 def columns_of(html: str) -> tuple[dict[str, Any], dict[str, array[Any]]]:
-    """Unpacks a page as the browser does."""
+    """Unpack a page as the browser does."""
     document = json.loads(re.findall(r'id="document">(.*?)</script>', html, re.DOTALL)[0])
     blob = gzip.decompress(base64.b64decode(re.findall(r'id="columns">(.*?)</script>', html, re.DOTALL)[0]))
     assert len(blob) == document["bytes"]

@@ -20,7 +20,7 @@ Order = list[OffsetRange | None]
 
 @st.composite
 def orders(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], int]:
-    """Draws Dagster's keys with some that are no ranges, what is wanted of them, and a run's size."""
+    """Draw Dagster's keys with some that are no ranges, what is wanted of them, and a run's size."""
     order: Order = list(ORDER[: draw(st.integers(0, len(ORDER)))])
     known = [offsets for offsets in order if offsets is not None]
     for at in draw(st.lists(st.integers(0, len(order)), max_size=3)):
@@ -178,7 +178,7 @@ TOPICS = ("a", "b", "c")
 
 
 def spark_tasks(read: Read) -> list[tuple[str, int, int, int]]:
-    """Divides as Spark's KafkaOffsetRangeCalculator does with `maxRecordsPerPartition` and no `minPartitions`.
+    """Divide as Spark's KafkaOffsetRangeCalculator does with `maxRecordsPerPartition` and no `minPartitions`.
 
     Each Kafka partition into `ceil(size / maxRecords)` parts, each part `remaining / (parts - part)` offsets long.
     """
@@ -196,7 +196,7 @@ def spark_tasks(read: Read) -> list[tuple[str, int, int, int]]:
 
 @st.composite
 def any_ranges(draw: st.DrawFn) -> list[TopicRange]:
-    """Draws disjoint ranges of few sizes, with gaps where others are landed, over topics, partitions and generations."""
+    """Draw disjoint ranges of few sizes, with gaps where others are landed, over topics, partitions and generations."""
     ranges = []
     for topic in TOPICS[: draw(st.integers(1, 3))]:
         for generation in range(draw(st.integers(1, 2))):

@@ -26,12 +26,12 @@ PATIENCE_MS = int(progress.PATIENCE_SECONDS * 1000)
 
 
 def land(log: PlanLog, ranges: Iterable[OffsetRange], landed_at_ms: int = EPOCH_MS) -> Coverage:
-    """Lands some ranges of a log, every row of them, at one moment."""
+    """Land some ranges of a log, every row of them, at one moment."""
     return covered(log, [landed(offsets, landed_at_ms=landed_at_ms) for offsets in ranges])
 
 
 def two_ranges() -> PlanLog:
-    """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
+    """A log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
     return PlanLog(TOPIC, (first_step(20),))
 
 

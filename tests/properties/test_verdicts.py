@@ -90,7 +90,7 @@ class Compacted:
 
 @st.composite
 def compacted(draw: st.DrawFn) -> Compacted:
-    """Draws a log that is compacted before a reader comes and again after it, and a reader that may leave records out."""
+    """Draw a log that is compacted before a reader comes and again after it, and a reader that may leave records out."""
     bounds = sorted(draw(st.sets(st.integers(0, 40), min_size=2, max_size=6)))
     batches = list(pairwise(bounds))
     start = draw(st.integers(bounds[0], bounds[-1] - 1))
@@ -173,7 +173,7 @@ def verify(
     unexplained: tuple[tuple[int, int], ...] = (),
     ids: Ids = IDS,
 ) -> list[str]:
-    """Verifies a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
+    """Verify a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
     offsets = list(landing.present) if column is None else column
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)

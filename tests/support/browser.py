@@ -36,7 +36,7 @@ class NoBrowserError(Exception):
 
 
 def find_browser() -> Path:
-    """Finds a browser on the PATH, else Playwright's own, else installs Debian's; raises `NoBrowserError` where none is."""
+    """Find a browser on the PATH, else Playwright's own, else install Debian's; raises `NoBrowserError` where none is."""
     found = _on_path()
     if found is None and (playwrights := playwrights_own()).is_file():
         found = playwrights
@@ -53,13 +53,13 @@ def find_browser() -> Path:
 
 
 def playwrights_own() -> Path:
-    """Is where a browser that Playwright has downloaded would lie."""
+    """Where a browser that Playwright has downloaded would lie."""
     with sync_playwright() as playwright:
         return Path(playwright.chromium.executable_path)
 
 
 def install_debians() -> str | None:
-    """Installs Debian's package where this user may; returns why not."""
+    """Install Debian's package where this user may; return why not."""
     apt = shutil.which("apt-get")
     if apt is None:
         return "cannot be installed: there is no apt-get"
@@ -81,7 +81,7 @@ def install_debians() -> str | None:
 
 @contextmanager
 def open_browser(executable: Path) -> Iterator[Browser]:
-    """Opens a browser without a window, with a new and empty profile."""
+    """Open a browser without a window, with a new and empty profile."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, headless=True, args=list(FLAGS))
         try:
@@ -91,20 +91,20 @@ def open_browser(executable: Path) -> Iterator[Browser]:
 
 
 def open_page(chromium: Browser) -> Page:
-    """Opens an empty page of a new profile, that waits for what it is asked for."""
+    """Open an empty page of a new profile, that waits for what it is asked for."""
     context = chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}, timezone_id="UTC")
     context.set_default_timeout(PATIENCE_MS)
     return context.new_page()
 
 
 def open_dialog(page: Page) -> Locator:
-    """Opens the dialog that asks which partitions to materialise."""
+    """Open the dialog that asks which partitions to materialise."""
     page.get_by_role("button", name="Materialize…").click()
     return page.get_by_role("dialog").filter(has_text="Partition selection")
 
 
 def load_until(page: Page, url: str, words: str) -> None:
-    """Loads a page until it shows the words, as a person would who waits for something to end."""
+    """Load a page until it shows the words, as a person would who waits for something to end."""
     for attempt in stamina.retry_context(on=PlaywrightTimeout, timeout=300, attempts=None, wait_max=1):
         with attempt:
             page.goto(url)

@@ -40,7 +40,7 @@ VALUE = pa.struct([("n", pa.int64())])
 
 @dataclass
 class DecodedTopic:
-    """Is a topic of which nothing exists but what is decoded of it."""
+    """A topic of which nothing exists but what is decoded of it."""
 
     lake: Lake
     name: str
@@ -48,7 +48,7 @@ class DecodedTopic:
     value_type: pa.DataType = VALUE
 
     def put(self, offsets: OffsetRange, rows: Rows, revision: int = 0) -> Decoding:
-        """Decodes a range to these rows, as the revision that comes next."""
+        """Decode a range to these rows, as the revision that comes next."""
         decodings = Decodings(self.lake)
         attempt = f"test-{uuid.uuid4().hex[:8]}"
         columns = decodings.keep(self.name, text_of(pa.schema(self._types))) if rows else ""
@@ -137,7 +137,7 @@ def table_files(lake: Lake, topic: str, *, is_dead: bool = False) -> list[str]:
 
 
 def shown_places(lake: Lake, topic: str, *, is_dead: bool = False) -> list[tuple[int, int]]:
-    """Are Kafka partition and offset of each row of a decoded table, or of its dead letters; a doubled row stands twice."""
+    """Kafka partition and offset of each row of a decoded table, or of its dead letters; a doubled row stands twice."""
     files = table_files(lake, topic, is_dead=is_dead)
     if not files:
         return []
@@ -150,7 +150,7 @@ COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "val
 
 
 def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int, tuple[Any, Any]]:
-    """Are records of these keys, one per offset from the range's start, each with a number as its value."""
+    """Records of these keys, one per offset from the range's start, each with a number as its value."""
     return {at: (key, {"n": n + at}) for at, key in enumerate(keys, offsets.start)}
 
 
@@ -206,7 +206,7 @@ def decoding_session(engine: Engine) -> SparkSession:
 
 
 def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:
-    """Decodes the column `value`; returns offset, value, failure, schema_id of each row, and the schemas that decided."""
+    """Decode the column `value`; return offset, value, failure, schema_id of each row, and the schemas that decided."""
     decision = Decision({"value": find_decoder(side.format)(rows, "value", side, login)})
     read, outcomes = decision.read(rows)
     of = outcomes["value"]

@@ -71,11 +71,11 @@ class Desk:
         self._processes.close()
 
     def start_daemon(self) -> None:
-        """Starts what ticks sensors, launches queued runs and works on backfills."""
+        """Start what ticks sensors, launches queued runs and works on backfills."""
         self._spawn("dagster._daemon", "run", "-w", "workspace.yaml")
 
     def _write_project(self, topics: Mapping[str, Mapping[str, object]]) -> None:
-        """Writes what a person has: a folder per topic; the code is the project's own."""
+        """Write what a person has: a folder per topic; the code is the project's own."""
         self.folder.mkdir()
         for name in TREE:
             (self.folder / name).symlink_to(PROJECT / name)
@@ -90,7 +90,7 @@ class Desk:
         (self.folder / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
 
     def _spawn(self, module: str, *arguments: str) -> None:
-        """Starts one of Dagster's processes in the project; it and all it has started end with the desk."""
+        """Start one of Dagster's processes in the project; it and all it has started end with the desk."""
         ours = plain_environment()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         with self._log(module).open("ab") as log:
@@ -117,7 +117,7 @@ class Desk:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stops a process and its whole group; what does not end in time is killed."""
+    """Stop a process and its whole group; what does not end in time is killed."""
     with process:
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
@@ -135,7 +135,7 @@ REPEATS = 3
 
 
 def fill(world: World, ranges: int) -> None:
-    """Produces, plans and writes as landed so many ranges of one record; then gives Dagster their keys and events."""
+    """Produce, plan and write as landed so many ranges of one record; then give Dagster their keys and events."""
     world.create_topic(PARTITIONS)
     world.with_policy(records_per_range=1, budget=min(ranges, STEPS_OF))
     for partition in range(PARTITIONS):
@@ -168,7 +168,7 @@ def _write_landed(world: World, planned: Iterable[tuple[OffsetRange, PlanStep]])
 
 
 def _write_events(world: World, ranges: list[OffsetRange]) -> None:
-    """Reports the first range as ever, and the others by copies of its rows in Dagster's own database."""
+    """Report the first range as ever, and the others by copies of its rows in Dagster's own database."""
     coverage, first = world.coverage, ranges[0]
     world.instance.report_runless_asset_event(landed_event(world.topic, first, coverage, world.edges))
     (index,) = world.settings.dagster_home.rglob("index.db")

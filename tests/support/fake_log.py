@@ -36,7 +36,7 @@ SEEN = {COMMITTED: {SpanKind.DATA}, UNCOMMITTED: {SpanKind.DATA, SpanKind.ABORTE
 
 @dataclass(frozen=True)
 class Record:
-    """Is what an offset was given: a record that a reader sees, one of an aborted transaction, or a marker."""
+    """What an offset was given: a record that a reader sees, one of an aborted transaction, or a marker."""
 
     kind: SpanKind
     key: bytes
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass
 class FakePartition:
-    """Is the log of one Kafka partition: all that was appended, from offset 0 on, and what of it is gone."""
+    """The log of one Kafka partition: all that was appended, from offset 0 on, and what of it is gone."""
 
     appended: list[Record] = field(default_factory=list)
     earliest: int = 0
@@ -74,18 +74,18 @@ class FakePartition:
         return Watermarks(0, min(self.deposed_end, self.marks_at(isolation_level).end))
 
     def left(self, start: int, end: int) -> Iterator[tuple[int, Record]]:
-        """Yields what the log still holds of `[start, end)`."""
+        """Yield what the log still holds of `[start, end)`."""
         for offset in range(max(start, self.earliest), min(end, len(self.appended))):
             if offset not in self.compacted:
                 yield offset, self.appended[offset]
 
     def rows(self, start: int, end: int, isolation_level: str = COMMITTED) -> dict[int, bytes]:
-        """Is what a reader sees of `[start, end)` now: the values by offset."""
+        """What a reader sees of `[start, end)` now: the values by offset."""
         kinds = SEEN[isolation_level]
         return {offset: record.value for offset, record in self.left(start, end) if record.kind in kinds}
 
     def explains(self, offset: int, cause: Cause) -> bool:
-        """Says whether an offset really holds no record for this cause."""
+        """Say whether an offset really holds no record for this cause."""
         kind = self.appended[offset].kind
         return {
             Cause.LOST: offset < self.earliest,
@@ -97,14 +97,14 @@ class FakePartition:
 
 @dataclass
 class FakeTopic:
-    """Is one incarnation of the topic."""
+    """One incarnation of the topic."""
 
     partitions: list[FakePartition]
     is_compacted: bool = False
 
 
 class FakeKafka:
-    """Is a broker with one topic; incarnations that were deleted are kept to be looked at, and shown to nobody."""
+    """A broker with one topic; incarnations that were deleted are kept to be looked at, and shown to nobody."""
 
     def __init__(self, partitions: int) -> None:
         self.incarnations: dict[str, FakeTopic] = {}
@@ -126,7 +126,7 @@ class FakeKafka:
         log.earliest += (len(log.appended) - log.earliest) * percent // 100
 
     def compact(self, percent: int) -> None:
-        """Has compaction on from now on, and the cleaner take what a later record of its key, or nobody, stands for."""
+        """Have compaction on from now on, and the cleaner take what a later record of its key, or nobody, stands for."""
         self.now.is_compacted = True
         for log in self.now.partitions:
             left = list(log.left(0, len(log.appended)))
@@ -159,7 +159,7 @@ class FakeKafka:
         self.now.partitions.append(FakePartition())
 
     def recreate(self, partitions: int, records: int = 0) -> None:
-        """Has the topic deleted and another of its name there, with some records in each of its partitions."""
+        """Have the topic deleted and another of its name there, with some records in each of its partitions."""
         self.incarnations[f"id-{len(self.incarnations)}"] = FakeTopic([FakePartition() for _ in range(partitions)])
         self.leaderless = set()
         for partition, log in enumerate(self.now.partitions):
@@ -243,7 +243,7 @@ class Glancing:
 
 
 class FakeSpark:
-    """Is a Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of.
+    """A Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of.
 
     One that was lost at a task goes on to write once another is at work, as a server whose client is cut off does.
     """
@@ -260,7 +260,7 @@ class FakeSpark:
         return self._kafka
 
     def open(self) -> None:
-        """Does nothing: it is there."""
+        """Do nothing: it is there."""
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         Path(folder).mkdir(parents=True)

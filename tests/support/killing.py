@@ -52,7 +52,7 @@ class Task:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, watch: Callable[..., None]) -> None:
-        """Does it once, and tells `watch` each step as it is passed."""
+        """Do it once, and tells `watch` each step as it is passed."""
         os.environ.update(self.environment)
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
@@ -104,7 +104,7 @@ class Task:
 
 
 def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
-    """Executes a run of the topic's assets that waits, as the worker does that Dagster starts for it."""
+    """Execute a run of the topic's assets that waits, as the worker does that Dagster starts for it."""
     job = build_defs(edges, topics=build_topic_defs(topic, edges.settings.lake)).resolve_implicit_global_asset_job_def()
     run = instance.get_run_by_id(run_id)
     assert run is not None
@@ -125,7 +125,7 @@ def everywhere(steps: Iterable[Any], quick: Collection[tuple[str, Any]]) -> list
 def stopped_at(
     world: World, action: str, step: str, nth: int = 1, *, others: Iterable[Topic] = (), own_jvm: bool = False
 ) -> Iterator[Child]:
-    """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended.
+    """Run the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended.
 
     With a JVM of its own the kill takes that too. Else it shares the tests' warm Spark, which is there at once, and whose
     scan goes on after the kill, as that of a cluster would.
@@ -175,7 +175,7 @@ class Striker:
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs a module to its end as a process of its own, and returns what it printed."""
+    """Run a module to its end as a process of its own, and return what it printed."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         process = FORKS.Process(target=_run, args=(module, arguments, dict(env), out, err), daemon=True)

@@ -19,7 +19,7 @@ _FILE_BEFORE = re.compile(r"`([^`\s]+)`:\n\n\Z")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Is one fenced block: its language, its text, the line it begins at, and the file that the line before names."""
+    """One fenced block: its language, its text, the line it begins at, and the file that the line before names."""
 
     language: str
     text: str
@@ -29,14 +29,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Is one `$ ` line of a console block with the output shown below it, which may be none."""
+    """One `$ ` line of a console block with the output shown below it, which may be none."""
 
     line: str
     output: str
 
 
 def documents() -> list[Path]:
-    """Are the project's own Markdown files."""
+    """The project's own Markdown files."""
     return sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 
 
@@ -52,14 +52,14 @@ def without_blocks(text: str) -> str:
 
 
 def read_commands(block: Block) -> Iterator[Command]:
-    """Reads the commands of a console block, each with its output."""
+    """Read the commands of a console block, each with its output."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         line, _, output = part.partition("\n")
         yield Command(line, output)
 
 
 def is_shown(shown: str, printed: str) -> bool:
-    """Says whether a document shows what was printed; `...` stands for the rest of a line, or for any lines.
+    """Say whether a document shows what was printed; `...` stands for the rest of a line, or for any lines.
 
     Blanks at the ends of lines do not count.
     """
@@ -71,7 +71,7 @@ def is_shown(shown: str, printed: str) -> bool:
 
 
 def read_table(text: str, header: str) -> list[tuple[str, ...]]:
-    """Reads the rows of the table below a header line, without backticks."""
+    """Read the rows of the table below a header line, without backticks."""
     below = text[text.index(header) :].splitlines()[2:]
     lines = takewhile(lambda line: line.startswith("|"), below)
     return [tuple(cell.strip().replace("`", "") for cell in line.strip("|").split("|")) for line in lines]
@@ -102,7 +102,7 @@ class Shell:
         return done.stdout
 
     def type_in(self, block: Block, where: str) -> None:
-        """Types a console block; what each command prints must be what is shown below it.
+        """Type a console block; what each command prints must be what is shown below it.
 
         A variable that the environment has already keeps its value: it stands for the reader's own.
         """

@@ -122,7 +122,7 @@ class OffsetDecoder(ArrowDecoder):
 
 @dataclass
 class LandedTopic:
-    """Is a topic whose ranges are landed and decoded in this process, each time by who knows nothing yet."""
+    """A topic whose ranges are landed and decoded in this process, each time by who knows nothing yet."""
 
     root: Path
 
@@ -136,11 +136,11 @@ class LandedTopic:
     def decode(
         self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
     ) -> list[DecodeVerdict]:
-        """Decodes ranges in an attempt of its own, which tells `watch` its steps."""
+        """Decode ranges in an attempt of its own, which tells `watch` its steps."""
         return decode_by(by or ArrowDecoder(), self.lake, ranges, redo=redo, watch=watch)
 
     def outcome(self, offsets: OffsetRange, by: ArrowDecoder | None = None, *, redo: bool = False) -> Decided:
-        """Decodes a range; is how that ended."""
+        """Decode a range; return how that ended."""
         (verdict,) = self.decode(offsets, by=by, redo=redo)
         return verdict.outcome
 
@@ -162,11 +162,11 @@ class LandedTopic:
         return Decodings(self.lake).read(TOPIC)
 
     def shown(self, tree: str) -> list[int]:
-        """Are the offsets of the table's decoded rows, or of its dead letters."""
+        """The offsets of the table's decoded rows, or of its dead letters."""
         return [offset for _, offset in shown_places(self.lake, TOPIC, is_dead=tree == "dead_letters")]
 
     def table(self) -> DeltaTable:
-        """Is the decoded table as delta-rs reads it."""
+        """The decoded table as delta-rs reads it."""
         return DeltaTable(f"{self.root}/{TREE}/{TOPIC}")
 
     def path(self, offsets: OffsetRange) -> Path:
@@ -176,14 +176,14 @@ class LandedTopic:
         return [value["id"] for value in pq.ParquetFile(self.path(offsets)).read()["value"].to_pylist()]
 
     def unnamed(self) -> list[str]:
-        """Are the files of the table's folder that no version names."""
+        """The files of the table's folder that no version names."""
         named = {Path(each).name for each in table_files(self.lake, TOPIC)}
         named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
         return [each.name for each in (self.root / TREE / TOPIC).glob("_dead=*/*.parquet") if each.name not in named]
 
 
 def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
-    """Lands the first offsets of a range, with these values, as a revision; without any, as one that has lost all."""
+    """Land the first offsets of a range, with these values, as a revision; without any, as one that has lost all."""
     attempt, at = Attempt(f"land{revision}-{offsets.key}", "run", "test"), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     before = Lake(lake.store.root).read_manifests(TOPIC).get(offsets)
     gone = offsets.start + len(values)
@@ -210,7 +210,7 @@ def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revisio
 def decode_by(
     decoder: ArrowDecoder, lake: Lake, ranges: Iterable[OffsetRange], *, redo: bool = False, watch: Watch | None = None
 ) -> list[DecodeVerdict]:
-    """Decodes ranges of a lake in an attempt of its own, which tells `watch` its steps; any record may be set aside."""
+    """Decode ranges of a lake in an attempt of its own, which tells `watch` its steps; any record may be set aside."""
     by: Any = decoder
     config = Decode(value=Side(Format.JSON, decoder.schema), budget=Budget(100, 1.0))
     tools = DecodeTools(Decodings(lake), config, lambda: by, lambda: EPOCH_MS, watch or (lambda *_, **__: None))
@@ -238,7 +238,7 @@ class Heard(list[dict[str, Any]]):
 
 
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:
-    """Watches for a step: kills the attempt there, or does something else meanwhile, the first time."""
+    """Watch for a step: kill the attempt there, or do something else meanwhile, the first time."""
     done: list[str] = []
 
     def watch(name: str, **_: object) -> None:

@@ -136,7 +136,7 @@ class RunningRegistry:
         self._client.close()
 
     def register(self, subject: str, text: str, kind: str = "AVRO", **references: tuple[str, int]) -> int:
-        """Registers a schema and returns its id; `references` are subject and version by the name that the text uses."""
+        """Register a schema and return its id; `references` are subject and version by the name that the text uses."""
         from confluent_kafka.schema_registry import Schema, SchemaReference
 
         named = [SchemaReference(name, *of) for name, of in references.items()]
@@ -145,7 +145,7 @@ class RunningRegistry:
 
 @contextmanager
 def running_registry(jars: Path) -> Iterator[RunningRegistry]:
-    """Runs a registry while the context is open, once it answers; nothing is left of it."""
+    """Run a registry while the context is open, once it answers; nothing is left of it."""
     (archive,) = resolve_jars("registry", jars)
     options = ("-Dquarkus.http.host=127.0.0.1", "-Dquarkus.http.port=0")
     with tempfile.TemporaryDirectory() as name:
@@ -171,7 +171,7 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
 
 @contextmanager
 def guarded(registry: RunningRegistry, user: str, certificate: Path) -> Iterator[str]:
-    """Runs a door before the registry while the context is open, and is its address: TLS, and who is not `user` gets 401."""
+    """Run a door before the registry while the context is open, and give its address: TLS, and who is not `user` gets 401."""
     expected = f"Basic {base64.b64encode(user.encode()).decode()}"
     behind = urlsplit(registry.url)
 

@@ -38,7 +38,7 @@ SECRETS = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, STRANGERS_PASSWORD)
 
 
 def jaas(mechanism: str, password: str, user: str = "lander") -> str:
-    """Is a login as a person writes it."""
+    """A login as a person writes it."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     return f'{MODULES[mechanism]} required username="{user}" password="{quoted}";'
 
@@ -49,7 +49,7 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
 
 
 def _allow_landing() -> Iterator[ACL]:
-    """Are the rights of who lands, and no others: what docs/security.md says that are needed."""
+    """The rights of who lands, and no others: what docs/security.md says that are needed."""
     for where, operations in (
         (ResourcePattern(ResourceType.TOPIC, "*"), ["READ", "DESCRIBE_CONFIGS"]),
         (ResourcePattern(ResourceType.GROUP, "offsetlake.", ACLResourcePatternType.PREFIXED), ["READ"]),
@@ -61,7 +61,7 @@ def _allow_landing() -> Iterator[ACL]:
 
 @dataclass(frozen=True)
 class Authority:
-    """Is a certificate authority that lives as long as a test."""
+    """A certificate authority that lives as long as a test."""
 
     name: str
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
@@ -95,7 +95,7 @@ class Authority:
 
 
 def lock(key: str, password: str, *how: str) -> str:
-    """Is a private key encrypted as Kafka's client on Java 17 can undo it, unless another way is named."""
+    """A private key encrypted as Kafka's client on Java 17 can undo it, unless another way is named."""
     command = ["openssl", "pkcs8", "-topk8", *(how or ("-v1", "PBE-SHA1-3DES")), "-passout", f"pass:{password}"]
     return subprocess.run(command, input=key, capture_output=True, text=True, check=True).stdout
 
@@ -154,7 +154,7 @@ class Secured:
         return f"127.0.0.1:{self._ports[protocol]}"
 
     def properties(self, way: str, password: str | None = None, user: str = "lander", **changes: str | None) -> Path:
-        """Writes what a client is told that enters by a mechanism, by `certificate`, by `none`, or in the `clear`.
+        """Write what a client is told that enters by a mechanism, by `certificate`, by `none`, or in the `clear`.
 
         A change to `other` names the file of another authority, one to none takes the key out.
         """

@@ -43,25 +43,25 @@ def lists_of(each: st.SearchStrategy[T], least: int, most: int) -> st.SearchStra
 
 @st.composite
 def offset_ranges(draw: st.DrawFn, *, most: int = 2**63 - 1) -> OffsetRange:
-    """Draws a valid range, small or anywhere up to Kafka's largest offset."""
+    """Draw a valid range, small or anywhere up to Kafka's largest offset."""
     start = draw(st.integers(0, most - 1))
     end = draw(st.integers(start + 1, most))
     return OffsetRange(draw(st.integers(0, 3)), draw(st.sampled_from([0, 1, 7, 2**31 - 1])), start, end)
 
 
 def intervals() -> st.SearchStrategy[list[tuple[int, int]]]:
-    """Draws half-open intervals, in any order, that may touch, overlap or be empty."""
+    """Draw half-open intervals, in any order, that may touch, overlap or be empty."""
     ends = st.tuples(st.integers(0, 40), st.integers(0, 40))
     return st.lists(ends.map(lambda pair: (min(pair), max(pair))), max_size=8)
 
 
 def offsets_in(found: Iterable[tuple[int, int]]) -> set[int]:
-    """Is the model of intervals: the set of their offsets."""
+    """The model of intervals: the set of their offsets."""
     return {offset for start, end in found for offset in range(start, end)}
 
 
 def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns contiguous half-open runs in file order, as the edge reads them from an offset column."""
+    """Return contiguous half-open runs in file order, as the edge reads them from an offset column."""
     breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(offsets)) if b != a + 1), len(offsets)]
     return [(offsets[a], offsets[b - 1] + 1) for a, b in pairwise(breaks) if a < b]
 
@@ -71,7 +71,7 @@ def provenance(offsets: OffsetRange, attempt: str = "attempt-1") -> Provenance:
 
 
 def staged_file(offsets: OffsetRange, present: Sequence[int]) -> StagedFile | None:
-    """Is the file of a range of which only `present` have rows; none where none has."""
+    """The file of a range of which only `present` have rows; none where none has."""
     if not present:
         return None
     path = f"staging/attempt-1/{offsets.stem}.parquet"
@@ -94,7 +94,7 @@ def covered(log: PlanLog, manifests: Iterable[Manifest]) -> Coverage:
 
 @dataclass(frozen=True)
 class Landing:
-    """Is a correct landing: the offsets with rows, in file order, and the causes of all others."""
+    """A correct landing: the offsets with rows, in file order, and the causes of all others."""
 
     offsets: OffsetRange
     present: tuple[int, ...]
@@ -111,7 +111,7 @@ class Landing:
 
 @st.composite
 def landings(draw: st.DrawFn, offsets: OffsetRange | None = None, *, least_rows: int = 0) -> Landing:
-    """Draws which offsets of a short range have rows, and a cause for each stretch of the others."""
+    """Draw which offsets of a short range have rows, and a cause for each stretch of the others."""
     if offsets is None:
         start = draw(st.integers(0, 10**6))
         end = start + draw(st.integers(max(1, least_rows), 24))
@@ -129,7 +129,7 @@ def landings(draw: st.DrawFn, offsets: OffsetRange | None = None, *, least_rows:
 
 @dataclass(frozen=True)
 class Record:
-    """Is when a record arrived, and what it says about that: none where it says nothing."""
+    """When a record arrived, and what it says about that: none where it says nothing."""
 
     arrived_ms: int
     timestamp_ms: int | None
@@ -137,7 +137,7 @@ class Record:
 
 @dataclass
 class Log:
-    """Is one Kafka partition: its records from offset 0, of which those before `earliest` are deleted."""
+    """One Kafka partition: its records from offset 0, of which those before `earliest` are deleted."""
 
     earliest: int = 0
     records: list[Record] = field(default_factory=list)
@@ -153,7 +153,7 @@ _TIMESTAMPS: dict[str, int | None] = {"now": 0, "past": -(10**9), "future": 10**
 
 @dataclass
 class World:
-    """Is a topic and what happens to it; every change is at `now_ms`."""
+    """A topic and what happens to it; every change is at `now_ms`."""
 
     has_ids: bool = True
     now_ms: int = EPOCH_MS
@@ -193,7 +193,7 @@ class World:
         self.now_ms += seconds * 1000
 
     def observe(self, log_state: LogState, start_offsets: dict[int, int] | None = None) -> TopicState:
-        """Shows what the edge reads: the oldest timestamp is that of the first record at or after the head."""
+        """Show what the edge reads: the oldest timestamp is that of the first record at or after the head."""
         same = log_state.topic_id in {None, self.topic_id}
         partitions = {}
         for partition, log in enumerate(self.partitions):
@@ -206,7 +206,7 @@ class World:
 
 @dataclass(frozen=True)
 class Tick:
-    """Is one planning: what the log and the broker said, and what was decided."""
+    """One planning: what the log and the broker said, and what was decided."""
 
     before: LogState
     state: TopicState
@@ -224,7 +224,7 @@ Action = tuple[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Script:
-    """Is a policy and what happens to a topic under it, with a tick after each event."""
+    """A policy and what happens to a topic under it, with a tick after each event."""
 
     policy: Policy
     has_ids: bool
@@ -286,7 +286,7 @@ SKIP = _action("skip", _PERCENT)
 
 @st.composite
 def scripts(draw: st.DrawFn, *, events: Sequence[st.SearchStrategy[Action]] = tuple(EVENTS), budget: int = 0) -> Script:
-    """Draws a policy with a small grid and up to 25 events."""
+    """Draw a policy with a small grid and up to 25 events."""
     policy = Policy(
         records_per_range=draw(st.integers(1, 12)),
         max_age_seconds=draw(st.sampled_from([0, 20, 60])),
@@ -300,17 +300,17 @@ def log_of(ticks: Iterable[Tick]) -> PlanLog:
 
 
 def logs() -> st.SearchStrategy[PlanLog]:
-    """Draws plan logs as the planner writes them, people who skip ahead included; nothing is landed while it does."""
+    """Draw plan logs as the planner writes them, people who skip ahead included; nothing is landed while it does."""
     return scripts(events=[*EVENTS, SKIP]).map(lambda script: log_of(script.play()))
 
 
 def planned(tick: Tick, kind: LinkKind = LinkKind.RANGE) -> list[OffsetRange]:
-    """Returns what a tick's step did to offsets, in log order."""
+    """Return what a tick's step did to offsets, in log order."""
     return [link.offsets for link in tick.step.links if link.kind is kind] if tick.step else []
 
 
 def decide(log_state: LogState, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False) -> PlanStep:
-    """Plans where there is something to decide."""
+    """Plan where there is something to decide."""
     step = plan(log_state, state, policy, now_ms, through_end=through_end)
     assert step is not None
     return step

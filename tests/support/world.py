@@ -93,7 +93,7 @@ def own_spark(settings: Settings, folder: Path) -> Iterator[Settings]:
 
 
 class World:
-    """Is one topic with its lake and Dagster instance; `sent` is what the producer had acknowledged."""
+    """One topic with its lake and Dagster instance; `sent` is what the producer had acknowledged."""
 
     def __init__(self, settings: Settings, folder: Path, topic: str = "", policy: Policy | None = None) -> None:
         self.folder = folder
@@ -141,7 +141,7 @@ class World:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
 
     def derive(self, schema: str, *, budget: Budget = ANY_DEAD, event_time: EventTime | None = None, **tables: Any) -> None:
-        """Has keys decoded as text and values as JSON of a schema, and other tables made of that."""
+        """Have keys decoded as text and values as JSON of a schema, and other tables made of that."""
         decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), budget, event_time)
         self.topic = dataclasses.replace(self.topic, decode=decode, **tables)
 
@@ -157,7 +157,7 @@ class World:
         self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)
 
     def fill(self, *counts: int) -> None:
-        """Creates the topic, and produces so many small records to each of its Kafka partitions."""
+        """Create the topic, and produces so many small records to each of its Kafka partitions."""
         self.create_topic(len(counts))
         for partition, count in enumerate(counts):
             self.send_numbered(count, partition)
@@ -166,7 +166,7 @@ class World:
         self.operations.delete_topic(self.name)
 
     def recreate_topic(self, partitions: int = 1) -> None:
-        """Deletes the topic and creates another of its name; what was sent so far stays known."""
+        """Delete the topic and creates another of its name; what was sent so far stays known."""
         self.delete_topic()
         self.create_topic(partitions)
 
@@ -183,7 +183,7 @@ class World:
         return producer
 
     def send_aborted(self, count: int = 1, **record: Any) -> None:
-        """Sends a record so many times in a transaction that is aborted: no ground truth."""
+        """Send a record so many times in a transaction that is aborted: no ground truth."""
         producer = self.begin_transaction()
         for _ in range(count):
             producer.send(self.name, **record)
@@ -192,7 +192,7 @@ class World:
         producer.close()
 
     def send(self, records: Iterable[dict[str, Any]], producer: KafkaProducer | None = None) -> list[tuple[int, int]]:
-        """Produces records (partition, key, value, headers, timestamp_ms) and remembers what was acknowledged."""
+        """Produce records (partition, key, value, headers, timestamp_ms) and remembers what was acknowledged."""
         listed = list(records)
         places = []
         for record, (partition, offset, timestamp) in zip(
@@ -214,7 +214,7 @@ class World:
         self.operations.alter_topic(self.name, _dotted(configs))
 
     def wait_for_earliest(self, partition: int, offset: int) -> None:
-        """Waits until the broker's log begins at an offset: the fault has then happened."""
+        """Wait until the broker's log begins at an offset: the fault has then happened."""
         self.wait_until(lambda: self.watermarks(partition).earliest == offset)
 
     def watermarks(self, partition: int) -> Watermarks:
@@ -229,13 +229,13 @@ class World:
 
     @staticmethod
     def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS, every_seconds: float = 0.3) -> None:
-        """Waits until what the broker does by itself has happened; fails where it does not."""
+        """Wait until what the broker does by itself has happened; fail where it does not."""
         for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=every_seconds):
             with attempt:
                 assert condition()
 
     def later(self, ms: int) -> None:
-        """Has the clock of this world's edges stand still, so much later than it was; also for a run that is under way."""
+        """Have the clock of this world's edges stand still, so much later than it was; also for a run that is under way."""
         self._moment_ms = self.edges.now_ms() + ms
         self.edges.now_ms = lambda: self._moment_ms
 
@@ -246,7 +246,7 @@ class World:
         return other
 
     def lake_afresh(self) -> None:
-        """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
+        """Go on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
         (self.settings.dagster_home / FOLDER / self.name).unlink(missing_ok=True)
         lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
         self.settings = dataclasses.replace(self.settings, lake=str(lake))
@@ -254,7 +254,7 @@ class World:
         self.edges = Edges(self.settings)
 
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:
-        """Plans until there is nothing to decide."""
+        """Plan until there is nothing to decide."""
         steps = []
         planner = self.edges.planner(self.topic, "test")
         while step := planner.commit(through_end=through_end):
@@ -280,14 +280,14 @@ class World:
         on_change: Literal["keep", "replace"] = "keep",
         on_step: StepWatcher = no_step,
     ) -> list[Verdict]:
-        """Runs the landing protocol in this process, without Dagster."""
+        """Run the landing protocol in this process, without Dagster."""
         chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
         return list(land(self.name, chosen, new_attempt(redo=redo, on_change=on_change), self.tools(on_step)))
 
     def decode(
         self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
     ) -> list[DecodeVerdict]:
-        """Runs the decoding protocol in this process, of what is landed and due, without Dagster."""
+        """Run the decoding protocol in this process, of what is landed and due, without Dagster."""
         assert self.topic.decode is not None
         due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
@@ -296,12 +296,12 @@ class World:
         return list(decode(self.name, due if keys is None else keys, new_attempt(redo=redo), tools))
 
     def update_latest(self) -> Updated:
-        """Brings the latest table up to date in this process, without Dagster."""
+        """Bring the latest table up to date in this process, without Dagster."""
         assert self.topic.latest is not None
         return update(self.name, self.topic.latest, new_attempt(), self.edges.latest_tools())
 
     def compact(self, *, every: bool = True) -> list[CompactionVerdict]:
-        """Compacts the raw table in this process, without Dagster."""
+        """Compact the raw table in this process, without Dagster."""
         return list(compact(self.name, new_attempt(), self.tools(), self.topic.policy.target_file_bytes, every=every))
 
     @property
@@ -338,18 +338,18 @@ class World:
         return read_known(self.instance, [self.topic], self.edges.now_ms())
 
     def tick(self) -> Tick:
-        """Does what the sensor does of this topic."""
+        """Do what the sensor does of this topic."""
         end_dead_runs(self.instance, self.edges.now_ms())
         return run_tick(self.topic, self.instance, self.edges)
 
     def launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
-        """Lands through Dagster in this process, and all of it: all pending ranges, or those given."""
+        """Land through Dagster in this process, and all of it: all pending ranges, or those given."""
         launched = self.try_launch(ranges, redo=redo)
         assert all(each.succeeded for each in launched), [each.reason for each in launched]
         return launched
 
     def try_launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
-        """Lands through Dagster, successfully or not."""
+        """Land through Dagster, successfully or not."""
         chosen = self.pending if ranges is None else list(ranges)
         return list(self.in_process.land(chosen, redo=redo))
 
@@ -359,7 +359,7 @@ class World:
         return [*self.instance.get_dynamic_partitions(f"{self.name}__ranges")]
 
     def materialized_after_tick(self) -> set[str]:
-        """Ticks once, since a tick reports what a crash left unreported, and returns the keys Dagster shows landed."""
+        """Tick once, since a tick reports what a crash left unreported, and return the keys Dagster shows landed."""
         self.tick()
         return self.materialized()
 
@@ -383,7 +383,7 @@ class World:
             self.instance.add_daemon_heartbeat(DaemonHeartbeat(self.edges.now_ms() / 1000 - ago_seconds, kind, "test", []))
 
     def checked(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
-        """Returns what Dagster was last told of a check; none where it was told nothing."""
+        """Return what Dagster was last told of a check; none where it was told nothing."""
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
         evaluation: Any = found and found.event and found.event.dagster_event and found.event.dagster_event.event_specific_data
         return evaluation
@@ -393,7 +393,7 @@ class World:
         return self.edges.lake.store.url(f"data/{self.name}/**/*.parquet")
 
     def files(self, tree: str = "") -> dict[Path, bytes]:
-        """Reads every file of the lake, or of one of its folders."""
+        """Read every file of the lake, or of one of its folders."""
         return {path: path.read_bytes() for path in (self.lake_folder / tree).rglob("*") if path.is_file()}
 
     @property
@@ -402,7 +402,7 @@ class World:
         return {offsets: manifest.digest for offsets, manifest in self.coverage.manifests.items()}
 
     def rows(self) -> list[Row]:
-        """Reads every row a plain glob shows, sorted; a doubled row stands twice. Of a bucket files are listed, not globbed."""
+        """Read every row a plain glob shows, sorted; a doubled row stands twice. Of a bucket files are listed, not globbed."""
         store = self.edges.lake.store
         files = [store.url(path) for path in store.list(f"data/{self.name}") if path.endswith(".parquet")]
         if not files:
@@ -418,19 +418,19 @@ class World:
         )
 
     def assert_proven(self) -> None:
-        """Holds the lake against itself, as an audit by another process does."""
+        """Hold the lake against itself, as an audit by another process does."""
         lake = Edges(self.settings).lake
         for check in (check_tiling, check_completeness, check_published):
             assert check(self.name, lake).violations == ()
 
     def assert_all_landed_once(self) -> None:
-        """Holds what a glob shows against what the producer sent, row by row."""
+        """Hold what a glob shows against what the producer sent, row by row."""
         assert self.rows() == sorted(self.sent.values(), key=lambda row: row[:2])
         assert not self.pending
 
 
 def _copy_empty_instance(settings: Settings) -> None:
-    """Gives a Dagster home that is not there yet a copy of empty databases: making them takes three times as long."""
+    """Give a Dagster home that is not there yet a copy of empty databases: making them takes three times as long."""
     empty = settings.home / "empty_dagster"
     if (settings.dagster_home / "dagster.yaml").exists():
         return

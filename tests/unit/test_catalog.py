@@ -34,7 +34,7 @@ from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed
 
 
 def specs(topic: Topic, lake: str = "/srv/lake") -> dict[dg.AssetKey, dg.AssetSpec]:
-    """Are the three assets of a topic, as Dagster is given them."""
+    """The three assets of a topic, as Dagster is given them."""
     found: dict[dg.AssetKey, dg.AssetSpec] = {}
     for each in build_topic_defs(topic, lake).assets or []:
         assert isinstance(each, dg.AssetSpec | dg.AssetsDefinition)
@@ -93,7 +93,7 @@ JSON = "decode: {value: {format: json, inline_schema"
 
 
 def read(text: str) -> Topic:
-    """Reads a defs.yaml's attributes as Dagster does."""
+    """Read a defs.yaml's attributes as Dagster does."""
     return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
 
 

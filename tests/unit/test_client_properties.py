@@ -360,7 +360,7 @@ delivery.timeout.ms max.block.ms max.in.flight.requests.per.connection group.rem
 
 @st.composite
 def slips(draw: st.DrawFn, key: str) -> str:
-    """Draws what becomes of a key under somebody's hands, or an editor's."""
+    """Draw what becomes of a key under somebody's hands, or an editor's."""
     at = draw(st.integers(0, len(key) - 1))
     letter = draw(st.sampled_from("abcdefghijklmnopqrstuvwxyz._-"))
     return draw(

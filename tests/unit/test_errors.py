@@ -246,7 +246,7 @@ def test_an_error_of_core_says_what_where_expected_and_the_next_step(act: Callab
 
 
 def messages() -> list[tuple[str, str]]:
-    """Returns the text of every error of ours that the package raises; what is filled in stands as `{}`."""
+    """Return the text of every error of ours that the package raises; what is filled in stands as `{}`."""
     kinds = {error.__name__ for error in KINDS}
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):

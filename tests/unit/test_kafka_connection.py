@@ -316,7 +316,7 @@ TRICKLE = struct.pack(">i", 900_000) + bytes(2_000)  # byte by byte: a frame tha
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
-    """Listens while the context is open, answers all that comes alike, or never, and keeps what came."""
+    """Listen while the context is open, answer all that comes alike, or never, and keep what came."""
     heard: list[bytes] = []
     given_up = threading.Event()
 

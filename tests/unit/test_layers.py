@@ -86,7 +86,7 @@ def files(*folders: str) -> list[str]:
 
 
 def imports(file: str) -> Iterator[str]:
-    """Yields the absolute dotted name of all that a file imports, wherever in the file, `TYPE_CHECKING` included."""
+    """Yield the absolute dotted name of all that a file imports, wherever in the file, `TYPE_CHECKING` included."""
     here = ("pipeline_defs", *Path(file).parent.parts)
     for node in ast.walk(syntax(file)):
         if isinstance(node, ast.Import):
@@ -99,13 +99,13 @@ def imports(file: str) -> Iterator[str]:
 
 @cache
 def foreign(file: str) -> set[str]:
-    """Is the set of top-level third-party packages a file imports."""
+    """The set of top-level third-party packages a file imports."""
     tops = {name.partition(".")[0] for name in imports(file)}
     return {top for top in tops if top not in sys.stdlib_module_names and top not in {"pipeline_defs", "assets"}}
 
 
 def systems(file: str) -> set[str | None]:
-    """Is the set of foreign systems a file speaks to; a package that is not in SYSTEMS is a decision to take."""
+    """The set of foreign systems a file speaks to; a package that is not in SYSTEMS is a decision to take."""
     names = [f"{name}." for name in imports(file) if name.partition(".")[0] in foreign(file)]
     speaks = {f"{package}.": system for system, packages in SYSTEMS.items() for package in packages}
     return {next(speaks[package] for package in speaks if name.startswith(package)) for name in names} - {None}

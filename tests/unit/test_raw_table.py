@@ -297,7 +297,7 @@ def append(lake: Lake, on_step: StepWatcher = no_step) -> int:
 
 
 def rot(path: Path) -> None:
-    """Puts a whole Parquet file with other rows in its place."""
+    """Put a whole Parquet file with other rows in its place."""
     rows = pq.read_table(path)
     others = pa.array([b"rotten"] * rows.num_rows, pa.binary())
     pq.write_table(rows.set_column(rows.schema.get_field_index("value"), "value", others), path)

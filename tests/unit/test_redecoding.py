@@ -67,7 +67,7 @@ ALL = list(range(10))
 
 @pytest.fixture
 def topic(tmp_path: Path) -> LandedTopic:
-    """Is a topic with two planned ranges, of which nothing is landed."""
+    """A topic with two planned ranges, of which nothing is landed."""
     planned_lake(tmp_path, 20)
     return LandedTopic(tmp_path)
 

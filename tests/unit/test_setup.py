@@ -36,7 +36,7 @@ TOOLS = ("awk", "cat", "cksum", "grep", "make", "mkdir", "rm", "sh", "sleep", "t
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Is a copy of what setup reads, as a fresh clone has it."""
+    """A copy of what setup reads, as a fresh clone has it."""
     tree = tmp_path / "clone"
     tree.mkdir()
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):
@@ -47,7 +47,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """Is a PATH of one directory: the tools that make and its recipes need, no Java, no Python."""
+    """A PATH of one directory: the tools that make and its recipes need, no Java, no Python."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for tool in TOOLS:
@@ -80,7 +80,7 @@ def run_make(tree: Path, environ: Mapping[str, str], *arguments: str) -> subproc
 
 
 def only_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Is the one line that make said on standard error beside its own `make: ***`, on a red run."""
+    """The one line that make said on standard error beside its own `make: ***`, on a red run."""
     assert done.returncode != 0
     assert done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
@@ -154,7 +154,7 @@ def test_no_network_at_pip_names_the_step_and_its_log(tree: Path, tools: Path) -
 
 
 def write_fake_venv(tree: Path) -> Callable[[], list[str]]:
-    """Makes a .venv whose Python succeeds at everything; returns what reads and forgets the calls so far."""
+    """Make a .venv whose Python succeeds at everything; return what reads and forgets the calls so far."""
     calls = tree / "calls"
     write_script(tree / ".venv/bin/python", f'#!/bin/sh\necho "$@" >>"{calls}"\n')
 
@@ -285,7 +285,7 @@ def test_the_lock_pins_every_dependency_exactly_with_hashes_and_names_no_host() 
 
 @pytest.fixture
 def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Pins two small files as the Spark jars."""
+    """Pin two small files as the Spark jars."""
     pins = {f"{name}.jar": hashlib.sha256(name.encode()).hexdigest() for name in ("one", "two")}
     pins_file = tmp_path / "jars.sha256"
     pins_file.write_text("".join(f"{sha256}  spark/{name}\n" for name, sha256 in pins.items()))
