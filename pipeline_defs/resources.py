@@ -29,9 +29,9 @@ from .adapters.system.java import archive_options, use_java
 from .adapters.system.outage import Outage
 from .adapters.tables.decodings import Decodings
 from .adapters.telemetry.openlineage import Sender
-from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.decode.decoders import Decode
 from .core.errors import BadSetting, OffsetlakeError
+from .core.login.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.setting_values import check_plain, check_remote, remote_parameters
 from .core.steps import StepWatcher, no_step
 from .landing.attempt import Tools

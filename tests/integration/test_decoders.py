@@ -25,9 +25,9 @@ from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark.engine import Engine
-from pipeline_defs.core.client_properties import RegistryLogin
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.core.login.client_properties import RegistryLogin
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from tests.conftest import JARS
 from tests.support.decoded import RAW, decode, decode_rows, decoding_session

@@ -21,9 +21,9 @@ from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.tables.columns_of_table import text_of
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.duck import connect
-from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.decode.decoders import Side
 from pipeline_defs.core.log.manifest import Provenance, StagedFile
+from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_table import DEAD, IDENTITY, TREE, read_contents, replace_ranges

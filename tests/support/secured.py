@@ -28,7 +28,7 @@ from kafka.admin import (
 
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.adapters.testbed.broker import Node, start_broker, stop_broker
-from pipeline_defs.core.client_properties import MODULES
+from pipeline_defs.core.login.client_properties import MODULES
 
 PLAIN_PASSWORD = 'plain-K7 "quoted" \\ ä-secret'  # as hard as properties files and JAAS have it
 SCRAM_PASSWORD = "scram-Q3-secret"

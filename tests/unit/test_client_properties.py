@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from pipeline_defs.adapters.kafka.access import OPEN, Access, read_access
 from pipeline_defs.adapters.spark.spark import KAFKA_OPTIONS, kafka_options
-from pipeline_defs.core.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
-from pipeline_defs.core.credentials import NotJaas, parse_jaas
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.landing.scans import group_scans
+from pipeline_defs.core.login.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
+from pipeline_defs.core.login.credentials import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, Settings, read_settings

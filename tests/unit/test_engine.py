@@ -36,8 +36,8 @@ from pipeline_defs.adapters.system import locks
 from pipeline_defs.adapters.system.java import use_java
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process
 from pipeline_defs.cli.home import engine as command
-from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
+from pipeline_defs.core.login.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support.world import PATIENCE_SECONDS, World

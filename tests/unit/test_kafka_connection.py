@@ -40,11 +40,11 @@ from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.core.client_properties import parse_client_properties
 from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
 from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
+from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.landing import planner
 from pipeline_defs.landing.planner import Planner
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT

@@ -60,7 +60,7 @@ ENVIRONMENT = {
 
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
 LAYERS = [
-    *("core", "core/log", "core/tables", "core/landing", "core/decode"),
+    *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
     *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/store", "adapters/lake", "adapters/kafka"),
     *("adapters/tables", "adapters/spark", "adapters/formats"),
     *("settings.py", "landing", "tables", "topics.py", "resources.py"),

@@ -12,8 +12,8 @@ import pytest
 from pipeline_defs.adapters.kafka import schema_registry
 from pipeline_defs.adapters.kafka.schema_registry import Registry, connect, without_login
 from pipeline_defs.adapters.system import outage
-from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.core.login.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.orchestration.assets.derived_config import SideConfig
 from tests.support.registry import NOT_THERE, Answer, FakeRegistry, fake_registry
 

@@ -25,9 +25,9 @@ from obstore.exceptions import GenericError
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.cli.commands import cli
-from pipeline_defs.core.client_properties import parse_client_properties
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, LakeUnavailable, OffsetlakeError, OutcomeUnknown, Refused
+from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.status import find_instance
 from pipeline_defs.orchestration.home.dagster_home import open_instance

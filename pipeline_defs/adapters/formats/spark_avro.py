@@ -15,11 +15,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StringType
 
-from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.avro import END, MARK, VALUE, AvroSchema, enclose, parse_avro, read_avro
 from ...core.decode.avro_units import find_other_unit
 from ...core.decode.decoders import Side
 from ...core.errors import unusable_schema
+from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import Registered, connect
 from ..spark.spark_errors import first_cause
 from .decoded import Decoded, SideOutcome, failed, has_times_of_a_calendar, is_plain, leaves, no_id

@@ -12,9 +12,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 
-from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import unusable_schema
+from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.tables.days import FIRST, LAST, SECONDS_A_DAY, UNITS, EventTime
 from ...core.tables.decoded_table import EVENT_TIME, IDENTITY
 from ..lake.parquet import RAW_SCHEMA

@@ -12,9 +12,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
-from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.decoders import Side
 from ...core.errors import LONGEST_REASON, BadSetting
+from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import connect
 from ..spark.spark_errors import STACK
 from .decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, is_plain, no_id

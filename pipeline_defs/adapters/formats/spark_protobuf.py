@@ -12,9 +12,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.decoders import Side
 from ...core.errors import is_panic, unusable_schema
+from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import Registered, connect
 from .decoded import Decoded, SideOutcome, decoded_where_read, failed, in_python, no_id
 from .protobuf_batches import arrow_type, batch_decoder, open_reader

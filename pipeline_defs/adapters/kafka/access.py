@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 
 import javaproperties
 
-from ...core.client_properties import PEM_ADVICE, ClientProperties, Pem, Tls, parse_client_properties
-from ...core.credentials import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find_blocks, is_locked_by_pbes2
 from ...core.errors import BadSetting
+from ...core.login.client_properties import PEM_ADVICE, ClientProperties, Pem, Tls, parse_client_properties
+from ...core.login.credentials import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find_blocks, is_locked_by_pbes2
 from ..system.text_files import NotText, UnreadableText, read_file, read_text_file
 
 VARIABLE = "OFFSETLAKE_KAFKA_PROPERTIES"

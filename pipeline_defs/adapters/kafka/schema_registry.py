@@ -12,9 +12,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from ...core.client_properties import ANYBODY, RegistryLogin
 from ...core.decode.schema_text import MOST_ANSWER_BYTES, MOST_LEVELS, MOST_REFERENCES
 from ...core.errors import BadSetting, RegistryUnavailable, UnknownSubject, first_line, unusable_schema
+from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ...core.setting_values import is_this_machine
 from ..system.outage import Outage, ask_within
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from .advice import counted
+from ..advice import counted
+from ..errors import BadSetting
 from .credentials import NotJaas, parse_jaas
-from .errors import BadSetting
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")

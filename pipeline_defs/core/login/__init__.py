@@ -1,0 +1,1 @@
+"""Kafka's client properties, as Java and Python read them."""
