@@ -9,11 +9,12 @@ import ssl
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -625,6 +626,23 @@ def test_an_old_set_that_cannot_be_decompressed_is_one_clear_error() -> None:
     plain[17] |= SNAPPY  # what the attributes say it is compressed by
     with pytest.raises(Unavailable, match="message format 1 behind offset 5 cannot be read"):
         read(bytes(plain), 6)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_damaged_old_set_is_one_clear_error_wherever_the_damage_is(magic: int) -> None:
+    """[R-28] I19: also under a checksum that fits; gzip has errors of its own, which quote what there was to decompress."""
+    whole, found = records(magic, GZIP, 5, 1), set[str]()
+    for place, fits in product(range(len(whole)), (False, True)):
+        data = bytearray(whole)
+        data[place] ^= 0x41
+        if fits:
+            data[12:16] = struct.pack(">I", zlib.crc32(data[16:]))
+        try:
+            read(bytes(data), 6)
+        except Unavailable as error:
+            found.add(str(error).split("be read: ")[-1].split(";")[0])
+    assert {"BadGzipFile", "error", "[Error 2] CorruptRecordError: its checksum is another one"} <= found
+    assert not any("b'" in each for each in found)
 
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnsupportedCodecError, for_code
+from kafka.errors import CorruptRecordError, KafkaError, NoError, OffsetOutOfRangeError, UnsupportedCodecError, for_code
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
@@ -187,15 +187,17 @@ def _legacy(batch: Any) -> RecordBatch:
     Brokers take no such message any more from 4.0 on, and still send what lies on their disks (KIP-724).
     """
     try:
-        records = list(batch)
-    except (KafkaError, AssertionError) as error:
+        if not batch.validate_crc():
+            raise CorruptRecordError("its checksum is another one")
+        offsets = tuple(record.offset for record in batch)
+        span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
+    except Exception as error:  # each codec has errors of its own, which may say what was to be decompressed
+        what = str(error) if isinstance(error, KafkaError) else type(error).__name__
         raise Unavailable(
-            f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: "
-            f"{type(error).__name__}: {error}; what they hold is not known, so nothing of their range was written; have them "
-            "copied to a topic of today's format (MirrorMaker, or a consumer that produces them again)"
+            f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: {what}; what "
+            "they hold is not known, so nothing of their range was written; have them copied to a topic of today's format "
+            "(MirrorMaker, or a consumer that produces them again)"
         ) from error
-    offsets = tuple(record.offset for record in records)
-    span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
     return RecordBatch(span, batch)
 
 
