@@ -227,6 +227,7 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
     assert f"expected {len(landing.offsets)} offsets in all" in refusal(landing, column=column)
     unexplained = refusal(landing, column=column, unexplained=((gone, gone + 1),))
     assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in unexplained
+    assert unexplained.count("compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how") == 1
 
 
 @given(landings(least_rows=1), st.booleans())

@@ -102,6 +102,11 @@ def verify_staged(
         f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
         for start, end in missing.unexplained
     ]
+    if missing.unexplained:
+        violations[-1] += (
+            "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how "
+            "to land it then, or to leave it out"
+        )
     gone = sum(hole.end - hole.start for hole in missing.holes)
     gone += sum(end - start for start, end in missing.unexplained)
     if rows + gone != len(offsets):
