@@ -194,13 +194,20 @@ def test_a_broker_that_catches_up_is_waited_for() -> None:
     [
         (LaggingAdmin({0: OLD}, {0: 0}, heal_after=2), False),
         (LaggingAdmin({0: OLD, 1: NEW}, {0: 1}), False),
+        (LaggingAdmin({0: UUID(int=0)}, {}), False),
         (LaggingAdmin({0: OLD}, {0: 0}), True),
     ],
-    ids=["created anew meanwhile", "leaders know another", "the control"],
+    ids=["created anew meanwhile", "leaders know another", "of no partition yet", "the control"],
 )
 def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: LaggingAdmin, is_seen: bool) -> None:
     """[R-30] It is asked alone, which waits until brokers agree, or says what is wrong."""
     assert look_at(cast("Any", admin), ["orders"]).keys() == ({"orders"} if is_seen else set())
+
+
+def test_a_topic_of_which_no_partition_is_told_yet_is_not_taken_for_one_without_any() -> None:
+    """[R-8] Its log would begin where its first records are behind it."""
+    with pytest.raises(StaleAnswer, match="no Kafka partition of it is told"):
+        kafka_of(LaggingAdmin({0: OLD}, {})).observe("orders", "read_committed")
 
 
 @pytest.mark.parametrize(("ends", "generation"), [([10, 4, 12], 0), ([10, 4], 1)], ids=["lags", "was cut off"])

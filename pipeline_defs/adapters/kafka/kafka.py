@@ -97,7 +97,7 @@ class Kafka(Connection):
             return TopicIds(seen.topic_id, seen.cluster_id)
 
         def question(admin: KafkaAdminClient) -> TopicIds:
-            told = self._describe_led(topic, began)
+            told = self._describe_led(topic, began, by_some=True)
             if told.topic_id is None:
                 return TopicIds(None, None)
             ids = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic]
@@ -431,12 +431,19 @@ class Kafka(Connection):
             raise self._no_leader(topic, seen.leaderless)
         return seen
 
-    def _describe_led(self, topic: str, began: float) -> Description:
-        """Describe a topic of which somebody leads a Kafka partition; one that changes its leader is waited for a moment."""
+    def _describe_led(self, topic: str, began: float, *, by_some: bool = False) -> Description:
+        """Describe a topic of which somebody leads a Kafka partition; others that change their leader are waited for a moment.
+
+        Nobody waits for them who needs `by_some` an answer. Raises `NoLeader`.
+        """
         told = self._describe(topic)
-        if told.leaderless and time.monotonic() - began < min(LEADER_MS, self._timeout_ms / 2) / 1000:
+        if told.leaders and (by_some or not told.leaderless):
+            return told
+        if not told.leaderless:
+            raise StaleMetadata("no Kafka partition of it is told")
+        if time.monotonic() - began < min(LEADER_MS, self._timeout_ms / 2) / 1000:
             raise StaleMetadata(f"nobody leads {topic}/{told.leaderless[0]}")
-        if told.leaderless and not told.leaders:
+        if not told.leaders:
             raise self._no_leader(topic, told.leaderless)
         return told
 

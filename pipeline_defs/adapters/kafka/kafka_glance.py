@@ -109,7 +109,7 @@ class Description:
 
     def agreed(self, ids: Collection[TopicIds]) -> Self | None:
         """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
-        if self.topic_id is None or not self.leaders:
+        if self.topic_id is None or (self.leaderless and not self.leaders):
             return self
         if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
             return None
@@ -146,7 +146,7 @@ def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Des
     if not topics:
         return {}
     answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
-    told = {name: Description.of(answer) for name, answer in answers.items()}
+    told = {name: Description.of(answer) for name, answer in answers.items() if answer["partitions"]}
     ids = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
     agreed = ((name, each.agreed(ids[name])) for name, each in told.items())
     return {name: each for name, each in agreed if each is not None}
