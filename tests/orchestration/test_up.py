@@ -532,8 +532,8 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(demo_home: Path, days: 
         assert tables.keys() == {"decoded", "latest", "days"}, "where each stands, as `status` says it"
         assert f", {flights:,} rows of " in tables["decoded"] and f", {len(POISON)} dead letters" in tables["decoded"]
         assert " wait" not in tables["decoded"] + tables["latest"]
-        assert len(shown_places(Lake(f"{home}/lake"), "flights")) == flights
-        rows = f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
+        assert len(shown_places(Lake(f"{demo_home}/lake"), "flights")) == flights
+        rows = f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{demo_home}/lake/data/**/*.parquet\')'
         assert duckdb.sql(rows).fetchall() == [(records, records)]
 
         broker = read_broker(demo_home / "broker")
