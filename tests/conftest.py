@@ -46,20 +46,10 @@ def pytest_configure() -> None:
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
 LONGEST = [
-    "orchestration/test_up.py",
-    "docs/test_tutorial.py",
-    "faults/test_engine.py",
-    "integration/test_latest.py",
-    "faults/test_power_cut.py",
-    "faults/test_run_kills.py",
-    "integration/test_bench.py",
-    "browser/test_clicks.py",
-    "faults/test_two_hosts.py",
-    "integration/test_commands.py",
-    "browser/test_derived.py",
-    "model/test_latest_interleavings.py",
-    "faults/test_compaction.py",
-    "docs/test_reading.py",
+    *("orchestration/test_up.py", "docs/test_tutorial.py", "faults/test_engine.py", "integration/test_latest.py"),
+    *("faults/test_power_cut.py", "faults/test_run_kills.py", "integration/test_bench.py", "browser/test_clicks.py"),
+    *("faults/test_two_hosts.py", "integration/test_commands.py", "browser/test_derived.py"),
+    *("model/test_latest_interleavings.py", "faults/test_compaction.py", "docs/test_reading.py"),
 ]
 
 

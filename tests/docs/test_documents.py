@@ -98,8 +98,7 @@ def topics(cores: int, records: int, max_age: int) -> int:
     """Return how many topics of two Kafka partitions the formula gives."""
     ranges = 2 / max_age  # a second, of each topic
     by_cores = (cores / 2 - constant("base")) / (ranges * constant("range") + records * constant("record"))
-    by_runs = (max_age - constant("run")) / (2 * constant("turn"))
-    return int(min(by_cores, by_runs))
+    return int(min(by_cores, (max_age - constant("run")) / (2 * constant("turn"))))
 
 
 def test_the_sizing_table_is_what_the_constants_give() -> None:
@@ -126,8 +125,7 @@ def test_the_reference_has_each_key_and_command_with_what_it_means() -> None:
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:
-    makefile = (PROJECT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     texts = [README, (PROJECT / "CONTRIBUTING.md").read_text()]
     named = {name for text in texts for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)}
     assert {"demo", "test"} <= named <= targets
@@ -214,8 +212,7 @@ def test_explain_prints_a_document_whose_links_are_commands() -> None:
 
 def test_a_traceback_names_the_command() -> None:
     """As Dagster shows an error of a run."""
-    text = "".join(traceback.format_exception_only(BadKey("key 1-2 is no key")))
-    assert "offsetlake explain bad_key" in text
+    assert "offsetlake explain bad_key" in "".join(traceback.format_exception_only(BadKey("key 1-2 is no key")))
 
 
 def test_no_text_of_a_program_names_a_file_that_a_user_lacks() -> None:
@@ -295,7 +292,5 @@ def test_a_requirement_without_a_test_and_an_unknown_id_are_seen() -> None:
     assert find_untested(document, [source]) == ["R-2"]
     assert find_untested(document, [source, "def test_c():\n    x = 1  # [R-2]\n"]) == []
     assert find_undefined(document, {"protocol.md": document}) == {"protocol.md": {"R-3"}}
-    assert find_undefined(document, {"test_x.py": source, "a.md": "see [R-1, R-8](protocol.md), R-2"}) == {
-        "test_x.py": {"R-9"},
-        "a.md": {"R-8"},
-    }
+    cited = {"x.py": source, "a.md": "see [R-1, R-8](protocol.md), R-2"}
+    assert find_undefined(document, cited) == {"x.py": {"R-9"}, "a.md": {"R-8"}}

@@ -140,8 +140,7 @@ def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWor
     world.lose_a_row(0)
     world.land("replace")
     world.lake.store.put_new(path, data, "staging/scratch")
-    lake = world.open(Writer())
-    (violation,) = check_tiling(TOPIC, lake).violations
+    (violation,) = check_tiling(TOPIC, world.open(Writer())).violations
     assert path in violation and "--on-change replace" in violation
     assert Outcome.FAILED in {each.outcome for each in world.land("replace")}, "it has a row that the landed file has not"
     assert path in world.files()
@@ -203,8 +202,7 @@ def test_a_range_replaced_while_looked_for_is_read_as_it_is_then(world: SmallWor
 
     lake = overtaken(world, replace, monkeypatch)
     assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
-    compacted_again = world.compact()
-    assert compacted_again and world.drop()
+    assert world.compact() and world.drop()
     world.lose_a_row(2)
     ranges = list(world.coverage.log.ranges)
     failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace, monkeypatch), ranges)

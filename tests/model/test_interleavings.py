@@ -271,8 +271,7 @@ class DecodedTable(ThreeRanges):
 
     def mend(self, lake: Lake) -> None:
         coverage = lake.coverage(TOPIC)
-        landed = [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)]
-        decode_by(MENDED, lake, landed, redo=True)
+        decode_by(MENDED, lake, [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)], redo=True)
 
     def assert_ends_well(self, acts: Collection[str]) -> None:
         """No row is twice, none that was decoded is gone but those of a replaced range, and the next run does the rest."""

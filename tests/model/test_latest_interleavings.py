@@ -147,12 +147,8 @@ def begin_work(lake: Lake, writer: Writer, lost: type[Exception] = OSError, *, l
 
 STARTS = ["none", "current", "behind", "compacted", "torn"]
 UPDATES = ["update", "rebuild", "reorder"]
-MOST_CALLS = {
-    **dict.fromkeys(UPDATES, 24),
-    **dict.fromkeys(["mend", "spoil", "move", "widen", "late"], 55),
-    "compact": 60,
-    "replace": 125,
-}
+MOST_CALLS = {**dict.fromkeys(UPDATES, 24), "compact": 60, "replace": 125}
+MOST_CALLS |= dict.fromkeys(["mend", "spoil", "move", "widen", "late"], 55)
 LOST = [OSError, DeltaError, CommitFailedError]
 SEEDS = range(10_000)
 WORLDS = 3
@@ -192,8 +188,7 @@ class Reading(ArrowDecoder):
         if text is None:
             return None
         rank = int(text) % 4
-        found = {"id": int(text) + self.shift, "rank": rank or None}
-        return found | ({"more": "x"} if "more" in self.schema else {})
+        return {"id": int(text) + self.shift, "rank": rank or None} | ({"more": "x"} if "more" in self.schema else {})
 
     @property
     def fields(self) -> dict[str, pa.DataType]:
@@ -311,8 +306,7 @@ def act(
         elif name == "compact":
             compact_decoded(lake, TOPIC)
         else:
-            ranges = [*lake.coverage(TOPIC).log.ranges][int(odd) :: 2]
-            decode_by(DECODERS[name], lake, ranges, redo=True)
+            decode_by(DECODERS[name], lake, [*lake.coverage(TOPIC).log.ranges][int(odd) :: 2], redo=True)
     finally:
         at_work.writer = None
 
@@ -392,8 +386,7 @@ def versions(world: LatestWorld) -> list[Version]:
                 files.remove(path)
             elif "txn" in action:
                 made_of[action["txn"]["appId"]] = action["txn"]["version"]
-        rows = [row for file in files for row in shown_of(world.latest / file)]
-        found.append(Version(sorted(rows), dict(made_of)))
+        found.append(Version(sorted([row for file in files for row in shown_of(world.latest / file)]), dict(made_of)))
     return found
 
 
@@ -412,9 +405,7 @@ def has_version(world: LatestWorld, decoded: Snapshot, config: Latest) -> bool:
     """Return whether any version of the table is of that of the decoded one, or of a later one, in that order."""
     assert decoded.metadata is not None
     name = f"decoded/{decoded.metadata.id}"
-    return any(
-        each.made_of.get(name, -1) >= decoded.version and each.made_of["order"] == config.order for each in versions(world)
-    )
+    return any(it.made_of.get(name, -1) >= decoded.version and it.made_of["order"] == config.order for it in versions(world))
 
 
 def assert_ends_well(world: LatestWorld) -> None:
@@ -532,8 +523,7 @@ def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(
     at_delete = seen.calls.index("delete")
     world = begin(LatestWorld, "torn", 0)
     acts = [partial(act, world, name, may_be_refused=True) for name in ("update", "update", "rebuild")]
-    turns = [(0, at_delete), (1, 999), (2, 7)]
-    writers = take_turns(acts, turns, partial(assert_ends_well, world), "torn")
+    writers = take_turns(acts, [(0, at_delete), (1, 999), (2, 7)], partial(assert_ends_well, world), "torn")
     assert writers[0].calls[at_delete] == "delete", "the fault: it was about to delete what it had found broken"
 
 

@@ -427,8 +427,7 @@ def test_own_staging_that_cannot_be_deleted_is_told_and_a_run_lands(world: Small
         raise LakeUnavailable(f"cannot delete {prefix}")
 
     monkeypatch.setattr(world.lake.store, "delete_folder", refuse)
-    said = world.land(on_step=lambda step, **_: steps.append(step))
-    assert outcomes(said) == [Outcome.LANDED] * 2
+    assert outcomes(world.land(on_step=lambda step, **_: steps.append(step))) == [Outcome.LANDED] * 2
     assert "sweep_failed" in steps and steps[-1] == "report"
 
 
@@ -437,13 +436,11 @@ def test_a_replace_that_slept_takes_back_what_a_later_one_gave_again(tmp_path: P
     for module in (object_store, store):
         monkeypatch.setattr(module, "obstore", digesting(module.obstore))
     world, stood = SmallWorld(tmp_path, "bucket", records=0, grid=4), list[int]()
-    kinds = [SpanKind.DATA, SpanKind.ABORTED, SpanKind.DATA, SpanKind.CONTROL]
-    world.kafka.now.partitions[0].append(kinds, "v", EPOCH_MS)
+    world.kafka.now.partitions[0].append([SpanKind.DATA, SpanKind.ABORTED, SpanKind.DATA, SpanKind.CONTROL], "v", EPOCH_MS)
     world.plan()
 
     def replace_as(isolation_level: str, writer: Writer) -> Outcome:
-        lake = world.open(writer)
-        tools = replace(world.tools(lake), isolation_level=isolation_level)
+        tools = replace(world.tools(world.open(writer)), isolation_level=isolation_level)
         world.attempts += 1
         attempt = Attempt(f"replace-{world.attempts}", "run", "test", redo=True, on_change="replace")
         (verdict,) = landing.land(TOPIC, [world.first.offsets.key], attempt, tools)

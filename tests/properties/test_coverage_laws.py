@@ -19,19 +19,11 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
 from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, LinkLook, Picture, draw_picture
+from pipeline_defs.core.log import losses
 from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause, Interval
-from pipeline_defs.core.log.losses import (
-    BEFORE_LANDED,
-    BEFORE_PLANNED,
-    CLOSED,
-    all_losses,
-    find_losses,
-    find_skips,
-    read_from,
-    unrecorded_losses,
-)
+from pipeline_defs.core.log.losses import BEFORE_LANDED, all_losses, find_losses, find_skips, read_from, unrecorded_losses
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
@@ -142,8 +134,7 @@ def test_a_deleted_file_is_named_with_its_offsets(coverage: Coverage, data: st.D
     """[R-37] A manifest without its file is a gap."""
     assume(coverage.published)
     gone = data.draw(st.sampled_from(sorted(coverage.published)))
-    found = violation_of(gone, replace(coverage, published=without(coverage.published, gone)))
-    assert "its file is not published" in found
+    assert "its file is not published" in violation_of(gone, replace(coverage, published=without(coverage.published, gone)))
 
 
 @given(lakes(), st.data(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
@@ -236,12 +227,12 @@ def coverages(draw: st.DrawFn) -> Coverage:
 @given(coverages())
 def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
     """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
-    losses = find_losses(coverage)
-    for loss in losses:
+    found = find_losses(coverage)
+    for loss in found:
         offsets = parse_key(loss.key)
-        cause = CLOSED if offsets in coverage.log.ranges else BEFORE_PLANNED
+        cause = losses.CLOSED if offsets in coverage.log.ranges else losses.BEFORE_PLANNED
         assert loss.cause == (BEFORE_LANDED if coverage.is_landed(offsets) else cause)
-    pieces = [loss.offsets for loss in losses]
+    pieces = [loss.offsets for loss in found]
     for offsets, state in coverage.states().items():
         if state in {State.PENDING, State.SKIPPED}:
             pieces.append(offsets)
@@ -260,10 +251,7 @@ def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
 @given(coverages(), st.data())
 def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(coverage: Coverage, chance: st.DataObject) -> None:
     log = coverage.log
-    marks = {
-        partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
-        for partition, head in log.state.heads.items()
-    }
+    marks = {p: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset) for p, head in log.state.heads.items()}
     waiting = unrecorded_losses(coverage, marks)
     assert {(o.partition, at) for loss in waiting for o in [loss.offsets] for at in range(o.start, o.end)} == {
         (o.partition, at)
@@ -438,8 +426,7 @@ def test_one_failed_range_of_ten_thousand_is_in_the_bar() -> None:
     picture.lengths.extend([100] * 10_000)
     picture.looks.extend([LinkLook.LANDED] * 10_000)
     picture.looks[4_999] = LinkLook.FAILED
-    line = Line(0, 0, 0, 0, 10_000, None, None)
-    assert bar(picture, line) == "█" * 24 + "✕" + "█" * 25
+    assert bar(picture, Line(0, 0, 0, 0, 10_000, None, None)) == "█" * 24 + "✕" + "█" * 25
 
 
 def test_a_skipped_link_without_a_cause_is_drawn_all_the_same() -> None:

@@ -189,23 +189,17 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(events: list[
             if damaged is not None:
                 lost = {*decoded.contents_of(damaged.path).ranges} - {offsets}
             left = decoded.find_left([offsets, *lost])
-            rests = {
-                path: rest(table.files[path], some, expected, number, documents) for path, some in left.items() if some.ranges
-            }
+            rests = {at: rest(table.files[at], some, expected, number, documents) for at, some in left.items() if some.ranges}
             commits = [replace_ranges([decoding], left, rests, number)]
             for each in lost:
                 expected.pop(each)
             expected[offsets] = decoding
-            assert decoded.columns_beside(left) == {
-                each.columns for offsets_of, each in expected.items() if offsets_of != offsets and each.columns
-            }
+            assert decoded.columns_beside(left) == {it.columns for at, it in expected.items() if at != offsets and it.columns}
         for commit in commits:
             check(commit, table, "t")
             table = apply(from_json(to_json(commit, "id", 0), "t"), table)
         decoded = DecodedRanges("t", table, documents.of, decoded if is_cached else None)
-        places = [
-            (offsets, is_dead) for offsets, each in expected.items() for is_dead in (False, True) if each.dead or not is_dead
-        ]
+        places = [(offsets, dead) for offsets, each in expected.items() for dead in (False, True) if each.dead or not dead]
         for _ in range(2):  # as it is looked up one by one, and once all is read
             assert {offsets: decoded.get(offsets) for offsets in expected} == expected
             assert all(decoded.file_of(offsets, is_dead=is_dead) for offsets, is_dead in places)
@@ -214,11 +208,8 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(events: list[
             assert decoded.sums == sum_up(expected.values()), "summed up in part"
             assert decoded.known == dict(sorted(expected.items()))
         assert {file.partition["_dead"] for file in table.files.values()} <= {"true", "false"}
-        found = [
-            (offsets, file.partition["_dead"] == "true")
-            for file in table.files.values()
-            for offsets in decoded.contents_of(file.path).ranges
-        ]
+        dead = {file.path: file.partition["_dead"] == "true" for file in table.files.values()}
+        found = [(offsets, dead[path]) for path in dead for offsets in decoded.contents_of(path).ranges]
         assert sorted(found) == sorted(places), "a range is in one file"
         if all(what != "damage" for what, *_ in events):
             assert sum(file.rows for file in table.files.values()) == decoded.sums.rows + decoded.sums.dead
@@ -244,8 +235,7 @@ def test_documents_are_read_of_what_is_asked_for_alone() -> None:
 
 def named(offsets: OffsetRange) -> Decoding:
     """Return a range that is decoded to a file of its own name."""
-    decoding = decoding_of(offsets, 1, 0)
-    return replace(decoding, decoded=replace(file_of(1), path=f"{offsets.key}.parquet"), columns="c")
+    return replace(decoding_of(offsets, 1, 0), decoded=replace(file_of(1), path=f"{offsets.key}.parquet"), columns="c")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -264,8 +254,7 @@ def test_small_files_are_compacted_by_their_event_times(seed: int) -> None:
         for at, first in enumerate(firsts)
     ]
     table = apply(replace_ranges(decodings, {}, {}, 0), Snapshot())
-    target = 100 * weight
-    groups = find_groups(table, target)
+    groups = find_groups(table, 100 * weight)
     times = [[each.first_event_ms or 0 for f in group.files for each in read_contents(f).decodings] for group in groups]
     spans = sorted((min(some), max(some)) for some in times)
     assert len(spans) == 12 and all(one[1] < other[0] for one, other in pairwise(spans))
@@ -278,9 +267,7 @@ def compacted(group: decoded_table.DecodedGroup, number: int, documents: Documen
     """Return the commit of a compaction, whose document is written."""
     path = f"{number}-{group.is_dead}-{group.key}"
     staged = StagedFile("staging/x", 10 * group.rows, "c" * 64, group.rows, 0, 9, 1, 2)
-    contents = decoded_table.merge(
-        documents.of(file) if decoded_table.is_packed(file) else read_contents(file) for file in group.files
-    )
+    contents = decoded_table.merge(documents.of(it) if decoded_table.is_packed(it) else read_contents(it) for it in group.files)
     documents.by_path[path] = contents.to_json()
     file = compacted_file(path, staged, contents, 0, group.weight_bytes, is_dead=group.is_dead)
     return Commit([file], {each.path: 0 for each in group.files}, is_compaction=True)
@@ -418,14 +405,8 @@ def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetR
             assert compare(after, after) == compare({}, {}), "what has gone in is not due again"
 
 
-HISTORY = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9)),  # decoded: rows, and the newest timestamp
-        st.just("next"),  # the next range of all is decoded
-        st.just("compact"),
-    ),
-    max_size=20,
-)
+AGAIN = st.tuples(st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9))  # decoded: rows, and the newest timestamp
+HISTORY = st.lists(st.one_of(AGAIN, st.just("next"), st.just("compact")), max_size=20)  # next: of all ranges, to be decoded
 
 
 @given(HISTORY)
@@ -444,11 +425,8 @@ def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None
             file = replace(file_of(rows, f"{number:064}"), path=f"{number}", max_timestamp_ms=newest)
             decoding = replace(decoding_of(offsets, 0, 0), decoded=file, revision=number)
             left = versions[-1].find_left([offsets])
-            rests = {
-                path: rest(table.files[path], some, dict(versions[-1].known), number, documents)
-                for path, some in left.items()
-                if some.ranges
-            }
+            known = dict(versions[-1].known)
+            rests = {at: rest(table.files[at], some, known, number, documents) for at, some in left.items() if some.ranges}
             commits = [replace_ranges([decoding], left, rests, number)]
         for commit in commits:
             table = apply(commit, table)

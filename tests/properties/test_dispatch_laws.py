@@ -25,8 +25,7 @@ def orders(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], int]:
     known = [offsets for offsets in order if offsets is not None]
     for at in draw(st.lists(st.integers(0, len(order)), max_size=3)):
         order.insert(at, None)
-    wanted = st.sets(st.sampled_from(known)) if known else st.just(set[OffsetRange]())
-    return order, draw(wanted), draw(st.integers(1, 10))
+    return order, draw(st.sets(st.sampled_from(known)) if known else st.just(set[OffsetRange]())), draw(st.integers(1, 10))
 
 
 @given(orders())
@@ -245,9 +244,7 @@ def test_a_long_stretch_is_read_whole_and_shares_its_job_with_few(gaps: list[int
         ranges.append(OffsetRange(0, 0, at, at + gap % 7 + 1))
         at = ranges[-1].end
     scans = group_scans(of_a(ranges))
-    (whole,) = [
-        read for scan in scans for read in scan.reads if len(read.ranges) >= stretch and not read.ranges[0].offsets.start
-    ]
+    (whole,) = [one for scan in scans for one in scan.reads if len(one.ranges) >= stretch and not one.ranges[0].offsets.start]
     assert set(of_a(ranges[:stretch])) <= set(whole.ranges)
     assert all(len(scan.ranges) <= TASKS_AT_ONCE or len(scan.reads) == 1 for scan in scans)
 

@@ -99,8 +99,7 @@ def test_within_a_generation_a_planned_offset_never_means_another_record(events:
             getattr(log, event)(number)
             continue
         changed = any(log.records[at : at + 1] != [record] for (g, at), record in planned.items() if g == log_state.generation)
-        known = log_state.heads[0].leader_epoch if log_state.heads else None
-        seen = replace(log.state, epoch_end=log.epoch_end(known))
+        seen = replace(log.state, epoch_end=log.epoch_end(log_state.heads[0].leader_epoch if log_state.heads else None))
         step = plan(log_state, TopicState(TOPIC, "id-0", {0: seen}), policy, EPOCH_MS, through_end=True)
         assert step is not None or not changed
         if step is not None:
@@ -169,8 +168,7 @@ CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
 
 def shown(end: int, *, epoch: int | None = 0, topic_id: str | None = "id-0", cluster_id: str | None = None) -> TopicState:
     """Return what a broker shows of a topic of one Kafka partition."""
-    partition = PartitionState(Watermarks(0, end), leader_epoch=epoch)
-    return TopicState(TOPIC, topic_id, {0: partition}, cluster_id=cluster_id)
+    return TopicState(TOPIC, topic_id, {0: PartitionState(Watermarks(0, end), leader_epoch=epoch)}, cluster_id=cluster_id)
 
 
 def test_back_in_a_cluster_an_id_that_was_not_its_last_is_refused() -> None:
@@ -196,9 +194,7 @@ def test_a_cluster_that_was_restored_from_a_backup_is_planned_anew_once_a_person
     """
     first = decide(LogState(), shown(20, epoch=6), CUT_NOW, EPOCH_MS)
     restored = shown(30, epoch=2)
-    with pytest.raises(
-        StaleAnswer, match=rf"leader epoch is 2, expected 6 .* restart no broker .*plan {TOPIC} --restored --apply"
-    ):
+    with pytest.raises(StaleAnswer, match=rf"epoch is 2, expected 6 .* restart no broker .*plan {TOPIC} --restored --apply"):
         plan(first.after(LogState()), restored, CUT_NOW, EPOCH_MS)
     step = decide(first.after(LogState()), replace(restored, is_restored=True), CUT_NOW, EPOCH_MS)
     assert [(each.generation, each.start, each.end) for each in step.ranges] == [(1, 0, 10), (1, 10, 20), (1, 20, 30)]
@@ -365,6 +361,5 @@ def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncatio
     assert log_state.topic_id == cluster.state.topic_id
     assert all(log_state.heads[p].offset <= log.end for p, log in enumerate(cluster.logs)), "what was cut off is not planned"
     known_lost = sum(len(link.offsets) for link in log.links if link.kind is LinkKind.LOST)
-    assert known_lost == 0 or any(event[0] == "expire" for event in (*before, *(event for event, _ in script))), (
-        "a loss that never happened"
-    )
+    events = [*before, *(event for event, _ in script)]
+    assert known_lost == 0 or any(event[0] == "expire" for event in events), "a loss that never happened"

@@ -84,11 +84,8 @@ def test_a_time_is_the_landed_ranges_with_a_record_of_it(coverage: Coverage, aft
     """By the timestamps in the manifests; the end of the time is not in it, and a range without records has none."""
     coverage = with_times(coverage)
     asked = set(range(EPOCH_MS + after, EPOCH_MS + after + length))
-    times = {
-        o: range(m.file.min_timestamp_ms or 0, (m.file.max_timestamp_ms or 0) + 1)
-        for o, m in coverage.manifests.items()
-        if m.file
-    }
+    files = {o: manifest.file for o, manifest in coverage.manifests.items() if manifest.file}
+    times = {o: range(file.min_timestamp_ms or 0, (file.max_timestamp_ms or 0) + 1) for o, file in files.items()}
     expected = [o for o in coverage.log.ranges if o in times and not asked.isdisjoint(times[o])]
     if expected:
         assert list(choose_times(coverage, min(asked), max(asked) + 1, {}).ranges) == expected
@@ -150,8 +147,7 @@ def days(draw: st.DrawFn) -> Day:
     ranges = [OffsetRange(0, 0, start, end) for start, end in pairwise(cuts)]
     moments = draw(st.integers(1, 4))
     landed_at = [draw(st.integers(0, moments)) for _ in ranges]
-    earliest = sorted(draw(st.integers(0, len(times))) for _ in range(moments + 1))
-    return Day(times, ranges, landed_at, earliest)
+    return Day(times, ranges, landed_at, sorted(draw(st.integers(0, len(times))) for _ in range(moments + 1)))
 
 
 @given(days(), st.integers(-5, 105), st.integers(1, 60))
@@ -207,8 +203,7 @@ def test_only_landed_ranges_before_the_newest_are_retired(coverage: Coverage, mo
 def test_a_retired_range_stays_so_while_the_log_grows(coverage: Coverage, most: int, fewer: int) -> None:
     """Else its key would come and go, each time to another place in Dagster's order."""
     shorter = replace(coverage.log, steps=coverage.log.steps[: max(0, len(coverage.log.steps) - fewer)])
-    before = retired(replace(coverage, log=shorter), most)
-    assert before <= retired(coverage, most)
+    assert retired(replace(coverage, log=shorter), most) <= retired(coverage, most)
 
 
 @given(offset_ranges())

@@ -84,8 +84,7 @@ def test_a_record_that_no_range_has_is_named_when_it_has_waited_for_too_long(
 ) -> None:
     """[R-56] That the planner does not run is found by what it has not planned."""
     log = two_ranges()
-    coverage = land(log, list(log.ranges))
-    found = find_silences(coverage, {0: record}, max_age_seconds, EPOCH_MS + waited_ms)
+    found = find_silences(land(log, list(log.ranges)), {0: record}, max_age_seconds, EPOCH_MS + waited_ms)
     assert found == ([Silence(0, 20, None, EPOCH_MS)] if is_named else [])
 
 
@@ -108,10 +107,8 @@ def test_failures_in_a_row_keep_the_first_and_the_last(seconds: list[int]) -> No
     assert tried.is_stalled == (len(times) >= 3), "a word for people: the range is still asked for"
 
 
-runs = st.lists(
-    st.builds(ActiveRun, st.uuids().map(str), st.just("land"), st.sampled_from(RunState), st.integers(1, 9), st.booleans()),
-    max_size=6,
-)
+run = st.builds(ActiveRun, st.uuids().map(str), st.just("land"), st.sampled_from(RunState), st.integers(1, 9), st.booleans())
+runs = st.lists(run, max_size=6)
 
 
 @given(runs, st.integers(-1, 5), st.none() | st.integers(0, 9), st.booleans())
@@ -321,12 +318,8 @@ def look(at_ms: int, earliest: int, end: int, generation: int = 0) -> Look:
 
 def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
     """[R-43]"""
-    looks = [
-        look(NOW - 9_000_000, 0, 10),
-        look(NOW - 500_000, 0, 1000, generation=0),
-        look(NOW - 100_000, 0, 100, generation=1),
-        look(NOW - 50_000, 10, 300, generation=1),
-    ]
+    seen = [(9_000_000, 0, 10, 0), (500_000, 0, 1000, 0), (100_000, 0, 100, 1), (50_000, 10, 300, 1)]
+    looks = [look(NOW - ago_ms, earliest, end, generation) for ago_ms, earliest, end, generation in seen]
     assert read_rates(looks, 0, Watermarks(50, 400), 50, NOW) == Rates(0.5, 3.0)
     assert read_rates(looks[:2], 0, Watermarks(50, 2000), 50, NOW) == Rates(0.1, 2.0, is_steady=False), "it has moved once"
     assert read_rates(looks[:1], 0, Watermarks(50, 400), 50, NOW) == Rates(), "too long ago to say anything"

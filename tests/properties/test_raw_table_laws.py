@@ -21,15 +21,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of
 from pipeline_defs.core.tables.delta import Commit, File, Snapshot, apply, check, from_json, replay, to_json, without_files
-from pipeline_defs.core.tables.raw_table import (
-    RangeFiles,
-    compacted_file,
-    find_due,
-    find_due_by_files,
-    offsets_of,
-    revision_in,
-    violations,
-)
+from pipeline_defs.core.tables.raw_table import RangeFiles, compacted_file, find_due, find_due_by_files, offsets_of
 from tests.support.interleaving import beside
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, first_step, landed, landings, lists_of, log_of, logs
 
@@ -66,11 +58,8 @@ class History:
         due = self.due()
         if due.is_none(self.table):
             return
-        commit = Commit(
-            [raw_table.file_of(each, raw_table.name_of(each)) for each in due.adds],
-            dict.fromkeys(due.removes, 1),
-            due.transactions,
-        )
+        adds = [raw_table.file_of(each, raw_table.name_of(each)) for each in due.adds]
+        commit = Commit(adds, dict.fromkeys(due.removes, 1), due.transactions)
         check(commit, self.table, "t")
         self.commits.append(to_json(commit, f"id-{len(self.commits)}", EPOCH_MS))
         for name, version in self.table.transactions.items():
@@ -86,8 +75,7 @@ def histories(draw: st.DrawFn) -> History:
     if not ranges:
         return history
     for action in draw(lists_of(st.sampled_from(ACTIONS), 0, 24)):
-        offsets = draw(st.sampled_from(ranges))
-        befall(history, action, offsets, draw)
+        befall(history, action, draw(st.sampled_from(ranges)), draw)
     return history
 
 
@@ -106,13 +94,12 @@ def befall(history: History, action: str, offsets: OffsetRange, draw: st.DrawFn)
     elif action == "land":
         history.manifests[offsets] = draw(landings(offsets)).manifest
     elif action == "replace" and known is not None and known.file is not None:
-        newer = draw(landings(offsets, least_rows=1)).manifest
-        history.manifests[offsets] = replace(newer, revision=known.revision + 1)
+        history.manifests[offsets] = replace(draw(landings(offsets, least_rows=1)).manifest, revision=known.revision + 1)
 
 
 def in_table(history: History) -> dict[OffsetRange, int]:
     """Return the revision that the table has of each range."""
-    return {offsets_of(file): revision_in(file, offsets_of(file)) for file in history.table.files.values()}
+    return {offsets_of(file): raw_table.revision_in(file, offsets_of(file)) for file in history.table.files.values()}
 
 
 def expected(history: History) -> Mapping[OffsetRange, int]:
@@ -132,7 +119,7 @@ def test_the_table_has_each_landed_range_once_whatever_happened_before(history: 
     assert in_table(history) == wanted
     assert len(history.table.files) == len(wanted)
     assert history.due().is_none(history.table), "nothing is due a second time"
-    for each in violations(history.coverage, history.table):
+    for each in raw_table.violations(history.coverage, history.table):
         assert "sha256" in each, each
 
 
@@ -142,8 +129,7 @@ def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
     history.append()
     coverage, table = history.coverage, RangeFiles(history.table)
     for offsets, state in coverage.states().items():
-        end = history.table.transactions.get(f"g{offsets.generation}/p{offsets.partition}", 0)
-        if offsets.start >= end:
+        if offsets.start >= history.table.transactions.get(f"g{offsets.generation}/p{offsets.partition}", 0):
             continue
         manifest = coverage.manifests.get(offsets)
         is_in = table.find(offsets) is not None or (manifest is not None and manifest.file is None)
@@ -159,25 +145,20 @@ def test_what_a_table_has_in_other_ranges_or_lacks_and_was_dropped_is_named() ->
     history.append()
     for each in (second, third):
         history.manifests[each] = landed(each)
-    file, ends = (
-        raw_table.file_of(other, raw_table.name_of(other)),
-        {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2},
-    )
+    file = raw_table.file_of(other, raw_table.name_of(other))
+    ends = {"g0/p0": other.offsets.end, "g0/p0/end": other.offsets.end, "settled": 2}
     newer, older = apply(Commit([file], {}, ends), history.table), history.table
     assert find_due(history.coverage, without_files(newer)) is None
     assert raw_table.find_clashes(history.coverage, RangeFiles(newer)) == [
         f"range {second.text(TOPIC)}: the table has {other.offsets.text(TOPIC)} in its place, which no plan step has"
     ]
-    assert (
-        raw_table.find_clashes(history.coverage, RangeFiles(older)) == []
-        and find_due(history.coverage, without_files(older)) is not None
-    )
+    assert raw_table.find_clashes(history.coverage, RangeFiles(older)) == []
+    assert find_due(history.coverage, without_files(older)) is not None
     history.manifests[third] = history.manifests[third].dropped(EPOCH_MS)
     assert find_due(history.coverage, without_files(older)) is None
-    assert [each.split(":")[0] for each in raw_table.find_lacking(history.coverage, RangeFiles(older))] == [
-        f"range {third.text(TOPIC)}"
-    ]
-    named = [each.split(":")[0] for each in violations(history.coverage, newer)]
+    (lacking,) = raw_table.find_lacking(history.coverage, RangeFiles(older))
+    assert lacking.startswith(f"range {third.text(TOPIC)}:")
+    named = [each.split(":")[0] for each in raw_table.violations(history.coverage, newer)]
     assert named == [f"range {each.text(TOPIC)}" for each in (second, third, second, other.offsets)]
 
 
@@ -238,9 +219,7 @@ def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, t
         assert sum(map(len, inside)) == len(group.offsets)
         assert {each.start: coverage.manifests[each].revision for each in inside} == group.revisions
         assert len(group.files) > 1 and taken.isdisjoint(inside)
-        assert all(
-            one.stats["maxValues"]["offset"] < other.stats["minValues"]["offset"] for one, other in pairwise(group.files)
-        )
+        assert all(one.stats["maxValues"]["offset"] < two.stats["minValues"]["offset"] for one, two in pairwise(group.files))
         taken.update(inside)
 
 
@@ -255,8 +234,7 @@ def test_a_compacted_file_is_left_alone_while_a_range_of_it_is_landed_no_more(nu
     history.append()
     for gone, expected in (([], [OffsetRange(0, 0, 0, 40)]), ([[*history.log.ranges][number]], [OffsetRange(0, 0, 20, 40)])):
         history.gone.update(gone)
-        groups = find_groups(history.coverage, history.table, 200_000, every=True)
-        assert [group.offsets for group in groups] == expected
+        assert [group.offsets for group in find_groups(history.coverage, history.table, 200_000, every=True)] == expected
 
 
 @given(histories(), TARGETS, st.booleans())
@@ -272,7 +250,7 @@ def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(history: H
     for offsets in coverage.manifests:
         one, other = before.find(offsets), after.find(offsets)
         if one is not None:
-            assert other is not None and revision_in(one, offsets) == revision_in(other, offsets)
+            assert other is not None and raw_table.revision_in(one, offsets) == raw_table.revision_in(other, offsets)
     assert find_due_by_files(coverage, table).is_none(table)
     assert find_groups(coverage, table, target_bytes, every=every) == []
 

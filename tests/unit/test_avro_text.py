@@ -13,13 +13,8 @@ from pipeline_defs.core.decode.decoders import name_subject
 from pipeline_defs.core.errors import UnusableSchema
 
 CITY = '{"type": "record", "name": "City", "namespace": "geo", "fields": [{"name": "name", "type": "string"}]}'
-PLACE = json.dumps(
-    {
-        "type": "record",
-        "name": "geo.Place",
-        "fields": [{"name": "city", "type": "City"}, {"name": "more", "type": {"type": "array", "items": "geo.City"}}],
-    }
-)
+MORE = {"name": "more", "type": {"type": "array", "items": "geo.City"}}
+PLACE = json.dumps({"type": "record", "name": "geo.Place", "fields": [{"name": "city", "type": "City"}, MORE]})
 
 
 def inlined(schema: Any, *references: str) -> Any:
@@ -46,17 +41,13 @@ def test_what_refers_to_what_refers_is_whole_in_any_order(first: str) -> None:
 
 def test_what_refers_to_nothing_stays_as_it_is() -> None:
     """Control: logical types, defaults, documentation and attributes of others included."""
-    schema = {
-        "type": "record",
-        "name": "All",
-        "doc": "d",
-        "fields": [
-            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0, "order": "ignore"},
-            {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
-            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"], "default": "A"}},
-            {"name": "again", "type": "Kind", "aliases": ["other"]},
-        ],
-    }
+    fields = [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0, "order": "ignore"},
+        {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"], "default": "A"}},
+        {"name": "again", "type": "Kind", "aliases": ["other"]},
+    ]
+    schema = {"type": "record", "name": "All", "doc": "d", "fields": fields}
     assert inlined(schema) == schema
     assert json.loads(read_avro('"string"').text) == "string"
     assert parse_avro(" long ") == "long"
@@ -184,13 +175,8 @@ PAIRS = [
     (decimal(4, 1, type="fixed", name="F", size=4), decimal(4, 2, type="fixed", name="F", size=4), "x was written in scale 1"),
 ]
 ALIKE = [
-    (decimal(10, 2), decimal(12, 2)),
-    (MILLIS, MILLIS),
-    (MILLIS, long("local-timestamp-millis")),
-    ("long", MICROS),
-    (MICROS, "long"),
-    ("int", MILLIS),
-    (["null", DATE, MILLIS], ["null", DATE, MILLIS]),
+    *((decimal(10, 2), decimal(12, 2)), (MILLIS, MILLIS), (MILLIS, long("local-timestamp-millis")), ("long", MICROS)),
+    *((MICROS, "long"), ("int", MILLIS), (["null", DATE, MILLIS], ["null", DATE, MILLIS])),
     (["string", "null"], ["null", "string"]),
 ]
 

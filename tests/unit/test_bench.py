@@ -108,15 +108,13 @@ def test_an_unknown_system_is_refused_and_the_known_ones_named() -> None:
 
 
 def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
-    steps = ["find", "scan", "stage", "publish"]
     marks = [
         {"at": 101.0, "step": "tick_requested", "runs": 0},
         {"at": 103.0, "step": "tick_requested", "runs": 1},
-        *({"at": 104.0 + number, "step": step} for number, step in enumerate(steps)),
+        *({"at": 104.0 + number, "step": step} for number, step in enumerate(["find", "scan", "stage", "publish"])),
     ]
     seconds = split_seconds(marks, produced_at=100.0, seen_at=107.5)
-    total = seconds.pop("total")
-    assert total == pytest.approx(sum(seconds.values())) == 7.5
+    assert seconds.pop("total") == pytest.approx(sum(seconds.values())) == 7.5
     assert {"tick_and_plan": 3.0, "scan": 1.0, "seen_by_glob": 0.5}.items() <= seconds.items()
 
 
@@ -195,8 +193,7 @@ def test_a_record_waits_until_the_first_look_that_sees_its_file(tmp_path: Path, 
     """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
     traffic = topics_cost._Traffic(["t"], counts_from=100.0)
     traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
-    rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
-    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}), tmp_path / "a.parquet")
     monkeypatch.setattr("pipeline_defs.lab.bench.costs.topics_cost.time.time", lambda: 110.0)
     for _ in range(2):
         traffic.look(tmp_path)
@@ -270,8 +267,7 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
     assert produced == list(VALUES[kind](load))
     assert 500 < sum(map(len, produced)) / 60 <= 1_010
     if kind == "protobuf":
-        message = find_message(compile_proto(PROTO, {}, "schema"), "Order", "schema")
-        order = GetMessageClass(message).FromString(produced[43])
+        order = GetMessageClass(find_message(compile_proto(PROTO, {}, "schema"), "Order", "schema")).FromString(produced[43])
         written = json.loads(list(VALUES["json"](load))[43])
         assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
 

@@ -197,8 +197,7 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> Non
 
     `x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`.
     """
-    edges = Edges(read_settings({}))
-    resources = {"edges": edges, "pyspark": LazyPySparkResource(spark_config={})}
+    resources = {"edges": Edges(read_settings({})), "pyspark": LazyPySparkResource(spark_config={})}
     topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode()), "/srv/lake") for name in ALIKE]
     repository: Any = dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
     jobs = [job.name for job in repository.get_all_jobs()]
@@ -209,8 +208,7 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> Non
     assert list(repository.sensor_defs) == [] and list(repository.schedule_defs) == []
     graph = repository.asset_graph
     assert {key.path[1] for key in graph.get_all_asset_keys()} == set(ALIKE)
-    partitions = {graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}
-    assert len(partitions) == len(ALIKE)
+    assert len({graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}) == len(ALIKE)
     works = {op_name(key) for key in graph.materializable_asset_keys}
     nodes = [node for node in repository.get_implicit_global_asset_job_def().nodes if node.name in works]
     pools = [pool for node in nodes for pool in node.definition.pools]

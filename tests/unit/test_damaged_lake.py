@@ -204,10 +204,7 @@ def test_what_tables_share_is_said_once(edges: Edges, instance: dg.DagsterInstan
 
 def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(edges: Edges, instance: dg.DagsterInstance) -> None:
     """defs.yaml wins, so what to correct is there; nobody is told to start another broker. The control has none of its own."""
-    for own, words in (
-        ("127.0.0.1:1", "bootstrap_servers in the defs.yaml of the topics of this cluster"),
-        (None, "OFFSETLAKE_BOOTSTRAP_SERVERS"),
-    ):
+    for own, words in (("127.0.0.1:1", "bootstrap_servers in the defs.yaml"), (None, "OFFSETLAKE_BOOTSTRAP_SERVERS")):
         topic = dataclasses.replace(GOOD, bootstrap_servers=own)
         ((document, _),) = read_statuses([topic], Edges(edges.settings, kafka_timeout_seconds=0.2), instance)
         assert f"correct its address: {words}" in document["error"] and "broker start" not in document["error"]

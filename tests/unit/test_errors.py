@@ -102,12 +102,7 @@ TRUE, FALSE = {"unclean.leader.election.enable": "true"}, {"unclean.leader.elect
     ("replicas", "in_sync", "unclean", "said"),
     [
         (1, 1, FALSE, ["replication.factor is 1: "]),
-        (
-            3,
-            1,
-            FALSE,
-            ["min.insync.replicas is 1: while the other replicas are behind, acks=all is acknowledged by the leader"],
-        ),
+        (3, 1, FALSE, ["min.insync.replicas is 1: while the other replicas are behind, acks=all is acknowledged"]),
         (3, 2, FALSE, []),
         (3, 3, FALSE, ["min.insync.replicas is 3 of 3 replicas: nothing is lost, but one broker that is down stops"]),
         (3, 2, TRUE, ["unclean.leader.election.enable is true: a replica that is behind may become leader"]),

@@ -104,8 +104,7 @@ def land_each(
         plan_all(lake, kafka, policy, topic)
         tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
-    by = attempt if isinstance(attempt, Attempt) else Attempt(attempt, "run", "test")
-    told = list(land_topics(keys, by, tools))
+    told = list(land_topics(keys, attempt if isinstance(attempt, Attempt) else Attempt(attempt, "run", "test"), tools))
     verdicts = {(topic, each.offsets.start): each for topic, each in told if isinstance(each, Verdict)}
     errors = [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
     assert len(verdicts) + len(errors) == len(told)
@@ -241,8 +240,7 @@ def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
 def test_a_job_is_done_again_where_spark_went_away(tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
     spark = Cluster("a", records=8, dying=dying)
-    said = land_all(Lake(str(tmp_path)), spark, a={"delivery": delivery})
-    assert said == all_of(outcome, "a", starts=[0, 4])
+    assert land_all(Lake(str(tmp_path)), spark, a={"delivery": delivery}) == all_of(outcome, "a", starts=[0, 4])
     assert len(set(spark.folders)) == len(spark.folders) == 3
 
 
@@ -266,8 +264,7 @@ def test_what_is_pending_of_all_topics_is_read_by_one_job(tmp_path: Path, place:
         paths = [path for path in lake.store.list(f"data/{topic}") if path.endswith(".parquet")]
         assert len(lake.coverage(topic).published) == len(paths) == len(STARTS)
         for path in paths:
-            rows = pq.read_table(pa.BufferReader(lake.store.get(path)))
-            assert set(rows["topic"].to_pylist()) == {topic}
+            assert set(pq.read_table(pa.BufferReader(lake.store.get(path)))["topic"].to_pylist()) == {topic}
     assert not [*(tmp_path / "staging").glob("*/**/*.parquet")]
     assert land_all(lake, spark, "again") == all_of(Outcome.ALREADY_LANDED, *spark.kafkas)
 
@@ -284,8 +281,7 @@ def test_only_topics_that_are_read_alike_share_a_job(tmp_path: Path, change: dic
         elsewhere = {"source": "another cluster", "writer": spark.writer, "open": spark.open, "stage": spark.stage}
         change = {"spark": SimpleNamespace(**elsewhere)}
     spark.poison = {("a", 0)}
-    said = land_all(lake, spark, b=change)
-    assert said == {**all_of(Outcome.LANDED, "a", "b", "c"), ("a", 0): Outcome.FAILED}
+    assert land_all(lake, spark, b=change) == {**all_of(Outcome.LANDED, "a", "b", "c"), ("a", 0): Outcome.FAILED}
     assert ("b",) in spark.jobs and not any("b" in job for job in spark.jobs if len(job) > 1)
     assert ("a", "c") in spark.jobs, "the control: these two are"
 
@@ -324,8 +320,7 @@ def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, meth
     errors = [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")]
     error = errors[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
     lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
-    kafka = broken_kafka(spark.kafkas[broken], method, nth, error)
-    said, told = land_and_hear(lake, spark, **{broken: {"kafka": kafka}})
+    said, told = land_and_hear(lake, spark, **{broken: {"kafka": broken_kafka(spark.kafkas[broken], method, nth, error)}})
     others = [topic for topic in spark.kafkas if topic != broken]
     assert said == all_of(Outcome.LANDED, *others)
     assert told == [(broken, error)], "the fault"

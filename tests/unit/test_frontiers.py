@@ -170,8 +170,7 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake) -> None:
     path = step_path(TOPIC, log.steps[-1].seq)
     other = replace(log.steps[-1], planner="another")
     reader._steps._kept[f"plan/{TOPIC}"][path] = (reader._steps._kept[f"plan/{TOPIC}"][path][0], other)
-    kept = replace(log, steps=(*log.steps[:-1], other))
-    assert not reader.goes_on(kept), "the fault"
+    assert not reader.goes_on(replace(log, steps=(*log.steps[:-1], other))), "the fault"
     assert reader.goes_on(reader.recent(TOPIC).log)
 
 
@@ -229,8 +228,7 @@ def test_a_document_that_was_changed_is_not_believed(lake: Lake) -> None:
     data, path = newest.to_json(), max(lake.store.list(f"frontier/{TOPIC}"))
     assert Frontier.from_json(data) == newest
     for field in ("ends", "landed", "heads", "latency", "growths", "kept"):
-        at = data.index(f'"{field}"'.encode())
-        digit = next(place for place in range(at, len(data)) if chr(data[place]).isdecimal())
+        digit = next(place for place in range(data.index(f'"{field}"'.encode()), len(data)) if chr(data[place]).isdecimal())
         changed = data[:digit] + (b"7" if data[digit : digit + 1] != b"7" else b"3") + data[digit + 1 :]
         assert Frontier.from_json(changed) is None, field
         lake.store.delete_folder(path)

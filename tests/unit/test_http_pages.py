@@ -17,8 +17,6 @@ from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, family, me
 from pipeline_defs.core.errors import BrokenPlanLog
 
 Ask = Callable[..., tuple[int, str]]
-
-
 PAGES: dict[str, Page] = {
     "/metrics": (CONTENT_TYPE, lambda: metrics_text([family("up", "is it", (), {(): 1})])),
     "/map/orders": (HTML, lambda: "<title>orders</title>"),
@@ -71,9 +69,7 @@ def test_our_own_names_are_answered(ask: Ask, host: str) -> None:
     assert ask(Host=host)[0] == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:9308", "", "localhost.evil.example", "127.0.0.1.evil.example", "a:b:c"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9308", "", "localhost.evil.example", "127.0.0.1.evil", "a:b:c"])
 def test_a_name_that_somebody_elses_dns_gave_us_is_refused(ask: Ask, host: str) -> None:
     """A web page that a browser on this machine shows could otherwise read everything: DNS rebinding."""
     status, text = ask(Host=host)

@@ -209,9 +209,7 @@ def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
 
 def test_a_class_has_a_name_of_its_own() -> None:
     """One word, one meaning: of a name in an error or a log there is one place to look."""
-    names = Counter(
-        node.name for file in OURS for node in ast.walk(syntax(file)) if isinstance(node, ast.ClassDef) and node.name[0] != "_"
-    )
+    names = Counter(n.name for file in OURS for n in ast.walk(syntax(file)) if isinstance(n, ast.ClassDef) and n.name[0] != "_")
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -84,8 +84,7 @@ def land_from_document(world: SmallWorld, lake: Lake, on_step: StepWatcher = no_
     """Have what is pending be landed by who reads from documents."""
     world.attempts += 1
     keys = [offsets.key for offsets in lake.recent(TOPIC).pending()]
-    attempt = Attempt(f"recent-{world.attempts}", "run", "test")
-    list(land(TOPIC, keys, attempt, replace(world.tools(lake, on_step), **tools)))
+    list(land(TOPIC, keys, Attempt(f"recent-{world.attempts}", "run", "test"), replace(world.tools(lake, on_step), **tools)))
 
 
 def land_and_lose(tree: str, world: SmallWorld) -> None:

@@ -91,15 +91,11 @@ def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> Non
     kind = GetMessageClass(message_of(text, "M"))
     by = {"k": {"seconds": -315576000000}}
     good = {"at": [{"seconds": 253402300799}], "by": by, "day": {"year": 1, "month": 1, "day": 1}}
-    bad = [
-        {"at": [{"seconds": 253402300800}]},
-        {"at": [{}, {"seconds": 1 << 62}]},
-        {"by": {"k": {"seconds": 1 << 50}}},
-        {"day": {"year": 2020}},
-        {"day": {"year": 10_000, "month": 1, "day": 1}},
+    bad: list[dict[str, Any]] = [
+        *({"at": [{"seconds": 253402300800}]}, {"at": [{}, {"seconds": 1 << 62}]}, {"by": {"k": {"seconds": 1 << 50}}}),
+        *({"day": {"year": 2020}}, {"day": {"year": 10_000, "month": 1, "day": 1}}),
     ]
-    bodies = [kind(**{"in": [good, each]}).SerializeToString() for each in ({}, *bad)]
-    values, errors = decode(text, "M", bodies)
+    values, errors = decode(text, "M", [kind(**{"in": [good, each]}).SerializeToString() for each in ({}, *bad)])
     assert values[0] is not None and values[1:] == [None] * len(bad)
     assert errors == [
         None,
@@ -261,11 +257,7 @@ TOGETHER = "a = 1 and b = 2 could be written together, expected one of them at m
         ("int32 a = 1;", "sint32 a = 1;", "a = 1 was written as int32, expected sint32"),
         ("float a = 1;", "double a = 1;", "a = 1 was written as float, expected double"),
         ("int32 a = 1;", "repeated int32 a = 1;", "a = 1 was written as int32, expected repeated int32"),
-        (
-            "message P { string key = 1; int32 value = 2; } repeated P a = 1;",
-            "map<string, int32> a = 1;",
-            f"{LIST}, expected map",
-        ),
+        ("message P {string key=1; int32 value = 2; } repeated P a = 1;", "map<string, int32> a = 1;", f"{LIST}, expected map"),
         ("map<string, int32> a = 1;", "string a = 1;", "a = 1 was written as map, expected string"),
         ("int32 a = 1; string b = 2;", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),
         ("optional int32 a = 1; optional string b = 2;", "oneof o { int32 a = 1; string b = 2; }", TOGETHER),

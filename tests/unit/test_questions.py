@@ -63,8 +63,7 @@ def test_what_reads_the_lake_is_answered(lake: Path, statement: str) -> None:
     "statement", ["DESCRIBE decoded.orders", "SUMMARIZE decoded.orders", "SHOW ALL TABLES", "FROM dead_letters.orders"]
 )
 def test_what_describes_is_answered(lake: Path, statement: str) -> None:
-    assert ask(statement).exception is None
-    assert ask(statement, "--json").exception is None
+    assert [ask(statement, *options).exception for options in ((), ("--json",))] == [None, None]
 
 
 def test_what_cannot_be_converted_is_not_shown(lake: Path) -> None:
@@ -80,26 +79,17 @@ def test_what_cannot_be_converted_is_not_shown(lake: Path) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "COPY (SELECT 1) TO '{folder}/written.csv'",
+        *("COPY (SELECT 1) TO '{folder}/written.csv'", "SELECT 1; COPY (SELECT 1) TO '{folder}/written.csv'"),
         "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/written.csv'",
         "WITH a AS (COPY (SELECT 1) TO '{folder}/written.csv') SELECT 1",
         "SELECT (WITH a AS (COPY (SELECT 1) TO '{folder}/written.csv') SELECT 1)",
         "FROM query('COPY (SELECT 1) TO ''{folder}/written.csv''')",
-        "SELECT 1; COPY (SELECT 1) TO '{folder}/written.csv'",
-        "EXPORT DATABASE '{folder}/written'",
-        "ATTACH '{folder}/written.db'",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET enable_external_access = true",
-        "PRAGMA enable_profiling='json'",
+        *("EXPORT DATABASE '{folder}/written'", "ATTACH '{folder}/written.db'", "INSTALL httpfs", "LOAD httpfs"),
+        *("SET enable_external_access = true", "PRAGMA enable_profiling='json'"),
         "CALL enable_logging(storage = 'file', storage_path = '{folder}/written')",
         "FROM enable_logging(storage = 'file', storage_path = '{folder}/written')",
         "FROM enable_profiling(save_location = '{folder}/written.json')",
-        "CREATE TABLE t AS SELECT 1",
-        "SELECT 1; SELECT 2",
-        "SELEC 1",
-        "",
-        " ; -- nothing",
+        *("CREATE TABLE t AS SELECT 1", "SELECT 1; SELECT 2", "SELEC 1", "", " ; -- nothing"),
     ],
 )
 def test_what_writes_or_is_more_than_one_is_refused_and_nothing_is_written(lake: Path, statement: str) -> None:

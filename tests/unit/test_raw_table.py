@@ -64,8 +64,7 @@ def land_each(lake: Lake, ranges: Iterable[OffsetRange]) -> list[Manifest]:
 
 def view(lake: Lake) -> list[int]:
     """Return the offsets that a view shows that is opened now."""
-    rows = Duck(again(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
-    return [offset for (offset,) in rows]
+    return [offset for (offset,) in Duck(again(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]]
 
 
 def root(lake: Lake) -> Path:
@@ -260,8 +259,7 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
     def groups(files: int, first_bytes: int) -> list[RawGroup]:
         sizes = dict(zip(log.ranges, [first_bytes, *[4_000] * (files - 1)], strict=False))
         files_of = {offsets: replace(file, bytes=size) for offsets, size in sizes.items() if (file := landed(offsets).file)}
-        manifests = {offsets: replace(landed(offsets), file=file) for offsets, file in files_of.items()}
-        coverage = Coverage(log, manifests, sizes)
+        coverage = Coverage(log, {offsets: replace(landed(offsets), file=file) for offsets, file in files_of.items()}, sizes)
         due = find_due_by_files(coverage, Snapshot())
         table = apply(Commit([file_of(each, name_of(each)) for each in due.adds], {}, due.transactions), Snapshot())
         return find_groups(coverage, table, 10**9)
@@ -617,10 +615,8 @@ def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) ->
     append(again(lake))
     log = raw_table_log(TOPIC, lake.store)
     before = log.read()
-    path = next(iter(before.files))
-    remove = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
-    entry = Path(lake.store.url(f"{log.folder}/_delta_log/{before.version + 1:020d}.json"))
-    entry.write_text(json.dumps(remove) + "\n")
+    remove = {"remove": {"path": next(iter(before.files)), "deletionTimestamp": 1, "dataChange": True}}
+    Path(lake.store.url(f"{log.folder}/_delta_log/{before.version + 1:020d}.json")).write_text(json.dumps(remove) + "\n")
     assert len(raw_table_log(TOPIC, lake.store).read().files) == 3, "the fault"
     append(again(lake))
     assert sum(file.rows for file in raw_table_log(TOPIC, lake.store).read().files.values()) == 40

@@ -29,16 +29,9 @@ from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
+from pipeline_defs.core import errors
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import (
-    BrokenManifest,
-    BrokenTable,
-    DamagedFile,
-    EngineUnavailable,
-    JobStuck,
-    LakeUnavailable,
-    OutcomeUnknown,
-)
+from pipeline_defs.core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoded_table import TREE, Contents, document_path, is_of_dead_letters
@@ -188,8 +181,7 @@ def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(topic: LandedT
     land_both(topic)
     topic.decode(FIRST, SECOND)
     monkeypatch.setattr("pipeline_defs.tables.decoding.RANGES_PER_JOB", 1)
-    verdicts = topic.decode(FIRST, SECOND, by=MENDED, redo=True)
-    assert [each.outcome for each in verdicts] == [Decided.REPLACED] * 2
+    assert [each.outcome for each in topic.decode(FIRST, SECOND, by=MENDED, redo=True)] == [Decided.REPLACED] * 2
     assert topic.table().version() == 1, "one commit"
 
 
@@ -225,7 +217,7 @@ def test_decoding_outlives_a_spark(topic: LandedTopic, monkeypatch: pytest.Monke
     def die(*given: Any) -> None:
         folders.append(given[3])
         if len(folders) <= deaths:
-            raise EngineUnavailable("Spark went away")
+            raise errors.EngineUnavailable("Spark went away")
 
     beside(monkeypatch, ArrowDecoder, "stage_decoded", after=die)
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND)] == [outcome] * 2
@@ -241,7 +233,7 @@ def test_what_a_job_had_finished_before_it_was_stopped_is_decoded(topic: LandedT
     def finish_one(self: ArrowDecoder, files: Sequence[Path], decision: Decision, folder: str, most_rows: int) -> None:
         jobs.append(most_rows)
         real(self, files[:1], decision, folder)
-        raise JobStuck("it finished no file")
+        raise errors.JobStuck("it finished no file")
 
     with monkeypatch.context() as patch:
         patch.setattr(ArrowDecoder, "stage_decoded", finish_one)
@@ -298,8 +290,7 @@ def compacted(topic: LandedTopic) -> LandedTopic:
     for offsets in (FIRST, SECOND):
         topic.land(offsets, POISONED)
         topic.outcome(offsets, INT)
-    verdicts = compact_decoded(topic.lake, TOPIC)
-    assert [each.outcome for each in verdicts] == [CompactionOutcome.COMPACTED] * 2
+    assert [each.outcome for each in compact_decoded(topic.lake, TOPIC)] == [CompactionOutcome.COMPACTED] * 2
     assert len(decoded_table_log(TOPIC, topic.lake).read().files) == 2
     assert compact_decoded(topic.lake, TOPIC) == [], "once"
     return topic
@@ -427,15 +418,14 @@ def test_a_lost_answer_loses_no_file(compacted: LandedTopic, monkeypatch: pytest
 
 def test_the_vacuum_deletes_nothing_of_a_table_that_lacks_a_document(compacted: LandedTopic) -> None:
     """[R-100] It is named, with what makes the table anew."""
-    table = decoded_table_log(TOPIC, compacted.lake).read()
-    document = compacted.root / TREE / TOPIC / document_path(min(table.files))
+    document = compacted.root / TREE / TOPIC / document_path(min(decoded_table_log(TOPIC, compacted.lake).read().files))
     content = document.read_bytes()
     document.unlink()
     deleted, (error,) = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
     assert deleted == [] and document.name in str(error) and "decoded again" in str(error)
     document.write_bytes(content)
-    deleted, errors = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
-    assert len(deleted) == 4 and errors == [], "the control"
+    deleted, said = vacuum(compacted.lake, EPOCH_MS, older_than_seconds=-1)
+    assert len(deleted) == 4 and said == [], "the control"
 
 
 @pytest.mark.parametrize(("old", "outcome"), [(1, CompactionOutcome.COMPACTED), (2, CompactionOutcome.FAILED)])

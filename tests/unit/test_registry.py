@@ -39,10 +39,7 @@ def test_only_the_registrys_own_words_say_that_there_is_no_such_schema(fake: Fak
     assert registry.read_schema(7) is None, "the control"
     for page in (
         Answer(HTML, 404, "text/html"),
-        Answer(b"", 404),
-        Answer({}, 404),
-        Answer([], 404),
-        Answer(5, 404),
+        *(Answer(body, 404) for body in (b"", {}, [], 5)),
         Answer({"error_code": 404, "message": "HTTP 404 Not Found"}, 404),
         Answer({"error_code": 40403, "message": "Schema not found"}, 400),
         Answer({"status": 404, "error": "Not Found", "path": "/schemas/ids/7"}, 404, "application/json"),

@@ -140,8 +140,7 @@ def test_no_network_at_pip_names_the_step_and_its_log(tree: Path, tools: Path) -
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tree / ".venv"], check=True)
     site = next((tree / ".venv" / "lib").glob("python3*")) / "site-packages"
     (site / "pip").symlink_to(Path(pip.__file__).parent)
-    environ = clean_environ(tools, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
-    done = run_make(tree, environ, "setup")
+    done = run_make(tree, clean_environ(tools, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0"), "setup")
     progress, line = [line for line in done.stderr.splitlines() if not line.startswith(("make", "setup: pip: "))]
     assert done.returncode != 0
     assert progress.startswith("setup: installing the packages of requirements.lock")

@@ -32,8 +32,7 @@ from tests.support.lakes import open_lake
 
 def lose_answers(patch: pytest.MonkeyPatch, *, do: bool, number: int = errno.EIO) -> None:
     """Have the answer of each link be lost, after it was done or before, as a network file system may lose it."""
-    lost = Mock(side_effect=OSError(number, os.strerror(number)))
-    beside(patch, os, "link", **{"after" if do else "before": lost})
+    beside(patch, os, "link", **{"after" if do else "before": Mock(side_effect=OSError(number, os.strerror(number)))})
 
 
 def open_bucket() -> Store:
