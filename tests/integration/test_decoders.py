@@ -140,20 +140,15 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engi
     assert outcomes.classes == [None] * 4 + ["avro_malformed"] * 11 + [None]
     assert {*outcomes.errors} == {None, "a string in it is not UTF-8"}
     rows = decoding_session(engine).createDataFrame([("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW)
-    decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
-    decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    decode_rows(rows, side)[0].where("failure IS NULL").select("value").coalesce(1).write.parquet(str(tmp_path / "rows"))
     assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 4
 
 
 def test_strings_of_wide_and_deep_avro_are_checked_too(engine: Engine) -> None:
     """What Spark's client sends has 100 levels at most; and Java's own strings would have other characters for bad bytes."""
     deep: dict[str, Any] = {"type": "string", "avro.java.string": "String"}
-    for number in range(9):
-        deep = (
-            {"type": "array", "items": record(f"R{number}", field("s", deep))}
-            if number % 3
-            else {"type": "map", "values": deep}
-        )
+    for n in range(9):
+        deep = {"type": "array", "items": record(f"R{n}", field("s", deep))} if n % 3 else {"type": "map", "values": deep}
     schema = record("Wide", *(field(f"c{number}", "string") for number in range(300)), field("deep", deep))
 
     def body(wide: str, text: str) -> bytes:
@@ -193,8 +188,7 @@ def test_no_bytes_make_spark_fail(engine: Engine) -> None:
     claims = [1 << 30, (1 << 31) - 9, (1 << 31) - 1, 1 << 40, -1, -(1 << 62)]
     greedy = [avro("long", branch) + avro("long", claim) for branch in range(5) for claim in claims]
     noise = [bytes((at * 7919 + step * 104729 >> 3) & 0xFF for step in range(at % 23)) for at in range(300)]
-    sound = avro(schema, {"of": "word"})
-    outcomes = decode(engine, [*greedy, *noise, sound], Side(Format.AVRO, schema=json.dumps(schema)))
+    outcomes = decode(engine, [*greedy, *noise, avro(schema, {"of": "word"})], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.classes[: len(greedy)] == ["avro_malformed"] * len(greedy)
     assert outcomes.classes[-1] is None
 
@@ -232,16 +226,14 @@ def test_a_version_with_other_columns_says_which_ids_are_to_be_decoded_again(wor
     """The defs.yaml is as it was, so that nothing is outdated; what is told makes the topic go on."""
     subject = f"{world.name}-value"
     old, new = record("Order", field("n", "int")), record("Order", field("n", ["int", "string"]))
-    side = Side(Format.AVRO, registry=registry.url)
-    world.topic = replace(world.topic, decode=Decode(value=side))
+    world.topic = replace(world.topic, decode=Decode(value=Side(Format.AVRO, registry=registry.url)))
     world.create_topic(1)
     first = registry.register(subject, json.dumps(old))
     world.send([{"partition": 0, "value": avro(old, {"n": 1}, first)}])
     world.plan_and_land()
     (one,) = (offsets.key for offsets in world.coverage.log.ranges)
     assert [each.outcome for each in world.decode([one])] == [Decided.DECODED]
-    second = registry.register(subject, json.dumps(new))
-    world.send([{"partition": 0, "value": avro(new, {"n": "x"}, second)}])
+    world.send([{"partition": 0, "value": avro(new, {"n": "x"}, registry.register(subject, json.dumps(new)))}])
     world.plan_and_land()
     two = [offsets.key for offsets in world.coverage.log.ranges][-1]
     (refused,) = world.decode([two])
@@ -260,8 +252,7 @@ def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that
     new = record("Order", field("n", ["int", "string"]))
     text = record("Order", field("n", "string"))
     number, other = (registry.register(name, json.dumps(of)) for name, of in ((subject, old), (writers, text)))
-    side = Side(Format.AVRO, registry=registry.url)
-    world.topic = replace(world.topic, decode=Decode(value=side, budget=Budget(1, 0.5)))
+    world.topic = replace(world.topic, decode=Decode(value=Side(Format.AVRO, registry=registry.url), budget=Budget(1, 0.5)))
     world.create_topic(1)
     values = [avro(old, {"n": 1}, number), avro(text, {"n": "x"}, other), avro(old, {"n": 3}, number)]
     world.send({"partition": 0, "value": value} for value in values)
@@ -378,8 +369,7 @@ def test_references_are_followed(engine: Engine, registry: RunningRegistry, topi
         fastavro.parse_schema(schema, named)
     datum = {"to": {"city": {"name": "Rome"}, "twin": {"name": "Paris"}}, "back": {"city": {"name": "Bonn"}, "twin": None}}
     records = [avro(fastavro.parse_schema(order, named), datum, own)]
-    outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
-    assert outcomes.values == [datum]
+    assert decode(engine, records, Side(Format.AVRO, registry=registry.url), topic).values == [datum]
 
 
 def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
@@ -395,12 +385,10 @@ def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
     def login(**changes: str) -> RegistryLogin:
         keys = {"basic.auth.user.info": user, "ssl.ca.location": str(tmp_path / "ca.pem")} | changes
         named = {f"schema.registry.{key}": value for key, value in keys.items() if value}
-        path = write_properties(tmp_path / f"{uuid.uuid4().hex}.properties", named)
-        return read_access(path).properties.registry
+        return read_access(write_properties(tmp_path / f"{uuid.uuid4().hex}.properties", named)).properties.registry
 
     with guarded(registry, user, tmp_path / "server.pem") as url, caplog.at_level("DEBUG"):
-        side = Side(Format.AVRO, registry=url)
-        assert decode(engine, records, side, topic, login()).values == [{"id": 1, "note": None}]
+        assert decode(engine, records, Side(Format.AVRO, registry=url), topic, login()).values == [{"id": 1, "note": None}]
         assert connect(url, login()).read_schema(known) is not None
         for changes, expected in [
             ({"basic.auth.user.info": ""}, r"does not let us in \(.*401.*basic.auth.user.info in the file of OFFSETLAKE_KAFKA"),
@@ -495,9 +483,7 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Eng
         with pytest.raises(UnusableSchema, match=f"schema 1 of registry {fake.url} cannot be used: "):
             decode(engine, [head_of(1) + body], side)
         fake.put_version("orders-value", "latest", 1, text, "AVRO" if kind != "AVRO" else "JSON")
-        with pytest.raises(
-            UnusableSchema, match=f"cannot be used: it is {'AVRO' if kind != 'AVRO' else 'JSON'}, expected {kind}"
-        ):
+        with pytest.raises(UnusableSchema, match=f"it is {'AVRO' if kind != 'AVRO' else 'JSON'}, expected {kind}"):
             decode(engine, [head_of(1) + body], side)
 
 
@@ -563,8 +549,7 @@ def test_protobuf_of_any_writers_is_read_as_one_message(engine: Engine, registry
         b"?",
         None,
     ]
-    side = Side(Format.PROTOBUF, registry=registry.url, message="Order")
-    outcomes = decode(engine, records, side, topic)
+    outcomes = decode(engine, records, Side(Format.PROTOBUF, registry=registry.url, message="Order"), topic)
     assert outcomes.values[:3] == [
         {"id": -5, "note": None, "title": "x"},
         {"id": 6, "note": "n", "title": "z"},

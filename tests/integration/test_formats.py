@@ -68,8 +68,7 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     world.send({"partition": 0, "key": each, "value": other} for each, other in pairs)
     world.plan()
     world.launch()
-    ranges = list(world.coverage.log.ranges)
-    (launched,) = world.in_process.decode(ranges, redo=False)
+    (launched,) = world.in_process.decode(list(world.coverage.log.ranges), redo=False)
     assert launched.succeeded, launched.reason
     duck = Duck(world.edges.lake, [world.name])
     ids = [f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id" for side, name in (("key", key), ("value", value))]
@@ -487,8 +486,7 @@ def test_a_string_is_utf8_or_a_dead_letter(engine: Engine, name: str) -> None:
         kinds = [bytes(dice.choices(every, k=dice.randrange(6))) for _ in range(RECORDS)]
         known = ["ü\U0001f600".encode(), "\ufffd".encode(), b"", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"]
         bodies = [dice.choice((body, *known, *([] if name == "json" else [b"\0", b"\0\xff"]))) for body in kinds]
-        found = read_each(engine, [write(body) for body in bodies], side)
-        for body, (value, why, _) in zip(bodies, found, strict=True):
+        for body, (value, why, _) in zip(bodies, read_each(engine, [write(body) for body in bodies], side), strict=True):
             try:
                 assert (value, why) == (body.decode(), None), seed
             except UnicodeDecodeError:

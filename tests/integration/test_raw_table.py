@@ -96,8 +96,7 @@ def test_delta_readers_see_what_is_landed_at_each_version(world: SmallWorld) -> 
     then.load_as_version(0)
     assert world.in_table() == world.shown() != dict.fromkeys(range(6), 1)
     for table, rows in ((now, sorted(world.shown())), (then, list(range(6)))):
-        read = table.to_pyarrow_table()
-        assert sorted(read.column("offset").to_pylist()) == rows
+        assert sorted(table.to_pyarrow_table().column("offset").to_pylist()) == rows
         assert duckdb.execute("SELECT count(*) FROM read_parquet(?)", [table.file_uris()]).fetchall() == [(len(rows),)]
     assert now.version() == 1
     assert (now.transaction_version("g0/p0"), now.transaction_version("settled")) == (6, 3), (
@@ -382,8 +381,7 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
 def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_person(world: SmallWorld) -> None:
     """[R-83] The range's file was deleted, and Kafka has less of it: it stays pending, and says why, until it is replaced."""
     world.compact(world.lake)
-    first = manifests(world)[0]
-    world.lake.store.delete_folder(published_path(first))
+    world.lake.store.delete_folder(published_path(manifests(world)[0]))
     world.lake = world.open(Writer())
     world.lose_a_row(1)
     (verdict,) = world.land()
@@ -535,8 +533,7 @@ def replace_by_as_many_bytes(world: SmallWorld) -> None:
     data = rotten(world.files()[published_path(manifest)])
     staged, lake = "staging/other/0.parquet", world.open(Writer())
     lake.store.put_new(staged, data, "staging/other/scratch")
-    file = replace(manifest.file, path=staged, sha256=sha256(data).hexdigest())
-    newer = replace(manifest, revision=1, file=file)
+    newer = replace(manifest, revision=1, file=replace(manifest.file, path=staged, sha256=sha256(data).hexdigest()))
     assert lake.commit_manifest(newer) == newer
     with suppress(LakeUnavailable):
         lake.publish(newer)
@@ -753,8 +750,7 @@ def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) ->
         assert not log.commit(Commit(), Snapshot(), EPOCH_MS), "of two that write a version one looks again"
     whole = log.read()
     log.write_checkpoint()
-    listed = store.list("tables/t/_delta_log")
-    assert f"tables/t/_delta_log/{2:020d}.checkpoint.parquet" in listed
+    assert f"tables/t/_delta_log/{2:020d}.checkpoint.parquet" in store.list("tables/t/_delta_log")
     for version in range(3):
         store.delete_folder(f"tables/t/_delta_log/{version:020d}.json")
     assert log.read() == whole and log.read_head().transactions == {"n": 2}
