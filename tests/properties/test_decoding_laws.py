@@ -551,7 +551,7 @@ def test_the_calendar_has_an_end_on_both_sides() -> None:
     assert {day_of(FIRST - 1), day_of(LAST + 1)} == {NO_DAY}
 
 
-@pytest.mark.parametrize("text", ["0000-01-01", "2013-00-10", "2013-13-01", "1900-02-29", "2013-1-1", "", "2013-01-01T00:00"])
+@pytest.mark.parametrize("text", ["0000-01-01", "2013-13-01", "1900-02-29", "2013-1-1", "20130101", "", "2013-01-01T00:00"])
 def test_only_a_day_is_a_day(text: str) -> None:
     with pytest.raises(ValueError, match="expected a day such as"):
         days.parse_day(text)

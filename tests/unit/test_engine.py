@@ -585,7 +585,7 @@ def configured(url: str) -> LazyPySparkResource:
     return LazyPySparkResource(spark_config={"spark.remote": url})
 
 
-@pytest.mark.parametrize("url", ["nonsense", "", " ", "http://h", "sc://", "sc://a..b", f"sc://h/;token={SECRET}/a"])
+@pytest.mark.parametrize("url", ["nonsense", "", " ", "http://h", "sc://[::1", "sc://a..b", f"sc://h/;token={SECRET}/a"])
 def test_a_remote_of_the_resource_is_checked_as_that_of_the_environment(url: str, tmp_path: Path) -> None:
     said = r"spark\.remote of the `pyspark` resource cannot be used: .*nothing was started"
     with pytest.raises(BadSetting, match=said) as told:
