@@ -40,6 +40,7 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.variant.allowDuplicateKeys": "true",  # a text with a field twice is JSON all the same
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
+ZSTD_LEVEL = 1  # what can be made again, and is soon compacted, need not be as small as what is landed
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 STILL_SECONDS = 300.0  # at least, in which a job finishes a file: it is of seconds
@@ -209,7 +210,7 @@ class SparkDecoder:
         still_seconds = max(STILL_SECONDS, most_rows * STILL_SECONDS_PER_ROW)
         with self._engine.job(DECODE_CONF, what, consequence, still_seconds) as session:
             try:
-                write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder)
+                write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder, ZSTD_LEVEL)
             except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
                 said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
                 raise unusable_schema("what keys and values are decoded to", said) from error

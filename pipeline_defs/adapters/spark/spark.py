@@ -48,13 +48,14 @@ ABANDONED = (
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
+_LEVEL = "parquet.compression.codec.zstd.level"
 REPEATING = ("topic", "generation", "partition", "timestamp_type")  # columns of one value; others cost more than they save
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
 # sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
 # encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
 PARQUET_OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
-    "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
+    _LEVEL: str(ZSTD_LEVEL),
     "parquet.compression.codec.zstd.bufferPool.enabled": "false",  # reusing its buffers costs more than new ones
     "parquet.enable.dictionary": "false",
     **dict.fromkeys((f"parquet.enable.dictionary#{name}" for name in REPEATING), "true"),
@@ -196,9 +197,10 @@ class Spark:
             write_parquet(rows, self._engine, folder)
 
 
-def write_parquet(rows: DataFrame, engine: Engine, folder: str) -> None:
+def write_parquet(rows: DataFrame, engine: Engine, folder: str, zstd_level: int = ZSTD_LEVEL) -> None:
     """Write rows below a folder that is not there yet, with the options of all files of a lake."""
-    rows.write.mode("error").options(**PARQUET_OPTIONS, **engine.write_options).parquet(folder)
+    options = {**PARQUET_OPTIONS, _LEVEL: str(zstd_level), **engine.write_options}
+    rows.write.mode("error").options(**options).parquet(folder)
 
 
 def select_raw(source: DataFrame, generation: int) -> DataFrame:
