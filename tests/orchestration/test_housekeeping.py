@@ -21,10 +21,11 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing import auditing
 from pipeline_defs.orchestration.assets.checks import PUBLISHED
+from pipeline_defs.orchestration.runs.moments import DAY_MS
 from pipeline_defs.orchestration.runs.projection import report_losses
 from pipeline_defs.orchestration.upkeep import housekeeping
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE, SWEEP
-from pipeline_defs.orchestration.upkeep.pruning import DAY_MS, Pruning, retire_keys
+from pipeline_defs.orchestration.upkeep.pruning import Pruning, retire_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOPIC_TAG, Topic
 from tests.support.lakes import damage

@@ -17,6 +17,7 @@ from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
 from ..map.page import read_picture, summary, write_page
 from ..runs.known import Known, read_known
 from ..runs.ledger import check_expiry, check_nothing_lost, read_endangered, read_ledger
+from ..runs.moments import DAY_MS
 from ..runs.progress import Situation, check_progress, read_situation
 from ..runs.projection import CONCERNS, report_check
 from ..runs.tries import read_tries
@@ -25,7 +26,6 @@ from ..runs.waiting import undecoded_text
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED, PUBLISHED, REPLAY = "coverage_map", "published_digest", "replay"
-_DAY_MS = 24 * 3_600_000
 _ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
 Question = Callable[[Edges, dg.DagsterInstance], dg.AssetCheckResult]
 _Held = Collection[OffsetRange]
@@ -98,7 +98,7 @@ def _ask_published(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> 
         told = last.event.dagster_event if last.event else None
         if told and (named := told.asset_check_evaluation_data.metadata.get(CONCERNS)):
             doubted = str(named.value)
-    night = edges.now_ms() // _DAY_MS
+    night = edges.now_ms() // DAY_MS
     return as_result(check_published(topic.name, edges.lake, night=night, doubted=doubted.split(", ")))
 
 

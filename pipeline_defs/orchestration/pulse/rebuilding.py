@@ -47,8 +47,7 @@ def rebuild_topic(
     Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
     """
     document = edges.lake.recent(topic.name).log.base  # before all is read, which then has what it sums up
-    forget_unplanned(instance, topic, lambda: edges.lake.coverage(topic.name))
-    coverage = edges.lake.coverage(topic.name)
+    coverage = forget_unplanned(instance, topic, lambda: edges.lake.coverage(topic.name))
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
     held = read_tries(instance, topic.landing).held.keys()

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 T = TypeVar("T")
 
+DAY_MS = 24 * 3_600_000
 TELL_MS = 3_000  # how often a run says how far it is
 
 

@@ -72,17 +72,15 @@ def register_keys(
     return len(lacking)
 
 
-def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Callable[[], Coverage]) -> list[str]:
-    """Delete Dagster's keys that no step of the plan log has, and return them: somebody typed them between those of ranges.
+def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Callable[[], Coverage]) -> Coverage:
+    """Delete Dagster's keys that no step of the plan log has: somebody typed them between those of ranges.
 
-    All history is read after the keys: what is planned meanwhile is in it.
+    All history is read after the keys, and returned: what is planned meanwhile is in it.
     """
-    keys = instance.get_dynamic_partitions(topic.ranges_name)
-    planned = {offsets.key for offsets in read_whole().log.ranges}
-    unplanned = [key for key in keys if key not in planned]
-    for key in unplanned:
+    keys, coverage = instance.get_dynamic_partitions(topic.ranges_name), read_whole()
+    for key in {*keys} - {offsets.key for offsets in coverage.log.ranges}:
         instance.delete_dynamic_partition(topic.ranges_name, key)
-    return unplanned
+    return coverage
 
 
 def find_unseen(

@@ -24,11 +24,11 @@ from ...core.landing.selection import retired
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...topics import LAND_PENDING, Topic
+from ..runs.moments import DAY_MS
 from ..runs.projection import read_order, read_selected
 from ..runs.tries import read_tries
 
 FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
-DAY_MS = 24 * 3_600_000
 TELL_EVERY = 100  # runs
 _SHOWING = {DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED}
 _SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
