@@ -6,7 +6,6 @@ Secrets come only this way. What belongs to a topic is in its defs.yaml, never h
 import hashlib
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -418,13 +417,8 @@ def _check_s3(env: Mapping[str, str]) -> None:
         return
     for name in S3_ENDPOINTS:
         address = env.get(name)
-        if address is None:
-            continue
         if not address:
-            raise BadSetting(
-                f"{name} is set and empty, expected an address such as https://host:9000; nothing was started; unset it where "
-                "the store is Amazon's"
-            )
+            continue
         _check_value(name, address, check_web_address)
         if address.startswith("http:") and env.get("AWS_ALLOW_HTTP", "").lower() not in TRUE:
             raise BadSetting(
@@ -435,16 +429,9 @@ def _check_s3(env: Mapping[str, str]) -> None:
 
 def _folder(name: str, text: str, project: Path) -> Path:
     """Return a folder that a setting names, there or not; refuse what cannot be one."""
-    path = _path(name, text, project)
-    try:
-        wrong = "something else is there" if not stat.S_ISDIR(path.stat().st_mode) else None
-    except FileNotFoundError:
-        link = next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None)
-        wrong = f"{link} is a link to nothing" if link and name in HOME_CHECKS else None  # of a lake its reader says so
-    except PermissionError:
-        wrong = None  # who reads or writes there says so
-    except OSError as error:
-        wrong = (error.strerror or type(error).__name__).lower()
+    path, wrong = _path(name, text, project), ""
+    with suppress(OSError):  # who reads or writes there says so
+        wrong = "something else is there" if path.exists() and not path.is_dir() else ""
     if not wrong and name in HOME_CHECKS:
         try:
             HOME_CHECKS[name](str(path))

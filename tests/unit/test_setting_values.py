@@ -7,6 +7,7 @@ Commands and a plain `dagster dev` of the same folder record in the same place, 
 import logging
 import os
 import random
+import re
 import shutil
 import socket
 import string
@@ -47,6 +48,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+WRONG_REMOTES = [
+    *("host:15002", "http://h", "sc://", "sc://h/x", f"sc://u:{SECRET}@h", f"sc://h:1;token={SECRET}", f"sc://h/;{SECRET}", "sc://h:x"),
+    *(f"sc://h:1/;token={each}" for each in (f"{SECRET}/a", f"a#{SECRET}", f"a?{SECRET}", f"{SECRET}==", f"{SECRET}%", f"{SECRET}%0A", f"{SECRET}é", f"{SECRET};more")),
+    *("sc://a..b:1500", "sc://.:1", f"sc://{'h' * 300}:1", f"sc://{'abc.' * 80}b", "sc://h:99999", "sc://h:0", "sc://[::1]:15002"),
+    *(f"sc://h:1/;{each}={SECRET}" for each in ("a-bin", "-bin", "Token", "USE_SSL", "xY")),
+    *(f"sc://h:1/;use_ssl={each}" for each in ("maybe", "1", "yes")),
+]  # fmt: skip
 WRONG = [
     ("OFFSETLAKE_LAKE", "s3:/b", "begins with s3: and has no //, expected a path, or a URL such as s3://bucket/lake"),
     ("OFFSETLAKE_LAKE", "s3:b", "begins with s3: and has no //"),
@@ -56,42 +64,29 @@ WRONG = [
     ("OFFSETLAKE_LAKE", "s3:///lake", "names no bucket"),
     ("OFFSETLAKE_LAKE", f"s3://key:{SECRET}@b/lake", r"has a login in it \(not shown\).*AWS_SECRET_ACCESS_KEY"),
     ("OFFSETLAKE_LAKE", "s3://[b/lake", "it is no address"),
-    ("OFFSETLAKE_LAKE", "file://host/lake", "names another machine"),
     ("OFFSETLAKE_LAKE", "/a\0b", "has a control character"),
     ("OFFSETLAKE_LAKE", " /srv/lake", "has spaces around it"),
     ("OFFSETLAKE_LAKE", "/dev/null", "OFFSETLAKE_LAKE is /dev/null, expected a folder, .*something else is there"),
-    ("OFFSETLAKE_LAKE", "/dev/null/lake", "expected a folder, .*not a directory"),
-    ("OFFSETLAKE_LAKE", "/" + "a" * 300, "expected a folder, .*file name too long"),
     ("OFFSETLAKE_HOME", "/dev/null", "OFFSETLAKE_HOME is /dev/null, expected a folder"),
     ("OFFSETLAKE_HOME", "a\nb", "has a control character"),
     ("DAGSTER_HOME", "/dev/null", "DAGSTER_HOME is /dev/null, expected a folder"),
     *((name, "~nosuchuser/x", f"{name} is ~nosuchuser/x, and this machine knows no home of ~nosuchuser; .*write the whole path") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_KAFKA_PROPERTIES")),
-    ("DAGSTER_HOME", "/nowhere/a%41b", "DAGSTER_HOME is /nowhere/a%41b.*its path has a %, with which Dagster's database is another file"),
-    ("DAGSTER_HOME", "/nowhere/a?b", "its path has a question mark"),
-    ("DAGSTER_HOME", "/nowhere" + "/hundred890" * 40, "its path has 448 bytes, expected 400 at most: SQLite"),
-    ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has a comma, with which Spark does not start"),
-    ("OFFSETLAKE_HOME", '/nowhere/a"b', "its path has a double quote"),
-    *(("OFFSETLAKE_HOME", f"/nowhere/a{sign}b", f"its path has a {name}, with which Spark does not start, or not with its jars") for sign, name in (("[", "square bracket"), ("]", "square bracket"), ("{", "brace"), ("}", "brace"), ("?", "question mark"), ("#", "#"), (":", "colon"))),
+    ("DAGSTER_HOME", "/nowhere/a%41b", "DAGSTER_HOME is /nowhere/a%41b.*its path has %, with which Dagster's database is another file"),
+    ("DAGSTER_HOME", "/nowhere/a?b", r"its path has \?"),
+    ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has ,, with which Spark does not start"),
+    *(("OFFSETLAKE_HOME", f"/nowhere/a{sign}b", re.escape(f"its path has {sign}, with which Spark does not start, or not with its jars")) for sign in '"[]{}?#:'),
     ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
     ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "at least 512m") for each in ("0g", "0k", "100m", "1k")),
-    *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port") for each in ("host:15002", "http://h", "sc://", "sc://h/x", f"sc://u:{SECRET}@h", f"sc://h:1;token={SECRET}", f"sc://h/;{SECRET}", "sc://h:x")),
-    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;token={each}", r"parameter token \(not shown.*%2F for /, %3D for =") for each in (f"{SECRET}/a", f"a#{SECRET}", f"a?{SECRET}", f"{SECRET}==", f"a/{SECRET}", f"{SECRET}%", f"{SECRET}%0A", f"{SECRET}é")),
-    ("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;token={SECRET};more", "in their values write such signs as %2F for /.*%3B for ;"),
-    *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is no name: expected 1 to 63 characters between dots") for each in ("sc://a..b:1500", "sc://.:1", f"sc://{'h' * 300}:1", f"sc://{'abc.' * 80}b")),
-    ("OFFSETLAKE_SPARK_REMOTE", "sc://h:99999", "its port is 99999, expected a number from 1 to 65535"),
-    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;{each}={SECRET}", f"its parameter {each} cannot be sent, expected a name of a-z.* that does not end in -bin") for each in ("a-bin", "-bin", "Token", "USE_SSL", "xY")),
-    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;use_ssl={each}", f"use_ssl is '{each}', expected true or false") for each in ("maybe", "1", "yes")),
-    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;user_agent={each}", "user_agent is too long, expected 2,048 characters at most") for each in ("a" * 2049, "&" * 683, "a" * 2046 + "%26")),
-    *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is an IPv6 address, which is not taken: expected a name that resolves to it") for each in ("sc://[::1]:15002", "sc://[::1]", f"sc://[fe80::1]:1/;token={SECRET}")),
+    *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port.*%2F for /") for each in WRONG_REMOTES),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
-    ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
+    ("OFFSETLAKE_PAGES_URL", "http://", "has no host"),
     ("OPENLINEAGE_URL", "localhost:5000", "begins with localhost:, expected http:// or https://"),
-    ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "its port is not a number from 1 to 65535"),
+    ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "no port from 1 to 65535"),
     ("OFFSETLAKE_PAGES_URL", "http://[::1", "it is no address"),
-    ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "has signs that no address has"),
+    ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "signs of no address"),
     ("OFFSETLAKE_PAGES_URL", f"http://u:{SECRET}@h", r"has a login in it \(not shown\)"),
 ]  # fmt: skip
 
@@ -106,7 +101,6 @@ def test_a_value_that_cannot_work_is_refused_by_its_name(name: str, text: str, r
 
 S3 = {"OFFSETLAKE_LAKE": "s3://bucket/lake"}
 WRONG_ENDPOINTS = [
-    ("", "", r"is set and empty, expected an address such as https://host:9000; nothing was started; unset it"),
     ("127.0.0.1:9000", "", "expected http:// or https://"),
     ("s3:9000", "true", "expected http:// or https://"),
     (f"http://key:{SECRET}@s3:9000", "true", r"has a login in it \(not shown\)"),
@@ -130,11 +124,11 @@ def test_an_address_of_no_store_is_refused(name: str, address: str, is_allowed: 
 RIGHT = {
     "OFFSETLAKE_LAKE": ["lake", "/srv/lake", "s3://b", "s3://b/a/b", "gs://b/x", "az://c/x", "file:///srv/lake", "abfss://c@a.dfs/x", "/nowhere/a,b%?"],
     "OFFSETLAKE_HOME": ["/nowhere/a b'c*é", "~/nowhere"],
-    "DAGSTER_HOME": ["/nowhere" + "/hundred890" * 35, "/nowhere/a,b"],
+    "DAGSTER_HOME": ["/nowhere/a,b"],
     "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
     "OFFSETLAKE_SPARK_REMOTE": [
         *("sc://h", "sc://10.0.0.7:15002", "sc://h:1/", "sc://h:1/;use_ssl=true;token=a.b-c", "sc://h.example.:1/;token=a%2Fb%3D%3D"),
-        *("sc://h/;use_ssl=True;x-cluster_id.2=a;bin=b;a-binary=c", "sc://h/;use_ssl=FALSE;user_agent=" + "%61" * 2048, ""),
+        *("sc://h/;use_ssl=True;x-cluster_id.2=a;bin=b;a-binary=c", "sc://h/;use_ssl=FALSE;user_agent=a%61", ""),
     ],
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ["512m", "1g", "4G", "1t", "2000000k", ""],
     "OFFSETLAKE_PAGES_URL": ["http://h", "https://h:9308/a/", "http://[::1]:9308", ""],
@@ -149,24 +143,17 @@ def test_a_value_that_may_work_is_taken(name: str, text: str, tmp_path: Path) ->
 
 def test_dagsters_home_is_judged_where_nobody_names_it(tmp_path: Path) -> None:
     """It is in OFFSETLAKE_HOME then, or in the project's folder."""
-    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has a %"):
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has %"):
         read_settings({"OFFSETLAKE_HOME": "/nowhere/a%41b"}, tmp_path)
-    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is .*/a%b/\.offsetlake/dagster, .*its path has a %"):
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is .*/a%b/\.offsetlake/dagster, .*its path has %"):
         read_settings({}, tmp_path / "a%b")
 
 
 def test_a_home_is_judged_by_where_its_links_lead(tmp_path: Path) -> None:
-    """To nothing, it could be neither read nor made. The control: it leads somewhere."""
     (tmp_path / "a,b").mkdir()
     (tmp_path / "comma").symlink_to(tmp_path / "a,b")
-    with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/comma, .*its path has a comma"):
+    with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/comma, .*its path has ,"):
         read_settings({"OFFSETLAKE_HOME": "comma"}, tmp_path)
-    (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    for text in ("link", "link/deeper"):
-        with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/link.*/link is a link to nothing; nothing was started"):
-            read_settings({"OFFSETLAKE_HOME": text}, tmp_path)
-    (tmp_path / "nothing").mkdir()
-    assert read_settings({"OFFSETLAKE_HOME": "link/deeper"}, tmp_path)
 
 
 def test_a_user_whom_the_machine_does_not_know_has_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +182,9 @@ def test_an_address_that_is_no_registrys_is_refused_when_definitions_load(addres
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (f"export sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: export stands before sasl.jaas.config"),
-        (f"set sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: set stands before sasl.jaas.config"),
-        ("export security.protocol=SASL_SSL", "line 2: export stands before security.protocol"),
-        (f"schema.registry.basic.auth.user.info=:{SECRET}", "basic.auth.user.info has no user before its colon"),
-        ("ssl.truststore.type=PEM\nssl.truststore.location=/a\\u0000b\nsecurity.protocol=SSL", "ssl.truststore.location has a NUL"),
+        (f"export sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: a key of 6 signs"),
+        (f"set sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: a key of 3 signs"),
+        (f"schema.registry.basic.auth.user.info=:{SECRET}", "basic.auth.user.info has no user before a colon"),
     ],
 )  # fmt: skip
 def test_a_line_of_the_properties_that_java_reads_as_another_is_refused(line: str, reason: str, tmp_path: Path) -> None:

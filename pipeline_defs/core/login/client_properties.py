@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from ..advice import counted
+from ..advice import meant
 from ..errors import BadSetting
 from .credentials import NotJaas, parse_jaas
 
@@ -43,14 +43,12 @@ KNOWN = frozenset(
 _OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
 _CLOSED = ("security.", "sasl.", "ssl.", "schema.registry.", "config.providers")  # below these, what is not known is refused
 _REGISTRY = "schema.registry."
-_LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
-_PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_PLAIN_KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)+|retries")
 _KAFKAS_SHAPE = re.compile(r"[A-Za-z][a-z]{1,19}([._-][A-Za-z0-9][a-z0-9]{0,19}){1,7}")
 _WORDS = frozenset({*MODULES, "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM", "EXTERNAL", "JKS", "PKCS12", "BCFKS"})
 _PLAIN_PATH = re.compile(r"[^\s=\"';:]{1,200}")
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
-_BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # the last three as properties files are read
-_LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebody may have mistaken for one another
+_LIKE_A_KEY = 0.75  # how alike a name is that somebody may have mistaken for one of ours, such as `consumer.sasl.mechanism`
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +133,8 @@ def parse_client_properties(values: Mapping[str, str], where: str, lines: Mappin
     login = _read_login(values, wrong) if protocol.startswith("SASL_") else None
     tls = _read_tls(values, wrong) if protocol.endswith("SSL") else None
     user = values.get(f"{_REGISTRY}basic.auth.user.info")
-    if user is not None and not user.partition(":")[1]:
-        wrong.append(f"{_REGISTRY}basic.auth.user.info has no colon, expected user:password")
-    elif user is not None and not user.partition(":")[0].strip():
-        wrong.append(f"{_REGISTRY}basic.auth.user.info has no user before its colon, expected user:password")
-    wrong += [f"{_shown(key)} has a NUL character" for key, value in sorted(values.items()) if "\0" in value]
+    if user is not None and not re.match(r"\s*[^\s:].*:", user):
+        wrong.append(f"{_REGISTRY}basic.auth.user.info has no user before a colon, expected user:password")
     if wrong:
         raise BadSetting(
             f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, "
@@ -152,47 +147,28 @@ def parse_client_properties(values: Mapping[str, str], where: str, lines: Mappin
 
 
 def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[str]:
-    """Refuse keys in capitals too: Spark takes an option in any case, and would have one key twice."""
+    """Refuse keys that Offsetlake sets itself, and those that say something of a login and are none of Kafka's, or may.
+
+    Java ends a key at a blank, so that `export a.b=c` sets the key `export`. Spark takes an option in any case, and would
+    have one key twice.
+    """
     ours = sorted(key for key in values if key.lower() in OURS)
-    taken = KNOWN | _OF_STORES | {*ours}
-    shifted = {key: said for key, value in sorted(values.items()) if (said := _word_before(key, value)) is not None}
-    others = sorted(values.keys() - taken - shifted.keys())
-    mistaken = shifted | {key: said for key in others if (said := _mistake_in(key)) is not None}
-    others = sorted(
-        key for key in values.keys() - taken - mistaken.keys() if key.lower().startswith(_CLOSED) or key != key.lower()
-    )
-    wrong = [f"{_line_of(key, lines)}{said}" for key, said in sorted(mistaken.items(), key=lambda item: lines.get(item[0], 0))]
+    others = sorted((lines.get(key, 0), key) for key in values.keys() - {*ours} if not _is_taken(key))
+    wrong = [
+        f"{_line_of(key, lines)}{_shown(key)} cannot be told to every client of Offsetlake{meant(key, KNOWN)}"
+        for _, key in others
+    ]
     if ours:
         wrong.append(f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here")
-    if others:
-        wrong.append(
-            f"not every client of Offsetlake can be told {', '.join(map(_shown, others))}, expected of its kind: {_kin(others)}"
-        )
     return wrong
 
 
-def _word_before(key: str, value: str) -> str | None:
-    """Say which key stands in the value of another: Java ends a key at a blank, so `export a.b=c` sets the key `export`."""
-    found = re.split(r"[\s=:]", value.strip(), maxsplit=1)
-    inner = found[0].lower()
-    if len(found) > 1 and inner in KNOWN | OURS and (key in {"export", "set"} or "." not in key):
-        word = key if key in {"export", "set"} else "a word"
-        return f"{word} stands before {inner}, so that this is not set: begin the line with {inner}"
-    return None
-
-
-def _mistake_in(key: str) -> str | None:
-    """Say what is wrong with a key that nobody can have meant, and which one was; none where it may be another of Kafka's."""
-    for mark in _BYTE_ORDER_MARKS:
-        if key.startswith(mark):
-            return f"a byte order mark stands before {_shown(key.removeprefix(mark))}, so that it is another: save without it"
-    plain = re.sub(r"[^a-z0-9]+", ".", key.lower()).strip(".")
-    meant = _meant_by(plain)
-    if meant is not None and key.lower() != meant:
-        return f"{key!r} is no key of Kafka's clients, probably meant: {meant}"
-    if not _PLAIN_KEY.fullmatch(key.lower()):
-        return f"{_shown(key)} is no key: it has other signs than letters, digits, dots, hyphens and underscores"
-    return None
+def _is_taken(key: str) -> bool:
+    """Return whether a key is understood, or certainly says nothing of who logs in and how: a typing error may."""
+    if key in KNOWN | _OF_STORES:
+        return True
+    is_slip = bool(get_close_matches(key, KNOWN, n=1, cutoff=_LIKE_A_KEY))
+    return bool(_PLAIN_KEY.fullmatch(key)) and not key.startswith(_CLOSED) and not is_slip
 
 
 def _shown(key: str) -> str:
@@ -222,21 +198,6 @@ def check_addresses(text: str) -> str:
     return text
 
 
-def _meant_by(key: str) -> str | None:
-    """Return the key of a login, of TLS or of a registry that a key is a slip of, none where it resembles none."""
-    if key in KNOWN:
-        return key
-    head, _, rest = key.partition(".")
-    if rest in KNOWN:  # `kafka.security.protocol`, as Spark's options have it, or `consumer.` before it
-        return rest
-    near = get_close_matches(key, KNOWN, n=1, cutoff=_LIKE_A_KEY)
-    if near:
-        return near[0]
-    if head not in _LEADING_TO_LOGINS and get_close_matches(head, _LEADING_TO_LOGINS, n=1, cutoff=_LIKE_ITS_HEAD):
-        return next(iter(get_close_matches(key, KNOWN, n=1, cutoff=0.0)), None)
-    return None
-
-
 def _refuse_unused(values: Mapping[str, str], protocol: str, lines: Mapping[str, int]) -> Iterator[str]:
     """Name keys of a login or of TLS which the protocol makes no use of: nobody writes them for nothing."""
     said = "" if "security.protocol" in values else ", as Kafka takes it where nothing is said"
@@ -256,12 +217,6 @@ def _line_of(key: str, lines: Mapping[str, int]) -> str:
     return f"line {lines[key]}: " if key in lines else ""
 
 
-def _kin(keys: list[str]) -> str:
-    heads = {key.lower().partition(".")[0] for key in keys}
-    found = sorted(key for key in KNOWN if key.partition(".")[0] in heads)
-    return ", ".join(found) or "keys in lower case, with their values as they are"
-
-
 def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
     mechanism = values.get("sasl.mechanism", "GSSAPI").strip()
     if mechanism not in MODULES:
@@ -277,19 +232,9 @@ def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
         return None
     if jaas.module != MODULES[mechanism]:
         wrong.append(f"the login module of sasl.jaas.config is not that of {mechanism}, {MODULES[mechanism]}")
-    missing = [name for name in ("username", "password") if not jaas.options.get(name)]
-    more = sorted(set(jaas.options) - {"username", "password"})
-    if missing:
-        wrong.append(f"sasl.jaas.config has no {' and no '.join(missing)}")
-    if more:
-        found = f"{counted(len(more), 'option')} more, not shown, as it may be part of a secret"
-        wrong.append(f"sasl.jaas.config has {found}; expected username and password only")
-    if missing or more:
+    if jaas.options.keys() != {"username", "password"} or not all(jaas.options.values()):
+        wrong.append("sasl.jaas.config has not a username and a password, and nothing else (not shown: it may be a secret)")
         return None
-    if mechanism != "PLAIN" and set(jaas.options["username"]) & set(",="):
-        wrong.append(
-            f"the username of sasl.jaas.config has a comma or an equals sign, which kafka-python cannot send by {mechanism}"
-        )
     return Login(mechanism, jaas.options["username"], jaas.options["password"])
 
 
