@@ -8,17 +8,16 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TextIO, cast
 
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
-from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, OutputUnwritable, Refused, first_line
+from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, Refused, as_ours
 from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
-from .terminal import ERRORS, Output, drop_output
+from .terminal import ERRORS
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {  # of each command the module that has it
     "First steps": {
@@ -95,33 +94,23 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def telling_of_history() -> Iterator[None]:
-    """Raise `HistoryUnavailable` where Dagster's database, which was opened, does not answer: another process holds it, say."""
-    try:
-        yield
-    except Exception as error:
-        database = sys.modules.get("sqlalchemy.exc")  # else nothing was asked of it
-        if database is None or not isinstance(error, database.SQLAlchemyError):
-            raise
-        cause = first_line(getattr(error, "orig", None) or error)  # without the statement
-        raise HistoryUnavailable(
-            f"Dagster's history does not answer: {cause}; what is landed stays landed; ask again. Where it is locked, another "
-            "process holds it: `offsetlake status` names a daemon that hangs"
-        ) from error
-
-
-@contextmanager
-def telling_of_files() -> Iterator[None]:
-    """Raise `FileUnusable` where the system does not let us use a file that it names."""
+def telling() -> Iterator[None]:
+    """Raise an error of ours where the system does not let us use a file or stdout, or Dagster's history does not answer."""
     try:
         yield
     except OSError as error:
-        if error.filename is None or error.errno not in NOT_OURS:
+        if error.errno not in NOT_OURS:
             raise
         raise FileUnusable(
-            f"{error.filename} cannot be used: {(error.strerror or '').lower()}; the command ended there, what it did before "
-            "stands; have this user own it, on a disk with room, or set OFFSETLAKE_HOME to another folder"
+            f"{error.filename or 'stdout, or a file,'} cannot be used: {(error.strerror or '').lower()}; the command ended "
+            "there, what it did before stands; have this user own it, on a disk with room, or set OFFSETLAKE_HOME to another "
+            "folder"
         ) from error
+    except Exception as error:
+        ours = as_ours(error, "the command")
+        if isinstance(ours, HistoryUnavailable):
+            raise ours from error
+        raise
 
 
 class Sections(click.Group):
@@ -131,16 +120,6 @@ class Sections(click.Group):
         """Run the command that was asked for; click would print "Aborted!" for Ctrl-C, and end with 1."""
         with interruptible():
             return super().invoke(ctx)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is no text: everything behind this may write it, compare it or send it."""
-        for number, each in enumerate(args, 1):
-            if any("\ud800" <= letter <= "\udfff" for letter in each):
-                raise Refused(
-                    f"argument {number} has bytes that are no text in this locale ({sys.getfilesystemencoding()}); nothing was "
-                    "done; write it in that encoding, or set LC_ALL=C.UTF-8"
-                )
-        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
         """Write the sections."""
@@ -179,7 +158,7 @@ def run() -> None:
     for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # of what we build with Dagster: not the user's
         warnings.simplefilter("ignore", each)
     try:
-        with interruptible(), telling_of_files(), telling_of_history(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
+        with interruptible(), telling():
             load_env_file()
             cli(standalone_mode=True)
     except OffsetlakeError as error:
@@ -188,6 +167,4 @@ def run() -> None:
         logs = logs if "Spark" in str(error) else []
         for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in logs)):
             ERRORS.print(note, style="dim", soft_wrap=True)
-        if isinstance(error, OutputUnwritable):
-            drop_output()
         sys.exit(2 if isinstance(error, Refused) else 1)

@@ -5,21 +5,18 @@ reaches the terminal; where a style is wanted, `styled` says so apart from the t
 and time left in a terminal, else a line now and then; nothing is shown of what ends within `FIRST_SECONDS`.
 """
 
-import errno
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..core.errors import OutputUnwritable
 from ..core.steps import StepWatcher, no_step
 from ..orchestration.runs.moments import pace_text
 
@@ -56,48 +53,6 @@ class Terminal(Console):
 # a shell's `>&-` closes stdout: Python has none then
 OUT = Terminal(width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
 ERRORS = Terminal(stderr=True)
-
-
-class Output:
-    """A stream whose refusal to take what is printed is one error, `OutputUnwritable`; a pipe's end is click's and Rich's."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        """Return whatever else the stream has."""
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write a text."""
-        with self._explained():
-            if self._stream is None:
-                raise OSError(errno.EBADF, "it is closed")
-            return self._stream.write(text)
-
-    def flush(self) -> None:
-        """Write what waits."""
-        with self._explained():
-            if self._stream is not None:
-                self._stream.flush()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputUnwritable(
-                f"stdout cannot be written: {(error.strerror or type(error).__name__).lower()}; what the command says is "
-                "incomplete, and what it did stands; make room there, or send its output elsewhere"
-            ) from error
-
-
-def drop_output() -> None:
-    """Send what waits to be written nowhere, once it is said that stdout takes nothing: Python would say so at its end too."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Shown:

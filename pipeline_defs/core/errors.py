@@ -193,14 +193,8 @@ class EngineLost(EngineUnavailable):
     """Spark that went away while it was at work: by chance, or by what it was reading."""
 
 
-class OutputUnwritable(Unavailable):
-    """Standard output that takes nothing of what a command prints: a full disk behind a redirection, say."""
-
-    retriable = False
-
-
 class FileUnusable(Unavailable):
-    """A file or folder of this machine that the system does not let us use: another user's, or on a full disk."""
+    """A file of this machine, or standard output, that the system does not let us use: another user's, or on a full disk."""
 
     retriable = False
 
