@@ -7,11 +7,6 @@
 
 Every message says what, where, expected against found, and the next step; lower case, no full stop. A note that every
 traceback and command shows names the command that prints the runbook's paragraph.
-
-
-Panics of libraries that are written in Rust: pyo3 derives them from BaseException, and lets nobody import them.
-
-Nothing else is here. Invariant: an interrupt or exit is never taken for one.
 """
 
 import json
@@ -21,8 +16,6 @@ from collections.abc import Sequence
 
 LONGEST_REASON = 500  # characters of what another program says
 NOTE = "what it means, and what to do"  # begins what each error has beside its message
-
-
 MOST_SHOWN = 200  # characters of what another library says
 
 
@@ -255,7 +248,7 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
 
 
 class RangesFailed(Violation):
-    """What of a run is not landed, decoded or updated, and why; its other ranges and topics are."""
+    """Kind `ranges_failed`: what of a run is not landed, decoded or updated, and why; its other ranges and topics are."""
 
 
 class TopicsFailed(Violation):

@@ -151,9 +151,6 @@ def _move_group(topic: str, tools: Tools) -> None:
         tools.on_step("mirror_failed", topic=topic, reason=str(error))  # a tick does it
 
 
-# ---- scan, stage
-
-
 def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Land what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     groups: dict[Hashable, list[Waiting]] = defaultdict(list)

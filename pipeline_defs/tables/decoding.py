@@ -148,9 +148,6 @@ def _explain(work: Work, manifest: Manifest, error: OffsetlakeError | FileNotFou
     return error.reason
 
 
-# ---- read, stage
-
-
 def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
     """Have Spark decode what has rows, and set aside what does not decode where anything is missing then."""
     tools, topic, staging = work.tools, work.topic, work.staging
@@ -197,9 +194,6 @@ def _parts(work: Work, ranges: Sequence[OffsetRange], folder: PurePath) -> Mappi
     if wrong := [*matched.strays, *matched.damaged]:
         raise ScanFailed(wrong[0], topic=work.topic)
     return {each.offsets: part for each, part in matched.parts.items()}
-
-
-# ---- verify, place, commit
 
 
 def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:

@@ -29,7 +29,7 @@ from pipeline_defs.adapters.spark import engine, remote_engine, spark_liveness, 
 from pipeline_defs.adapters.spark.engine import Engine, scan_failed
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.spark.spark import Spark
-from pipeline_defs.adapters.spark.spark_errors import first_cause
+from pipeline_defs.adapters.spark.spark_errors import innermost_cause
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
 from pipeline_defs.adapters.spark.spark_session import RETRIES
 from pipeline_defs.adapters.system import locks
@@ -543,10 +543,10 @@ ZeroDivisionError: of a secret
 JVM stacktrace:
 org.apache.spark.api.python.PythonException
 """
-    found = first_cause(RuntimeError(said))
+    found = innermost_cause(RuntimeError(said))
     assert found.startswith("Python of a Spark worker raised ZeroDivisionError in decode of my_formats.py, line 7;")
     assert "secret" not in found
-    assert first_cause(RuntimeError("org.x.Foo\nCaused by: java.io.IOException: no")) == "java.io.IOException: no"
+    assert innermost_cause(RuntimeError("org.x.Foo\nCaused by: java.io.IOException: no")) == "java.io.IOException: no"
 
 
 CONFIG = "org.apache.kafka.common.config.ConfigException"

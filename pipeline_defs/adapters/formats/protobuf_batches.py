@@ -1,6 +1,6 @@
 """Batches of Protobuf messages to Arrow, in Spark's Python workers.
 
-What a worker imports is here and nothing else. Protobuf's own runtime parses each message and spells it anew, ptars makes
+A worker imports this file and `core.errors`. Protobuf's own runtime parses each message and spells it anew, ptars makes
 columns of that: it is quick, and reads other spellings wrongly, or panics. Invariant: a bad message is an error of its own row.
 """
 
@@ -28,11 +28,11 @@ DURATION = ("Duration of more than 10,000 years", -315_576_000_001 * MICROS, 315
 DATE = "google.type.Date"
 
 
-class Unsaid(ValueError):
-    """What is wrong with bytes that are no message, or with a message that no column can say; without what it says."""
+class Undecodable(ValueError):
+    """What is wrong with bytes that are no message, or with a message that no column can hold; it quotes nothing of them."""
 
 
-class Ready(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
+class ArrowReady(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
     """A column that is what Spark wants already: pyspark would make a Python object of each nested value and back.
 
     Where a newer pyspark does not ask for `map`, nothing is lost but time.
@@ -58,12 +58,12 @@ class ProtobufReader:
         """Return the one spelling of a message that ptars reads as Protobuf does.
 
         Protobuf allows a map's entry without its value, a key or a field of a oneof twice, a message in parts. Of each ptars
-        makes something else, or panics. Raises `Unsaid` for what is no message.
+        makes something else, or panics. Raises `Undecodable` for what is no message.
         """
         try:
             self.message.ParseFromString(body)
         except DecodeError as error:
-            raise Unsaid(f"the bytes are not one message: {error}") from None
+            raise Undecodable(f"the bytes are not one message: {error}") from None
         if self.has_dates:
             _refuse_dates(self.message)
         self.message.DiscardUnknownFields()
@@ -112,7 +112,7 @@ def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd
     def decode(bodies: pd.Series) -> pd.DataFrame:
         wanted = pa.ipc.read_schema(pa.py_buffer(kind)).field(0).type
         values, errors = decode_bodies(pa.array(bodies, pa.binary()), open_reader(descriptors, message), wanted)
-        return pd.DataFrame({"value": pd.Series(Ready(values)), "error": pd.Series(errors, dtype=object)})
+        return pd.DataFrame({"value": pd.Series(ArrowReady(values)), "error": pd.Series(errors, dtype=object)})
 
     return decode
 
@@ -127,7 +127,7 @@ def decode_bodies(bodies: pa.Array, reader: ProtobufReader, wanted: pa.DataType)
             try:
                 spelled.append(reader.normalize(text))
                 sound.append(at)
-            except Unsaid as error:
+            except Undecodable as error:
                 errors[at] = str(error)
     places = numpy.full(len(bodies), -1)
     parts, count = [], 0
@@ -167,18 +167,18 @@ def _read(bodies: pa.Array, start: int, handler: Any) -> Iterator[tuple[int, pa.
 
 def _explain(error: BaseException) -> str:
     """Return what is wrong with a message that has no columns, without any of what it says."""
-    if isinstance(error, Unsaid):
+    if isinstance(error, Undecodable):
         return str(error)
     return "a string is not UTF-8" if "utf-8" in str(error).lower() else "ptars, which makes columns of messages, fails at it"
 
 
 def _refuse_dates(message: Any) -> None:
-    """Raise `Unsaid` for a google.type.Date that is no day: it may be a year only, of which ptars makes January 1st."""
+    """Raise `Undecodable` for a google.type.Date that is no day: it may be a year only, of which ptars makes January 1st."""
     if message.DESCRIPTOR.full_name == DATE:
         try:
             date(message.year, message.month, message.day)
         except (ValueError, OverflowError):
-            raise Unsaid(f"a {DATE} is no day of the years 1 to 9999") from None
+            raise Undecodable(f"a {DATE} is no day of the years 1 to 9999") from None
         return
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -189,7 +189,7 @@ def _refuse_dates(message: Any) -> None:
 
 
 def _refuse_times(columns: pa.Array, path: str = "") -> None:
-    """Raise `Unsaid` for a Timestamp or Duration beyond what Protobuf defines; ptars ends at 64 bits of microseconds."""
+    """Raise `Undecodable` for a Timestamp or Duration beyond what Protobuf defines; ptars ends at 64 bits of microseconds."""
     kind = columns.type
     if pa.types.is_struct(kind):
         for field in kind:
@@ -202,7 +202,7 @@ def _refuse_times(columns: pa.Array, path: str = "") -> None:
         name, first, last = TIMESTAMP if pa.types.is_timestamp(kind) else DURATION
         found = pc.min_max(columns.cast(pa.int64()))
         if found["min"].is_valid and not first <= found["min"].as_py() <= found["max"].as_py() <= last:
-            raise Unsaid(f"{path} is a {name}")
+            raise Undecodable(f"{path} is a {name}")
 
 
 def arrow_type(kind: pa.DataType) -> pa.DataType:

@@ -21,7 +21,7 @@ from ...core.decode.decoders import Side
 from ...core.errors import unusable_schema
 from ...core.login.client_properties import ANYBODY, RegistryLogin
 from ..kafka.schema_registry import Registered, connect
-from ..spark.spark_errors import first_cause
+from ..spark.spark_errors import innermost_cause
 from .decoded import Decoded, SideOutcome, failed, has_times_of_a_calendar, is_plain, leaves, no_id
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
@@ -163,7 +163,7 @@ def _explain(error: Exception) -> str:
         return "it is nested too deep to be read"
     if isinstance(error, (LookupError, TypeError, AttributeError)):
         return f"it is no Avro schema: {type(error).__name__}: {error}"
-    return first_cause(error)
+    return innermost_cause(error)
 
 
 def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:

@@ -238,9 +238,6 @@ def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
     return [side.schema_id.alias(f"{name}_schema_id") for name, side in sides.items()]
 
 
-# ---- event times
-
-
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
     """Return decoded rows with their event time; raise `BadSetting` where it is no column of theirs, or no time."""
     kind, found = _find(rows.schema, event_time)

@@ -39,7 +39,7 @@ class OpenTransaction:
 def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int) -> list[OpenTransaction]:
     """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
-    The log is asked before and after the coordinators: what it still has open then, and they have no more, hangs.
+    The log is asked before and after the coordinators: what both of its answers have, and no coordinator, hangs.
     """
     partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
     before = _read_open(admin, partitions)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import httpx2
     from confluent_kafka.schema_registry import RegisteredSchema, Schema
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 NOT_FOUND = 404
 NOT_FOUND_CODES = {40401, 40402, 40403}  # a subject, a version, a schema; any other 404 is another server's, or a proxy's
 NOT_LET_IN = {401, 403}
 REDIRECTS = range(300, 400)
 TIMEOUT_SECONDS = 10
-DO = "see whether it runs and `registry` in defs.yaml names it"
+ADVICE = "see whether it runs and `registry` in defs.yaml names it"
 EXPECTED = "expected what a Schema Registry answers"
 RETRIES, RETRY_WAIT_MS = 2, 300
 MOST_SECONDS = 60  # for an answer, however it trickles in
@@ -40,7 +40,7 @@ LONGEST = 300  # characters of an address and of what is answered there
 class Registered:
     """A schema as the registry has it; `kind` is AVRO, PROTOBUF or JSON.
 
-    `references` are the texts that it refers to, by the name that it calls them, what they refer to before them.
+    `references` are the texts that it refers to, by the names that it uses; one that another refers to stands before that.
     """
 
     id: int
@@ -132,7 +132,7 @@ class Registry:
     def _read_references(
         self, what: str, schema: Schema, above: tuple[tuple[str, int], ...], seen: set[tuple[str, int]]
     ) -> Iterator[tuple[str, str]]:
-        """Yield what a schema refers to, what that refers to before it; each version of a subject is asked for once."""
+        """Yield what a schema refers to, what that refers to before it; the client keeps what was answered once."""
         for reference in schema.references or ():
             subject, version = str(reference.subject), reference.version or 1
             if (subject, version) in above:
@@ -152,7 +152,7 @@ class Registry:
                 yield from self._read_references(what, found.schema, (*above, (subject, version)), seen)
             yield str(reference.name), found.schema.schema_str or ""
 
-    def _ask(self, question: Callable[[], Answer], check: Callable[[Answer], str | None]) -> Answer | None:
+    def _ask(self, question: Callable[[], Result], check: Callable[[Result], str | None]) -> Result | None:
         """Ask the registry; return none where it says, itself, that there is no such thing."""
         import httpx2
         from confluent_kafka.schema_registry import SchemaRegistryError
@@ -188,13 +188,13 @@ class Registry:
             return self._unavailable(f"answers {self._answered}, {EXPECTED}", do)
         return self._unavailable(f"answers {self._answered}, {EXPECTED}")
 
-    def _unavailable(self, reason: str, do: str = DO) -> RegistryUnavailable:
+    def _unavailable(self, reason: str, do: str = ADVICE) -> RegistryUnavailable:
         return RegistryUnavailable(
             f"registry {self.url} {reason}; nothing was decoded; {do}, and decode again", registry=self.url
         )
 
     def _look(self, response: httpx2.Response) -> None:
-        """Note what is answered, before its body is read, and bound that."""
+        """Note what is answered; read its body, of which there is a most."""
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         to = response.headers.get("location")
         asked = without_login(str(response.request.url))

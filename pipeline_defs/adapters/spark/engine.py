@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, JobStuck, ScanFailed
 from ..store.disk import errno_in, mend
-from .spark_errors import find_cause, first_cause
+from .spark_errors import find_cause, innermost_cause
 from .spark_liveness import NOBODY, Stillness, find_silence, is_listening, place_of
 from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
 
@@ -116,7 +116,7 @@ class Engine:
         except (PySparkException, ConnectionError, grpc.RpcError) as error:
             self._let_go(url)
             raise EngineUnavailable(
-                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; {self.advice}"
+                f"Spark does not answer at {place_of(url)}: {innermost_cause(error)}; nothing became visible; {self.advice}"
             ) from error
         self._version = str(session.version)
 

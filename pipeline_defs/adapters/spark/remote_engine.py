@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ...core.errors import BadSetting, EngineUnfit
 from ...core.setting_values import is_this_machine
 from .engine import POLL_SECONDS, Engine
-from .spark_errors import first_cause
+from .spark_errors import innermost_cause
 from .spark_liveness import QUIET, find_silence, is_listening, is_tls, place_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class RemoteEngine(Engine):
             lacks = udf(_worker_probe(), "string", useArrow=False)("id").alias("lacks")
             rows = session.range(1, numPartitions=1).select(lacks).collect()
         except PySparkException as error:
-            found = f"a worker cannot run Python of ours: {first_cause(error)}"
+            found = f"a worker cannot run Python of ours: {innermost_cause(error)}"
         else:
             found = str(rows[0]["lacks"])
         if found:
@@ -153,7 +153,7 @@ def _wrong_source(session: SparkSession) -> list[str]:
     try:
         columns = session.read.format("kafka").options(**options).load().columns
     except PySparkException as error:
-        return [f"it has no Kafka source: {first_cause(error)}"]
+        return [f"it has no Kafka source: {innermost_cause(error)}"]
     return [] if "headers" in columns else [f"its Kafka source has the columns {', '.join(columns)}, expected headers too"]
 
 
@@ -164,7 +164,7 @@ def _wrong_union(session: SparkSession) -> list[str]:
         session.conf.set(UNION, "false")
         found = session.conf.get(UNION)
     except PySparkException as error:
-        return [f"it does not take {UNION}: {first_cause(error)}"]
+        return [f"it does not take {UNION}: {innermost_cause(error)}"]
     return [] if found == "false" else [f"{UNION} is {found}, expected false: ranges would share a file"]
 
 

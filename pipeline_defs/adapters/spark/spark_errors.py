@@ -44,13 +44,15 @@ def find_cause(error: Exception) -> str:
 
     own = (error.getCondition() if isinstance(error, SparkConnectGrpcException) else None) or ""
     if isinstance(error, AnalysisException) or (not own and _RAISED.search(str(error))):
-        return first_cause(error)
+        return innermost_cause(error)
     causes = _causes(str(error), own)
-    unsure = [each for each in causes if not _is_of_systems(*each)] if causes else [("", own)] if own else []
+    unsure = [each for each in causes if not _is_of_systems(*each)]
+    if own and not causes:
+        unsure = [("", own)]
     if _CONDITIONS.match(own):  # it says which file, and its cause why
         unsure = [each for each in unsure if each[1] not in {"", own}]
     if not unsure:
-        return first_cause(error)
+        return innermost_cause(error)
     told = next((each for _, each in reversed(unsure) if each), own or unsure[-1][0])
     state = error.getSqlState() if isinstance(error, SparkConnectGrpcException) and told == own else None
     return f"it raised {told}{f', SQLSTATE {state}' if state else ''}; what it says is in Spark's log"
@@ -62,7 +64,9 @@ def _causes(text: str, own: str) -> list[tuple[str, str]]:
     What one with a condition of its own says may have lines of a record that look like causes: only its stack is read.
     """
     _, mark, stack = text.rpartition(STACK)
-    found = _JAVA.findall(text if not own else stack if mark else "")[bool(own) :]
+    found = _JAVA.findall(text)
+    if own:
+        found = _JAVA.findall(stack)[1:] if mark else []
     return [each for each in found if each != (_ANY_JOB, "")]
 
 
@@ -70,8 +74,10 @@ def _is_of_systems(name: str, condition: str) -> bool:
     return bool(_CONDITIONS.match(condition) if condition else _SYSTEMS.match(name))
 
 
-def first_cause(error: Exception) -> str:
+def innermost_cause(error: Exception) -> str:
     """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
+
+    For what happens outside of a job, where no record is read; `find_cause` is for jobs.
 
     Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that; of one in a worker's
     Python its type and place, since what it says may be of a record.

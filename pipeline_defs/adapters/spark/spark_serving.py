@@ -95,8 +95,8 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
 def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     """Start the JVM of this process's Spark; what it prints goes to a log, if there is one.
 
-    One that does not come to tell where it listens is ended, as it is where who waits for it is interrupted: by itself
-    pyspark waits for ever, and leaves one behind that never ends.
+    A JVM that has not told in time where it listens is ended, and so is one whose caller is interrupted: pyspark would wait
+    for it for ever, or leave it behind.
     """
     from unittest.mock import patch
 

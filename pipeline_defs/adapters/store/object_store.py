@@ -1,9 +1,7 @@
 """A lake in an object store that obstore knows: names are given and exchanged by conditional writes, within the store.
 
-Invariant: a write that is answered is durable, and no byte of a copy comes to this machine.
-
-
-Which store a lake has: by its root, a folder or a URL.
+By its root, a folder or a URL, a lake has this store or that of a disk. Invariant: a write that is answered is durable, and no
+byte of a copy comes to this machine.
 """
 
 from __future__ import annotations

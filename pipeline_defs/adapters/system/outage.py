@@ -1,4 +1,4 @@
-"""Somebody outside who does not answer: nobody waits for long, and whoever else needs it in this process not at all."""
+"""Limits on waiting for a server: a question ends in time, and after a failure the process asks no more for a minute."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from threading import Thread
 from typing import TypeVar
 
 OUTAGE_SECONDS = 60.0
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def ask_within(seconds: float, ask: Callable[[], Answer]) -> Answer:
+def ask_within(seconds: float, ask: Callable[[], Result]) -> Result:
     """Return what is answered; raise `TimeoutError` where that takes longer: the thread that asks is left behind.
 
-    For whom a time-out is of one part of an answer, which may trickle for ever.
+    For clients whose time-out is for each part of an answer, which may trickle for ever.
     """
-    future = Future[Answer]()
+    future = Future[Result]()
 
     def run() -> None:
         try:

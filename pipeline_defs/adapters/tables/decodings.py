@@ -7,11 +7,7 @@
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.tables.decoded_table`
 
 No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
-
-
-Event times of a decoded file: how many of its rows are of which day.
-
-Invariant: every row is counted, once; one whose event time is null is of no day.
+Of each, how many of its rows are of which day is counted: every row once; one whose event time is null is of no day.
 """
 
 import hashlib

@@ -66,14 +66,14 @@ def verify_staged(
     topic: str,
     offsets: OffsetRange,
     file: StagedFile | None,
-    runs: Sequence[tuple[int, int]],
+    stretches: Sequence[tuple[int, int]],
     missing: Missing,
     ids: tuple[TopicIds, TopicIds, TopicIds],
 ) -> list[str]:
     """Return every law that a staged range breaks; none means it may be committed.
 
-    `runs` are the contiguous half-open runs of the file's offsets in file order: a row that repeats or goes back
-    begins a new run. `ids` are the planned ones and those read before and after the scan.
+    `stretches` are the file's offsets in file order as half-open intervals: a row that repeats or goes back begins a new one.
+    `ids` are the planned ones and those read before and after the scan.
     """
     where = offsets.text(topic)
     violations = []
@@ -89,15 +89,15 @@ def verify_staged(
             f"{after.topic_id} after it: the topic was recreated"
         )
     rows = file.rows if file else 0
-    found = sum(end - start for start, end in runs)
+    found = sum(end - start for start, end in stretches)
     if rows != found:
         violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
     violations += [
         f"range {where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
-        for end, start in find_backward(runs)
+        for end, start in find_backward(stretches)
     ]
-    if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):
-        violations.append(f"range {where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside the range")
+    if stretches and not (offsets.start <= stretches[0][0] and stretches[-1][1] <= offsets.end):
+        violations.append(f"range {where}: found offsets {stretches[0][0]} to {stretches[-1][1] - 1}, outside the range")
     violations += [
         f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
         for start, end in missing.unexplained

@@ -1,10 +1,10 @@
 """Where ranges end, their boundaries: what is not planned of a Kafka partition, cut at the multiples of a grid.
 
-`planning.py` says the rest. The end is that of what a reader at the topic's isolation level sees; the grid is
-`records_per_range`, or for `auto` a power of two (`grid_of`); the tail is cut too once the first record behind the head has
-waited for `max_age_seconds` (`_waiting_since`), or with `--through-end`. Invariant: the ranges tile from the head on, and none
-crosses the offset where the log ended when partitions were added to the topic, a growth. A range may end inside a committed
-transaction, unknown here.
+`planning.py` says the rest. The end is that of what a reader at the topic's isolation level sees, or the offset that
+a person skips to (`_cuts_before`); the grid is `records_per_range`, or for `auto` a power of two (`grid_of`); the tail is cut
+too once the first record behind the head has waited for `max_age_seconds` (`_waiting_since`), or with `--through-end`.
+Invariant: the ranges tile from the head on, and none crosses the offset where the log ended when partitions were added to the
+topic, a growth. A range may end inside a committed transaction, which the planner cannot see.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The steps of a plan log: the documents that fix boundaries, each with what planning goes on from after it."""
+"""The steps of a plan log: the documents that fix boundaries, each with the heads from which planning goes on."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
 from .document import check_format, encode
 
-ALL_HEADS_EVERY = 32  # steps: so few are read to find an old offset's
+ALL_HEADS_EVERY = 32  # steps: at most so many are read to find the head that an old step left
 
 
 class LinkKind(StrEnum):
@@ -99,15 +99,14 @@ class TopicIds(NamedTuple):
 
 
 Growth = Mapping[int, int]
-"""Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
+"""Where each Kafka partition ended, its high watermark, when partitions were found to have been added."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
+    """All that planning must know of the plan log: the next sequence number, the open generation, its heads and growths.
 
-    `former_ids` are those of earlier generations, oldest first: no broker that is up to date answers with one of its cluster
-    but the last.
+    `former_ids` are those of earlier generations, oldest first. A broker that answers with one of its own cluster is behind.
     """
 
     seq: int = 0

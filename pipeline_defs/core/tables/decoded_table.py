@@ -265,9 +265,6 @@ def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapp
     return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in events.items()}}
 
 
-# ---- compaction
-
-
 @dataclass(frozen=True, slots=True)
 class DecodedGroup(Group):
     """Files of a decoded table that become one."""

@@ -86,9 +86,6 @@ def recover_from_failed_write(arena: Arena, name: str) -> System:
     return system
 
 
-# ---- the supervisors
-
-
 def _start_until_whole(arena: Arena, system: System, since: float) -> float | Literal["never"]:
     """Start a peer again and again, as `systemd` does, until its rows are whole or it has nothing left to do."""
     ends = 0

@@ -188,9 +188,6 @@ def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: 
     return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)
 
 
-# ---- decoded
-
-
 @dataclass(frozen=True, slots=True)
 class DerivedTick:
     """What one tick found of a derived table: whether a run has anything to do now, what it decodes, and what is waited for."""
@@ -241,9 +238,6 @@ def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool
 def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
     """Tell Dagster outside of any run that a range is decoded."""
     instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
-
-
-# ---- latest
 
 
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:

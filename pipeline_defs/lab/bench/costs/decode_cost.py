@@ -1,9 +1,4 @@
-"""The orders that the benchmark has decoded: what one says, its schema in each format's language, and its bytes.
-
-The same orders in every format; as text they are the JSON.
-
-
-Decoding and compaction of landed records beside landing the same, round by round.
+"""Decoding and compaction of landed orders, the same ones in each format, beside landing them, round by round.
 
 Each round lands the load into a lake of its own, and then derives from it. Invariant: a turn that did not give every record
 is an error, not a time.
