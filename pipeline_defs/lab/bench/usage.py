@@ -36,9 +36,9 @@ def take(act: Callable[[], None], jvm_pid: int) -> Taken:
     pids = (os.getpid(), jvm_pid)
     for pid in pids:
         reset_peak(pid)
-    before = sum(map(read_cpu_seconds, pids))
+    before = sum(map(tree_seconds, pids))
     seconds = timed(act)
-    return Taken(seconds, sum(map(read_cpu_seconds, pids)) - before, *map(read_peak_bytes, pids))
+    return Taken(seconds, sum(map(tree_seconds, pids)) - before, *map(read_peak_bytes, pids))
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -64,11 +64,9 @@ def read_peak_bytes(pid: int) -> int:
     return 0
 
 
-def read_cpu_seconds(pid: int) -> float:
-    """Read the CPU seconds a process has used, its ended threads included; 0 where that is not to be had."""
-    with suppress(psutil.Error):
-        return _read_usage(psutil.Process(pid)).own_seconds
-    return 0.0
+def tree_seconds(root: int) -> float:
+    """Read the CPU seconds that a process and all below it have used, those that have ended included."""
+    return sum(each.own_seconds + each.ended_seconds for each in read_tree(root))
 
 
 def read_tree(root: int) -> list[ProcessUsage]:

@@ -120,10 +120,6 @@ def show_part(report: Mapping[str, Any]) -> None:
         for name, figure in each["spread"].items()
     ]
     print_table("the benchmark", ["figure", "median", "least", "greatest"], rows)
-    if ENGINE in found:
-        run = found[ENGINE]["details"]["run"]
-        parts = ", ".join(f"{name} {seconds}" for name, seconds in run["median_by_part"].items())
-        OUT.print(f"CPU seconds of a run by part: {parts}")
     for name, lines in report.get("pulse", {}).items():
         if name in {"topics", "history"}:
             print_table(name, list(lines[0]), [list(line.values()) for line in lines])

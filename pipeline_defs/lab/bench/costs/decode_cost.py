@@ -7,7 +7,6 @@ is an error, not a time.
 import io
 import json
 import random
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,34 +41,13 @@ AVRO_SCHEMA = """{"type": "record", "name": "Order", "fields": [
  {"name": "address", "type": {"type": "record", "name": "Address", "fields": [
    {"name": "street", "type": "string"}, {"name": "city", "type": "string"}, {"name": "zip", "type": "string"}]}},
  {"name": "note", "type": "string"}]}"""
-PROTO = """syntax = "proto3";
-message Order {
-  int64 order_id = 1; string customer = 2; string state = 3; int32 sum = 4; double price = 5; string trace = 6;
-  string at = 7; bool paid = 8; repeated Item items = 9; Address address = 10; string note = 11;
-}
-message Item { string sku = 1; int32 count = 2; double price = 3; }
-message Address { string street = 1; string city = 2; string zip = 3; }
-"""
-JSON_SCHEMA = """{"type": "object", "required": ["order_id"], "properties": {
- "order_id": {"type": "integer"}, "customer": {"type": "string"}, "state": {"type": "string"}, "sum": {"type": "integer"},
- "price": {"type": "number"}, "trace": {"type": "string"}, "at": {"type": "string"}, "paid": {"type": "boolean"},
- "items": {"type": "array", "items": {"type": "object", "properties": {
-   "sku": {"type": "string"}, "count": {"type": "integer"}, "price": {"type": "number"}}}},
- "address": {"type": "object", "properties": {
-   "street": {"type": "string"}, "city": {"type": "string"}, "zip": {"type": "string"}}},
- "note": {"type": "string"}}}"""
 NO_BUDGET = Budget(0, 0.0)
 ORDERS = 5_000  # that repeat, but for their numbers
 
 Values = Callable[[Load], Iterator[bytes]]
-DECODES: Mapping[str, Mapping[str, Decode]] = {
-    "json": {
-        "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
-        "json_schema": Decode(Side(Format.STRING), Side(Format.JSON_SCHEMA, JSON_SCHEMA), NO_BUDGET),
-        "string": Decode(Side(Format.STRING), Side(Format.STRING), NO_BUDGET),
-    },
-    "avro": {"avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET)},
-    "protobuf": {"protobuf": Decode(Side(Format.STRING), Side(Format.PROTOBUF, PROTO, message="Order"), NO_BUDGET)},
+DECODES: Mapping[str, Decode] = {
+    "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
+    "avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET),
 }
 LOAD = Load(1_000, 240_000, 15_000)
 TOPIC = "bench-derived"
@@ -94,20 +72,8 @@ def avro_values(load: Load) -> Iterator[bytes]:
         yield out.getvalue()
 
 
-def protobuf_values(load: Load) -> Iterator[bytes]:
-    """Yield the same orders as Protobuf, without a registry."""
-    from google.protobuf.message_factory import GetMessageClass
-
-    from ....adapters.formats.protobuf_schema import compile_proto, find_message
-
-    message = GetMessageClass(find_message(compile_proto(PROTO, {}, "the benchmark's schema"), "Order", "it"))
-    orders = [message(**order).SerializeToString() for order in _orders(load)]
-    for number in range(load.records):
-        yield message(order_id=number).SerializeToString() + orders[number % len(orders)]  # fields one after the other
-
-
-# what is produced -> how its values are written, and each way in which they are decoded
-VALUES: Mapping[str, Values] = {"json": json_values, "avro": avro_values, "protobuf": protobuf_values}
+# format -> how its values are written
+VALUES: Mapping[str, Values] = {"json": json_values, "avro": avro_values}
 
 
 def _orders(load: Load) -> list[dict[str, object]]:
@@ -174,9 +140,7 @@ def _take_round(bench: Bench, kind: str) -> tuple[float, dict[str, float]]:
         out = Path(folder)
         place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
         landing, seconds = timed(offsetlake(place)), dict[str, float]()
-        for name, config in DECODES[kind].items():
-            seconds[name] = timed(partial(_decode, bench, place, config, fresh_edges(bench.edges, out)))
-            shutil.rmtree(out / "tables/decoded")  # for the next one
+        seconds[kind] = timed(partial(_decode, bench, place, DECODES[kind], fresh_edges(bench.edges, out)))
         seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, fresh_edges(bench.edges, out)))
         return landing, seconds
 

@@ -5,34 +5,31 @@ the benchmark itself are not. What they use while nothing happens, the sensor's 
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ....adapters.spark.spark_server import read_server
 from ....adapters.system.processes import Process
 from ...processes import NotMeasured, wait_until
 from ..measurement import Bench, Tell, repeat
 from ..rounds import Load, spread
-from ..usage import ProcessUsage, read_tree
+from ..usage import ProcessUsage, read_tree, tree_seconds
 from ..watched import Watched, watching
 
 LOAD = Load(1_000, 2_000, 1_000, 2)  # two ranges
 TOPIC = "bench-run"
 IDLE_SECONDS = 30.0  # six ticks of the sensor
-RUN, CODE_SERVER, DAEMON, ENGINE, REST = PARTS = ("run", "code_server", "daemon", "engine", "rest_of_dagster")
 _HELPER = "multiprocessing.resource_tracker"
 
 
 @dataclass(frozen=True, slots=True)
 class UsageLook:
-    """CPU seconds used so far by each part, seen at a moment (seconds of a clock that only ever goes on).
+    """CPU seconds used so far, seen at a moment (seconds of a clock that only ever goes on).
 
     `server` is the engine that was seen, none where it is in the run's own process.
     """
 
     at: float
-    seconds: Mapping[str, float]
+    seconds: float
     server: Process | None = None
 
 
@@ -48,60 +45,33 @@ def measure_run_cost(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]
         before = _look(watched)
         time.sleep(IDLE_SECONDS)
         after = _look(watched)
-        used = net_seconds(before, after, dict.fromkeys(PARTS, 0.0))
-        idle = {part: seconds / (after.at - before.at) for part, seconds in used.items()}
+        idle = net_seconds(before, after, 0.0) / (after.at - before.at)
 
-        def run(_: int) -> dict[str, float]:
+        def run(_: int) -> float:
             before = _look(watched)
             _take_run(watched)
             return net_seconds(before, _look(watched), idle)
 
         found = repeat(run, "a run's CPU", rounds, tell, warm_ups=0)
-    parts = {part: round(median(each[part] for each in found), 3) for part in PARTS}
     return {
         "measured": (
             f"a landing run of {LOAD.kafka_partitions} ranges of {LOAD.records_per_range:,} records of {LOAD.value_bytes:,} B "
             "through dagster dev and its real launcher, from before its records are produced to the end of its process: "
             "planning, tick, queue, launch, landing, checks and events"
         ),
-        "cpu_seconds": spread([sum(each.values()) for each in found]),
-        "median_by_part": parts,
-        "idle_cpu_seconds_per_second": {part: round(rate, 4) for part, rate in idle.items()},
+        "cpu_seconds": spread(found),
+        "idle_cpu_seconds_per_second": round(idle, 4),
     }
 
 
-def net_seconds(before: UsageLook, after: UsageLook, idle: Mapping[str, float]) -> dict[str, float]:
-    """Return what each part has used between two looks, less what it would have used while nothing happens.
+def net_seconds(before: UsageLook, after: UsageLook, idle: float) -> float:
+    """Return what was used between two looks, less what would have been used while nothing happens.
 
     Raise `NotMeasured` where the looks are at two engines: the second one's start would be counted, the first one not.
     """
     if before.server != after.server:
         raise NotMeasured("the Spark server was replaced while a run was measured, so its CPU seconds mean nothing")
-    elapsed = after.at - before.at
-    return {part: after.seconds[part] - before.seconds[part] - elapsed * idle[part] for part in PARTS}
-
-
-def sum_up(dagster: Sequence[ProcessUsage], engine: Sequence[ProcessUsage]) -> dict[str, float]:
-    """Return the CPU seconds that each part has used so far, of the processes that descend from `dagster dev` and the engine's.
-
-    All that descends from a code server and is not itself one is of a run.
-    """
-    servers = {each.pid for each in dagster if _is_code_server(each)}
-    of_runs = set[int]()
-    seconds = dict.fromkeys(PARTS, 0.0)
-    for each in dagster:  # parents come before their children
-        if each.pid in servers:
-            seconds[CODE_SERVER] += each.own_seconds
-            seconds[RUN] += each.ended_seconds
-            continue
-        if each.parent in servers | of_runs:
-            of_runs.add(each.pid)
-            part = RUN
-        else:
-            part = DAEMON if "dagster._daemon" in each.command else REST
-        seconds[part] += each.own_seconds + each.ended_seconds
-    seconds[ENGINE] = sum(each.own_seconds + each.ended_seconds for each in engine)
-    return seconds
+    return after.seconds - before.seconds - (after.at - before.at) * idle
 
 
 def _is_code_server(each: ProcessUsage) -> bool:
@@ -123,8 +93,7 @@ def _has_run(dagster: int) -> bool:
 
 
 def _look(watched: Watched) -> UsageLook:
-    dagster = read_tree(watched.pid)
     # an engine in the run's own process is below Dagster already
     server = read_server(watched.bench.edges.settings.engine_folder)
-    engine = read_tree(server.process.pid) if server else []
-    return UsageLook(time.monotonic(), sum_up(dagster, engine), server.process if server else None)
+    used = tree_seconds(watched.pid) + (tree_seconds(server.process.pid) if server else 0.0)
+    return UsageLook(time.monotonic(), used, server.process if server else None)

@@ -28,7 +28,7 @@ from ...processes import NotMeasured, wait_until
 from ..location import write_location
 from ..measurement import Bench, Tell, open_bench
 from ..rounds import missed_aims, p95
-from ..usage import read_cpu_seconds, read_tree
+from ..usage import tree_seconds
 
 COUNTS = (12, 60, 100)
 WARM_UP_SECONDS, SECONDS = 90.0, 300.0
@@ -112,8 +112,8 @@ def measure_count(bench: Bench, count: int, tell: Tell) -> dict[str, Any]:
             queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED])
             queued_max = max(queued_max, len(instance.get_run_ids(queued)))
             if used_before is None and passed >= WARM_UP_SECONDS:
-                used_before, used_from = _cpu_seconds(server.pid, bench.jvm_pid), time.time()
-        used = _cpu_seconds(server.pid, bench.jvm_pid) - (used_before or 0.0)
+                used_before, used_from = tree_seconds(server.pid) + tree_seconds(bench.jvm_pid), time.time()
+        used = tree_seconds(server.pid) + tree_seconds(bench.jvm_pid) - (used_before or 0.0)  # not broker and producer
         share = used / (time.time() - used_from) / (os.cpu_count() or 1)
         last = time.time()
         tell(f"{count} topics: until all is seen")
@@ -166,8 +166,3 @@ def _producing(servers: str, traffic: _Traffic) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _cpu_seconds(dagster_pid: int, jvm_pid: int) -> float:
-    """Read what Dagster's processes and the warm Spark have used: broker and producer are none of them."""
-    return sum(each.own_seconds + each.ended_seconds for each in read_tree(dagster_pid)) + read_cpu_seconds(jvm_pid)
