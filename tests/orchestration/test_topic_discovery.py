@@ -20,7 +20,6 @@ from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.pulse.topic_discovery import Discovery, find_why_not
 from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles, TopicPattern
-from pipeline_defs.resources import Edges
 from pipeline_defs.topic_files import read_topic_files
 from pipeline_defs.topics import Topic
 from tests.support.pulse import evaluate, refuse, run_pulse
@@ -90,17 +89,13 @@ def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, mon
 
 
 def test_a_new_topic_that_two_patterns_match_is_named_with_both_files(world: World) -> None:
-    """[R-98] By `status`, `metrics` and `doctor` too: nothing else there knows it; one of a single pattern is fine."""
+    """[R-98] One of a single pattern is planned all the same."""
     files, both = files_of(world), f"{world.name}-both"
     other = dataclasses.replace(files.patterns[0], folder=Path("other"), pattern=TopicPattern(rf"{world.name}-b.*"))
-    files = dataclasses.replace(files, patterns=[*files.patterns, other])
     create(world, world.name, both)
-    (contested,) = topic_discovery.find_contested(files, world.edges)
-    assert contested.name == both and "all/defs.yaml and other/defs.yaml, expected one" in contested.error.message
-    away = dataclasses.replace(world.topic, bootstrap_servers="127.0.0.1:1")
-    silent = [dataclasses.replace(each, topic=lambda name: away) for each in files.patterns]
-    edges = Edges(world.settings, kafka_timeout_seconds=1.0)
-    assert topic_discovery.find_contested(dataclasses.replace(files, patterns=silent), edges) == []
+    with pytest.raises(TopicsFailed, match=f"{both}: .*all/defs.yaml and other/defs.yaml, expected one"):
+        sensor_of(world, dataclasses.replace(files, patterns=[*files.patterns, other]))()
+    assert world.edges.lake.planned_topics() == (world.name,)
 
 
 def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World) -> None:

@@ -242,31 +242,21 @@ def test_a_run_of_all_topics_is_told_by_topic() -> None:
         assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
 
 
-def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once_until_it_is_mended(
+def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    topics, contested = [ORDERS], list[Broken]()
+    topics, wrong = [ORDERS], Broken("shop", tmp_path / "shop", BadSetting("shop/defs.yaml cannot be used"))
     monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
-    monkeypatch.setattr(up, "find_contested", lambda *_: contested)
-    monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
-    home = tmp_path.with_name("home")
-    files = up._Files(tmp_path, Mock(settings=Mock(dagster_home=home)), TopicFiles(Mock(), {"orders": ORDERS}), topics)
+    monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}, [wrong]))
+    files = up._Files(tmp_path, Mock(), TopicFiles(Mock(), {"orders": ORDERS}), topics)
     files.look()
     assert topics == [ORDERS], "the control: no file has changed"
-    assert (home / "dagster.yaml").exists(), "which somebody may have deleted"
     (tmp_path / "payments").mkdir()
     (tmp_path / "payments" / "defs.yaml").write_text("type: offsetlake.KafkaTopic\n")
-    contested.append(Broken("shop.c", tmp_path / "payments", BadSetting("topic shop.c matches the patterns of two files")))
     for _ in range(2):
         files.look()
     assert topics == [ORDERS, PAYMENTS]
-    told = capfd.readouterr()
-    assert told.err.count("topic shop.c matches the patterns of two files") == 1
-    assert "is right again" not in told.out
-    contested.clear()
-    for _ in range(2):
-        files.look()
-    assert capfd.readouterr().out.count("is right again") == 1
+    assert capfd.readouterr().err.count("shop/defs.yaml cannot be used") == 1
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from ...core.errors import OffsetlakeError, Refused
 from ...core.log.expiry import Durability
 from ...core.log.planning import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
-from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.topic_set import TopicFiles
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file, read_settings
@@ -98,7 +97,6 @@ def doctor(as_json: bool) -> None:
             answers[f"topic {broken.name}"] = False, broken.error.message
         if answers["broker"][0]:
             answers |= {name: (True, text) for name, text in _ask_patterns(files, edges)}
-            answers |= {f"topic {each.name}": (False, each.error.message) for each in find_contested(files, edges)}
         for topic in files.topics.values() if answers["topics"][0] else ():
             shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
             try:

@@ -18,14 +18,14 @@ from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.system.locks import Holder
 from ...core.advice import some_of
-from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
+from ...core.errors import EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
 from ...orchestration.home.daemons import read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
-from ...orchestration.home.project import find_other_config, make_home, write_env
-from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS, find_contested
-from ...orchestration.topic_set import Broken, TopicFiles, read_stamps
+from ...orchestration.home.project import find_other_config, write_env
+from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
+from ...orchestration.topic_set import TopicFiles, read_stamps
 from ...resources import Edges
 from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
@@ -128,49 +128,36 @@ def _say(text: str, style: str = "") -> None:
 
 @dataclass
 class _Files:
-    """The defs.yaml of a project as they were `found` last, and which were told to be wrong; new topics join `topics`."""
+    """The defs.yaml of a project as they were `found` last; new topics join `topics`."""
 
     folder: Path
     edges: Edges
     found: TopicFiles
     topics: list[Topic]
-    told: set[tuple[Path, str]] = field(init=False)
     stamps: Mapping[Path, int] = field(init=False)
     looked: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
-        self.told = {_of(each) for each in self.found.broken}
         self.stamps = read_stamps(self.folder)
 
     def look(self) -> None:
-        """Look, every so often, for files that have changed and for topics of patterns; say once what is wrong of them."""
+        """Look, every so often, for files that have changed and for topics of patterns; say what is wrong once one changed."""
         if time.monotonic() - self.looked <= DISCOVER_SECONDS:
             return
         self.looked = time.monotonic()
-        with suppress(BadSetting):  # a full disk, say: at the next look
-            make_home(self.edges.settings.dagster_home, find_project())  # somebody may have deleted it
-        with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
-            stamps = read_stamps(self.folder)
-            if stamps != self.stamps:
-                self.stamps = stamps
-                try:
-                    self.found = load_topics()
-                except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
-                    _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
-            found, known = self.found, {topic.name for topic in self.topics}
-            self.topics += [topic for topic in found.topics.values() if topic.name not in known]
-            if found.patterns:
-                self.topics += found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
-            broken = [*found.broken, *find_contested(found, self.edges)]
-            print_broken(each for each in broken if _of(each) not in self.told)
-            mended = {folder for folder, _ in self.told} - {each.folder for each in broken}
-            for path in sorted(folder / "defs.yaml" for folder in mended):
-                _say(f"{path} is {'right again' if path.exists() else 'gone'}")
-            self.told = {_of(each) for each in broken}
-
-
-def _of(broken: Broken) -> tuple[Path, str]:
-    return broken.folder, broken.error.message
+        stamps = read_stamps(self.folder)
+        if stamps != self.stamps:
+            self.stamps = stamps
+            try:
+                self.found = load_topics()
+                print_broken(self.found.broken)
+            except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
+                _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
+        known = {topic.name for topic in self.topics}
+        self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
+        if self.found.patterns:
+            with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
+                self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
 
 
 def _revive(server: DagsterServer) -> None:

@@ -7,7 +7,6 @@ import click
 
 from ...operate.status import broken_document, find_instance, read_statuses
 from ...operate.tables import latency_text, table_text
-from ...orchestration.pulse.topic_discovery import find_contested
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
 from ..show import choose_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
@@ -42,7 +41,7 @@ def status(topic: str | None, as_json: bool) -> None:
         shown.update(total=len(files.topics))
         with find_instance(edges.settings.dagster_home) as instance:
             documents = [document for document, _ in shown.each(read_statuses(files.topics.values(), edges, instance))]
-    documents += [broken_document(each) for each in (*files.broken, *find_contested(files, edges))]
+    documents += map(broken_document, files.broken)
     if as_json:
         print_json(documents)
     else:

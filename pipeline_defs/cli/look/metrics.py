@@ -16,7 +16,6 @@ from ...operate.metrics import read_metrics
 from ...operate.status import find_instance
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.map.page import page, read_picture
-from ...orchestration.pulse.topic_discovery import find_contested
 from ...resources import Edges
 from ...topics import Topic
 from ..show import choose_topics, open_edges, optional_topic_argument, print_broken
@@ -67,7 +66,7 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
                 with suppress(LakeUnavailable):  # which the metrics of each topic tell
                     topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
                 pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
-            return metrics_text(read_metrics(topics, edges, instance, [*files.broken, *find_contested(files, edges)]))
+            return metrics_text(read_metrics(topics, edges, instance, files.broken))
 
     if listen is None:
         click.echo(read(), nl=False)

@@ -11,18 +11,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import NOTE, BadSetting, BrokerUnavailable, OffsetlakeError, as_ours, first_line
+from ...core.errors import NOTE, BrokerUnavailable, OffsetlakeError, as_ours, first_line
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
-from ..topic_set import Broken, PatternFile, TopicFiles, file_of, read_stamps
+from ..topic_set import PatternFile, TopicFiles, file_of, read_stamps
 
 DISCOVER_SECONDS = 15.0
 LOAD_SECONDS = 120.0  # after which a process that tries to load is ended
@@ -104,27 +104,6 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
     with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
         for failures in pool.map(plan, files.patterns):
             yield from failures
-
-
-def find_contested(files: TopicFiles, edges: Edges) -> list[Broken]:
-    """Return the topics on the brokers that the patterns of two files match, of which none is planned.
-
-    A broker that does not answer is passed over: what else is asked of it says so.
-    """
-    found: dict[str, Broken] = {}
-    asked: set[str] = set()
-    for file in files.patterns if len(files.patterns) > 1 else ():
-        with suppress(OffsetlakeError):
-            servers = edges.bootstrap_servers(file.template)
-            if servers in asked:
-                continue
-            asked.add(servers)
-            for name in edges.kafka(file.template).list_topics():
-                try:
-                    files.find(name)
-                except BadSetting as error:
-                    found[name] = Broken(name, file.folder, error)
-    return list(found.values())
 
 
 def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
