@@ -1,26 +1,24 @@
 """What failed and what landed since one last looked, from Dagster: whoever did it, a run of Dagster or a command.
 
 Reads Dagster only; the lake is not listed, so that looking each second costs the same however much there is. Invariant: no
-failure is passed over; of a topic they are at most one line a minute, which counts those within it.
+failed run is passed over; what ticks fail at is one line a minute of a topic.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
 from dagster._core.scheduler.instigation import InstigatorState, TickStatus
 
 from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
 from ..orchestration.runs.projection import error_text, is_run_of, read_reason, reasons_in
-from ..topics import LAND_PENDING, Duty, Topic
+from ..topics import LAND_PENDING, Topic
 
 PAUSE = timedelta(minutes=1)
 _AT_ONCE = 1_000
-_FAILED, _NEWEST = BulkActionsFilter(statuses=[BulkActionStatus.FAILED]), 10  # backfills
 _ENDED = "its process was told to end; what it left undone is asked for again"
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
@@ -33,62 +31,36 @@ _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its
 
 
 class FailedSince:
-    """Reads which runs and backfills of some topics failed since a moment, and says each once."""
+    """Reads which runs of some topics failed since a moment, and says each once."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
-        self._failed_count = 0  # of backfills, when they were read last
-        self._seen = {each.backfill_id for each in self._failed_backfills()}
-        self._untold: dict[str, list[tuple[str, str]]] = {}  # by topic what failed, and why
-        self._told_at: dict[str, datetime] = {}
+        self._seen = set[str]()
 
     def read(self, now: datetime) -> list[str]:
-        """Return the lines that are due: of each topic that failed the first reason, and how many more there are."""
-        found = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
+        """Return a line of each run that failed: whose it is, its first reason, and how many more it has."""
+        lines, found = list[str](), RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
         for record in reversed(self._instance.get_run_records(found)):
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
-            if run.run_id not in self._seen:
-                for name, reason in self._reasons_of(run):
-                    self._untold.setdefault(name, []).append((f"run {run.run_id[:8]}", reason))
+            whose = self._find_whose(run)
+            if whose and run.run_id not in self._seen:
+                lines.append(f"run {run.run_id[:8]} of {whose} failed{self._why(run)}")
             self._seen.add(run.run_id)
             self._from = max(self._from, min(updated - _OVERLAP, now))
-        for backfill in self._failed_backfills():
-            topic = next((each for each, duty in self._duties if duty.asset_key in (backfill.asset_selection or ())), None)
-            if topic is not None and backfill.backfill_id not in self._seen:
-                why = backfill.error.message.strip().splitlines()[0] if backfill.error else "Dagster says no more"
-                self._untold.setdefault(topic, []).append((f"backfill {backfill.backfill_id}", f"{why}; ask for it again"))
-            self._seen.add(backfill.backfill_id)
-        due = [name for name in self._untold if now - self._told_at.get(name, now - PAUSE) >= PAUSE]
-        self._told_at |= dict.fromkeys(due, now)
-        return [_line(name, self._untold.pop(name)) for name in due]
+        return lines
 
-    def _reasons_of(self, run: DagsterRun) -> list[tuple[str, str]]:
-        """Read why a run failed, by topic; a run of all topics may say it of none, and is told by its job's name then."""
-        topic = next((name for name, duty in self._duties if is_run_of(run, duty)), None)
-        if topic is None and run.job_name != LAND_PENDING:
-            return []
+    def _find_whose(self, run: DagsterRun) -> str:
+        """Find the topic of a run; a run of all topics goes by its job's name, one of others by none."""
+        duties = ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
+        topic = next((name for name, duty in duties if is_run_of(run, duty)), "")
+        return topic or (LAND_PENDING if run.job_name == LAND_PENDING else "")
+
+    def _why(self, run: DagsterRun) -> str:
         text = read_reason(self._instance, run.run_id).strip()
-        listed = reasons_in(text) or text.splitlines()[:1]
-        reasons = [next((_WORDS[said] for said in _WORDS if said in each), each) for each in listed]
-        if topic is not None:
-            return [(topic, reasons[0])]
-        return [(self._topic_in(reason) or LAND_PENDING, reason) for reason in reasons]
-
-    @property
-    def _duties(self) -> Iterator[tuple[str, Duty]]:
-        return ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
-
-    def _failed_backfills(self) -> Sequence[PartitionBackfill]:
-        """Read the newest that the daemon gave up since, as where it found no definitions: of others their runs are told."""
-        count = self._instance.get_backfills_count(_FAILED)  # which reads none of them, each second
-        if count == self._failed_count:
-            return ()
-        self._failed_count = count
-        return self._instance.get_backfills(_FAILED, limit=_NEWEST)
-
-    def _topic_in(self, reason: str) -> str | None:
-        names = (each.name for each in self._topics)
-        return next((name for name in names if f"range {name}/" in reason or reason.startswith(f"topic {name}:")), None)
+        reasons = reasons_in(text) or [text.partition("\n")[0]]
+        first = next((_WORDS[said] for said in _WORDS if said in reasons[0]), reasons[0])
+        more = f" (and {len(reasons) - 1:,} more reasons)" if len(reasons) > 1 else ""
+        return f"{more}: {first}"
 
 
 class FailedTicks:
@@ -124,12 +96,6 @@ def read_tick_failures(instance: dg.DagsterInstance, sensors: Sequence[Instigato
                 listed = [each.partition(": ") for each in reasons_in(text)]
                 found += [(name, reason) for name, _, reason in listed] or [("", line) for line in text.splitlines()[:1]]
     return found
-
-
-def _line(name: str, failures: Sequence[tuple[str, str]]) -> str:
-    (what, reason), *others = failures
-    more = f" (and {len(others)} more failed)" if others else ""
-    return f"{what} of {name} failed{more}: {reason.removeprefix(f'topic {name}: ')}"
 
 
 @dataclass(frozen=True, slots=True)

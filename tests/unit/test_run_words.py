@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
 
 import dagster as dg
@@ -150,13 +149,8 @@ def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
         now = datetime.now(UTC)
         assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
         assert failed.read(now) == []
-        more = fail(instance, ORDERS.landing.job, error=ValueError("one"))
-        fail(instance, ORDERS.decoding.job, error=ValueError("two"))
         other = fail(instance, PAYMENTS.landing.job, error=ValueError("three"))
-        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"], "no topic holds another one back"
-        assert failed.read(now + timedelta(seconds=59)) == []
-        assert failed.read(now + timedelta(seconds=60)) == [f"run {more} of orders failed (and 1 more failed): ValueError: one"]
-        assert failed.read(now + timedelta(minutes=9)) == []
+        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"]
 
 
 def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
@@ -207,37 +201,14 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         assert "the lake is away" in told(PAYMENTS)
 
 
-def test_a_backfill_that_the_daemon_gave_up_is_told_once() -> None:
-    """It finds no definitions while the code server is away; nobody else asks for it again. The control failed before."""
-    lost = SimpleNamespace(message="DagsterError: Asset raw/orders existed, but no longer does.\n\n")
-
-    def backfill_of(backfill_id: str, topic: Topic) -> Any:
-        return SimpleNamespace(backfill_id=backfill_id, asset_selection=[topic.asset_key], error=lost)
-
-    found = [backfill_of("before", ORDERS)]
-    instance: Any = Mock(
-        get_backfills=lambda *_, **__: found, get_backfills_count=lambda _: len(found), get_run_records=lambda *_: []
-    )
-    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
-    found += [backfill_of("abcdefgh", ORDERS), backfill_of("other", PAYMENTS)]
-    now = datetime.now(UTC)
-    assert failed.read(now) == [
-        "backfill abcdefgh of orders failed: DagsterError: Asset raw/orders existed, but no longer does.; ask for it again"
-    ]
-    assert failed.read(now + timedelta(minutes=9)) == []
-
-
-def test_a_run_of_all_topics_is_told_by_topic() -> None:
-    """What is of no topic is told too, in the words of its error and not of its note, which leads to the runbook."""
+def test_a_run_of_all_topics_is_told_by_its_job() -> None:
+    """In the words of its error and not of its note, which leads to the runbook."""
     with dg.DagsterInstance.ephemeral() as instance:
         failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
         reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
         run = fail(instance, LAND_PENDING, error=RangesFailed("0 ranges landed, and there were 3 failures", reasons))
         now = datetime.now(UTC)
-        assert failed.read(now) == [
-            f"run {run} of orders failed (and 1 more failed): {REASON}",
-            f"run {run} of payments failed: its cluster is gone",
-        ]
+        assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
         whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
         assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
 
