@@ -4,7 +4,6 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
-import math
 import os
 import shutil
 import signal
@@ -165,10 +164,7 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
     (folder / STATE).write_text(json.dumps(state))
     assert read_state(folder) is not None, "the control"
-    wrong: dict[str, list[object]] = {"since": [None, "x", math.inf, 10**400], "port": ["x", 0, -1, 65_536]}
-    wrong |= {name: [{**process, "pid": "1\0"}] for name in ("process", "jvm")}
-    changed = [json.dumps({**state, name: value}) for name, values in wrong.items() for value in values]
-    for text in (*changed, "[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
         assert read_state(folder) is None and read_server(folder) is None
 

@@ -287,15 +287,12 @@ def test_a_log_that_is_too_long_is_kept_once_and_begun_anew(tmp_path: Path, monk
         assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "0123456789")]
 
 
-@pytest.mark.parametrize("how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"])
+@pytest.mark.parametrize("how", ["a file", "a dangling link", ".lock", "request-1.json", "server.json", "server.log"])
 def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
     """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
     folder = tmp_path / "engine"
     if how == "a file":
         folder.write_text("")
-    elif how == "a pipe":
-        folder.mkdir()
-        os.mkfifo(folder / spark_server.STATE)
     elif how == "a dangling link":
         folder.symlink_to(folder.with_name("nothing"))
     else:
@@ -468,7 +465,6 @@ TRACEBACK = """Traceback (most recent call last):
 pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited.
 """
 HEAP, NO_VM = "Invalid maximum heap size: -Xmx4x", "Error occurred during initialization of VM"
-IN_USE = "java.net.BindException: in use"
 FULL = "java.io.IOException: No space left on device"
 GOES_ON = "and the next run goes on"
 ROOM = f"make room on that disk, {GOES_ON} (`offsetlake sweep --apply` deletes what dead attempts left)"
@@ -478,16 +474,13 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system"
 @pytest.mark.parametrize(
     ("said", "free", "why"),
     [
-        (f"{HEAP}\nError: Could not create\n{TRACEBACK}", 1, f"{HEAP} | Error: Could not create"),
-        (f"{IN_USE}\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}", 1, f"{IN_USE} | Caused by: a"),
-        (f"{NO_VM}\nConflicting collectors\n{TRACEBACK}", 1, f"{NO_VM}: Conflicting collectors"),
+        (f"{NO_VM}\n{HEAP}\n{TRACEBACK}", 1, f"{NO_VM} | {HEAP}"),
         (f"killed\n{TRACEBACK}", 1, "killed"),
         (TRACEBACK, 1, TRACEBACK.splitlines()[-1]),
         ("", 1, "it said nothing"),
-        (f"{FULL}\njava.lang.NullPointerException\n", 1, f"{FULL}; No space left on device: {ROOM}"),
-        (f"{TRACEBACK}{READ_ONLY}\n", 1, f"{READ_ONLY}; Read-only file system: mount that disk writable, {GOES_ON}"),
-        ("", 0, f"it said nothing; No space left on device: {ROOM}"),
-        (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: {ROOM}"),
+        (f"{FULL}\n", 1, f"{FULL}; {ROOM}"),
+        (f"{TRACEBACK}{READ_ONLY}\n", 1, f"{READ_ONLY}; mount that disk writable, {GOES_ON}"),
+        ("", 0, f"it said nothing; {ROOM}"),
     ],
 )
 def test_a_start_that_fails_says_why(said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,12 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import UnionType
 
 from ...core.errors import EngineUnavailable
 from ..store.disk import errno_in, mend
@@ -33,16 +31,12 @@ REQUESTS = "request-*.json"  # one for each start: a server whose starter was ki
 SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew with the next server
 LOG_LINES = 5  # the last ones, in an error
-_NO_JVM = "Error occurred during initialization of VM"
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)\n?", re.MULTILINE)
-_REASON = re.compile(r"\bError\b|Error:|Exception|Caused by|^Invalid ")
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process that is a client
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
 POLL_SECONDS = 0.1
-LAST_PORT = 65_535
-LAST_SECOND = 1e11  # far beyond any clock, and within what the system can tell
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
 
@@ -134,26 +128,11 @@ def read_state(folder: Path) -> Server | None:
     """
     with telling_folder(folder):
         try:
-            path = folder / STATE
-            if not stat.S_ISREG(path.stat().st_mode):  # a pipe's reader would wait for ever
-                raise OSError(errno.EINVAL, "this is no file", str(path))
-            found = json.loads(path.read_text())
+            found = json.loads((folder / STATE).read_text())
             server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             return None
-    return server if _is_sound(server) else None
-
-
-def _is_sound(server: Server) -> bool:
-    """Return whether each field is of its type and within bounds: a state may be torn, or anybody's."""
-    fields: list[tuple[object, type | UnionType]] = [
-        (server.since, int | float),
-        *((each, int) for each in (server.port, server.process.pid, server.jvm.pid)),
-        *((each, str) for each in (server.token, server.fingerprint, server.spark)),
-        *((each, str) for each in (server.process.started, server.jvm.started)),
-    ]
-    is_typed = all(isinstance(value, kind) for value, kind in fields)
-    return is_typed and 0 < server.port <= LAST_PORT and abs(server.since) < LAST_SECOND
+    return server
 
 
 @contextmanager
@@ -244,23 +223,15 @@ def _delete_requests(folder: Path) -> None:
 
 
 def _why(log: Path, said_before: int) -> str:
-    """Return what a log says since then of why its server ended: its errors, or its last lines.
+    """Return what a log says since then of why its server ended: its last lines, but for stacks of Python and Java.
 
-    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is. A JVM that cannot
-    begin gives its reason in the next line. Of a disk that is full or read-only it is told what to do; the log is on it, too,
-    and may be empty by that.
+    Python's says only that there is no JVM; its last line is told where nothing else is. Of a disk that is full or
+    read-only it is told what to do; the log is on it, too, and may be empty by that.
     """
     with log.open("rb") as file:
         file.seek(said_before)
         text = file.read(LOG_BYTES).decode(errors="replace")
-    text = text.replace(f"{_NO_JVM}\n", f"{_NO_JVM}: ")
-    tracebacks = [match[1] for match in _TRACEBACK.finditer(text)]
-    lines = [line.strip() for line in _TRACEBACK.sub("", text).splitlines() if line.strip()]
-    reasons = [line for line in lines if _REASON.search(line) and not line.startswith("at ")]
-    refusals = [line for line in (*reasons, *tracebacks) if errno_in(line) is not None]
-    number = errno_in(" ".join(refusals))
-    if number is None and not shutil.disk_usage(log.parent).free:
-        number = errno.ENOSPC
-    said = " | ".join((refusals or reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"
-    step = mend(number)
-    return said if number is None or step is None else f"{said}; {os.strerror(number)}: {step}"
+    lines = [line for line in map(str.strip, _TRACEBACK.sub("", text).splitlines()) if line and not line.startswith("at ")]
+    told = (lines or [match[1] for match in _TRACEBACK.finditer(text)])[-LOG_LINES:]
+    step = mend(errno_in(text) if shutil.disk_usage(log.parent).free else errno.ENOSPC)
+    return "; ".join([" | ".join(told) or "it said nothing", *([step] if step else [])])
