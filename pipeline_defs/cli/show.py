@@ -77,12 +77,6 @@ def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
         return topic
     if broken := found.find_broken(name):
         raise broken.error
-    for file in found.patterns:
-        if replace(file.pattern, exclude=None).matches(name):
-            raise UnknownTopic(
-                f"topic {name} is left out by `exclude` in the defs.yaml below {file.folder}; nothing was written; what was "
-                "landed of it is still in the lake; give it a defs.yaml of its own, or exclude it no more"
-            )
     if found.broken:
         reasons = "; ".join(each.error.message for each in found.broken)
         raise UnknownTopic(f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot: {reasons}")

@@ -118,7 +118,7 @@ WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
     ("SASL_SSL", "SCRAM-SHA-512", {"password": "wrong-PW"}, "it refuses the login of lander by SCRAM-SHA-512: "),
     ("SASL_SSL", "SCRAM-SHA-256", {}, "it takes logins by PLAIN or SCRAM-SHA-512, found sasl.mechanism=SCRAM-SHA-256; "),
     ("SASL_SSL", "PLAIN", {"ssl.truststore.location": "other"}, "its certificate is not trusted: "),
-    ("SASL_SSL", "PLAIN", {"ssl.truststore.location": None}, "expected one of an authority of this machine's own; "),
+    ("SASL_SSL", "PLAIN", {"ssl.truststore.location": None}, " of an authority of this machine's own; "),
     ("SASL_SSL", "none", {}, "it wants a login by PLAIN or SCRAM-SHA-512, found security.protocol=SSL; "),
     ("SSL", "none", {}, "TLS ends with SSLV3_ALERT_BAD_CERTIFICATE, most likely because of our certificate, found no "),
     ("SSL", "none", {"ssl.enabled.protocols": "TLSv1.2"}, "most likely because of our certificate, found no ssl.keystore; "),
@@ -158,7 +158,7 @@ def test_a_name_that_the_certificate_does_not_have_is_refused_unless_the_file_sa
     """The control is the same name with `ssl.endpoint.identification.algorithm` empty."""
     where = secured.at("SASL_SSL").replace("127.0.0.1", "localhost")
     strict = Kafka(where, access=read_access(secured.properties("PLAIN")))
-    with strict as kafka, pytest.raises(BrokerRefuses, match="its certificate is not for localhost; "):
+    with strict as kafka, pytest.raises(BrokerRefuses, match="expected one for localhost of "):
         kafka.list_topics()
     lenient = secured.properties("PLAIN", **{"ssl.endpoint.identification.algorithm": ""})
     with Kafka(where, access=read_access(lenient)) as kafka:

@@ -24,8 +24,6 @@ from .access import VARIABLE, Access
 SECONDS = 5.0  # for one broker
 _TRIES = 3  # a connection may end before what is said on it arrives
 _NO_MECHANISM = "none"
-_NOT_NOW = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
-_OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
@@ -108,16 +106,11 @@ class _Door:
         return True
 
     def _distrusted(self, error: ssl.SSLCertVerificationError) -> BrokerRefuses:
-        if error.verify_code in _OTHER_NAME:
-            do = "name the broker as its certificate does, in OFFSETLAKE_BOOTSTRAP_SERVERS and its advertised.listeners"
-            return self._refuses(f"its certificate is not for {self._place[0]}", do)
-        if error.verify_code in _NOT_NOW:
-            do = "give the broker, or the authority that signed it, a new certificate, or set this machine's clock"
-            return self._refuses(f"a certificate of its chain is of another time: {error.verify_message}", do)
         tls = self._properties.tls
         source = tls.trust.source if tls and tls.trust else "this machine's own"
-        reason = f"its certificate is not trusted: {error.verify_message}, expected one of an authority of {source}"
-        return self._refuses(reason, f"name its authority by ssl.truststore.location in {self._file}")
+        expected = f"expected one for {self._place[0]} of an authority of {source}"
+        do = f"name its authority by ssl.truststore.location in {self._file}, or mend that certificate"
+        return self._refuses(f"its certificate is not trusted: {error.verify_message}, {expected}", do)
 
     def _no_tls(self, error: ssl.SSLError) -> BrokerRefuses | ConnectionError:
         if isinstance(error, _CUT_SHORT):

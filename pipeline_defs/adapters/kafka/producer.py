@@ -17,12 +17,11 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from ...core.advice import counted
-from ...core.errors import BadSetting, BrokerUnavailable, Refused
+from ...core.errors import BadSetting, BrokerUnavailable, Refused, cause_of
 from .access import OPEN, Access
 from .kafka_knock import knock
 
 PROGRESS_EVERY = 5_000
-LONGEST_LINE = 64 * 1024 * 1024  # bytes; no request to a broker is nearly as large
 RECORDS_PER_TRANSACTION = 1_000
 BOOTSTRAP_SECONDS = 20.0
 ABORT_SECONDS = 30.0  # for a broker that does not answer; it then aborts by itself, after the transaction's time-out
@@ -98,25 +97,10 @@ def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = 
             timestamp_ms = _timestamp(document[timestamp_field]) if timestamp_field else None
         except (ValueError, KeyError, RecursionError) as error:
             raise Refused(
-                f"{path}:{number} is not a record to produce: {_reason(error)}; expected one JSON object per line{fields}"
+                f"{path}:{number} is not a record to produce: {cause_of(error)}; expected one JSON object per line{fields}"
             ) from error
         text = key if isinstance(key, str) else json.dumps(key)
         yield Record(None if key is None else text.encode(errors="surrogatepass"), value, timestamp_ms)
-
-
-def _reason(error: Exception) -> str:
-    """Return what is wrong with a line, without its contents and without advice on Python."""
-    match error:
-        case KeyError():
-            return f"no field {error}"
-        case UnicodeDecodeError():
-            return "not UTF-8"
-        case RecursionError():
-            return "nested too deep"
-    text = str(error)
-    if "BOM" in text:
-        return "it begins with a byte order mark"
-    return "a number of too many digits" if "set_int_max_str_digits" in text else text
 
 
 def read_raw(path: Path, separator: bytes = b"\t") -> Iterator[Record]:
@@ -132,13 +116,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with opener(path, "rb") as lines:
-            while line := lines.readline(LONGEST_LINE + 1):
-                if len(line) > LONGEST_LINE:
-                    raise Refused(
-                        f"{path} cannot be read behind line {number}: the next one has more than {LONGEST_LINE:,} bytes, "
-                        "expected one record per line"
-                    )
-                number += 1
+            for number, line in enumerate(lines, 1):
                 yield number, line.removesuffix(b"\n")
     except (OSError, EOFError, zlib.error) as error:
         raise Refused(
