@@ -17,8 +17,6 @@ MOST_FIXED_BYTES = 64 << 20
 """Bytes of a `fixed` of Avro, which a reader makes room for before it reads."""
 MOST_REFERENCES = 1_000
 """Schemas that one schema of a registry refers to, and those that they refer to."""
-MOST_ANSWER_BYTES = 64 << 20
-"""Bytes of one answer of a registry."""
 
 
 def parse_json(text: str) -> Any:
