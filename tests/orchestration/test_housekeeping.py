@@ -248,20 +248,9 @@ def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: 
         with pytest.raises(Killed):
             prune(world)
     assert is_there(world, failed), "the fault"
-    assert not has_events(world, failed)
-    assert prune(world) == (1, 0) and not is_there(world, failed)
-
-
-def test_the_events_of_a_run_that_is_gone_are_swept(world: World) -> None:
-    """[R-99] A pruning that dies right after its run is deleted leaves their file."""
-    land_of = create_run(world, dg.DagsterRunStatus.STARTED)
-    gone = create_run(world)
-    for run_id in (land_of, gone):
-        world.instance.report_engine_event("anything", run_id=run_id, job_name=LAND_PENDING)
-    world.instance.run_storage.delete_run(gone)
-    assert shards(world, gone), "the fault"
-    pruning_of(world).sweep()
-    assert not shards(world, gone) and shards(world, land_of)
+    assert not shards(world, failed)
+    world.instance.event_log_storage._initialized_dbs.clear()  # type: ignore[attr-defined]  # as another process begins
+    assert prune(world) == (1, 0) and not is_there(world, failed) and not shards(world, failed)
 
 
 def test_staging_that_cannot_be_swept_keeps_no_table_from_its_vacuum(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

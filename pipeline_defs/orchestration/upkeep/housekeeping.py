@@ -217,7 +217,6 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
             pruning.find_old(edges.now_ms(), days),
             lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
         )
-        pruning.sweep()
         events = pruning.forget_events(edges.now_ms(), days)
         context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events})
 

@@ -134,9 +134,10 @@ class Pruning:
         storage.delete_events(run_id)
         with suppress(NotImplementedError):  # where a manager keeps logs elsewhere, its own retention deletes them
             self.instance.compute_log_manager.delete_logs(prefix=[run_id])
-        self.instance.run_storage.delete_run(run_id)
         if isinstance(storage, SqliteEventLogStorage):  # which has a file for each run, and leaves it
-            _unlink(Path(storage.path_for_shard(run_id)))
+            for end in _SQLITE_ENDS:
+                Path(f"{storage.path_for_shard(run_id)}{end}").unlink(missing_ok=True)
+        self.instance.run_storage.delete_run(run_id)
 
     def forget_events(self, now_ms: int, days: int) -> int:
         """Delete results of checks, and events of no run, of our assets that are older than so many days; return how many.
@@ -165,21 +166,6 @@ class Pruning:
                 with storage.run_connection(RUNLESS_RUN_ID) as connection:
                     connection.execute(delete(SqlEventLogStorageTable).where(*told))
         return gone
-
-    def sweep(self) -> None:
-        """Delete files of events whose run is gone: a crash has left them."""
-        storage = self.instance.event_log_storage
-        if isinstance(storage, SqliteEventLogStorage):
-            files = [*Path(storage.path_for_shard("any")).parent.glob("*-*-*-*-*.db")]  # before the runs: one may begin
-            there = {*self.instance.get_run_ids()}
-            for file in files:
-                if file.stem not in there and self.instance.get_run_by_id(file.stem) is None:
-                    _unlink(file)
-
-
-def _unlink(shard: Path) -> None:
-    for end in _SQLITE_ENDS:
-        Path(f"{shard}{end}").unlink(missing_ok=True)
 
 
 def find_retirable(
