@@ -42,7 +42,6 @@ from .resources import Edges
 from .settings import find_project, is_validating, read_settings
 from .topics import Topic
 
-MOST_BYTES = 256 * 1024  # a longer schema is a file of its own
 _WRONG = (
     *(ComponentTreeException, DagsterError, DagsterUnresolvableSymbolError, ResolutionException, CheckError),
     *(OffsetlakeError, ValidationError, yaml.YAMLError),
@@ -163,7 +162,7 @@ def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> C
 
 def _check_file(file: Path) -> None:
     try:
-        check_yaml(read_text_file(file, MOST_BYTES))
+        check_yaml(read_text_file(file))
     except (UnreadableText, NotYaml) as error:
         raise _error(file, str(error)) from None
 
@@ -258,7 +257,7 @@ def _error(file: Path, reason: str) -> BadSetting:
 
 def _sketch(file: Path) -> list[Document]:
     try:
-        return sketch(read_text_file(file, MOST_BYTES))
+        return sketch(read_text_file(file))
     except UnreadableText:
         return []
 

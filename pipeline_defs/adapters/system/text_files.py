@@ -1,13 +1,10 @@
-"""Text files that people write and name: read whole, bounded, UTF-8.
+"""Text files that people write and name: read whole, UTF-8.
 
 Invariant: no path, and nothing at it, ends in anything but the text or one `UnreadableText` that says why, and shows none of
 it.
 """
 
-import stat
 from pathlib import Path
-
-MIB = 1024 * 1024
 
 
 class UnreadableText(ValueError):
@@ -18,28 +15,19 @@ class NotText(UnreadableText):
     """Reason why what was read is no text."""
 
 
-def read_file(path: Path, most_bytes: int = MIB) -> bytes:
-    """Return a file's bytes; raise `UnreadableText` for what is no file, and for one that is too large."""
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes; raise `UnreadableText`."""
     try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            raise UnreadableText("it is a folder, expected a file")
-        if not stat.S_ISREG(found.st_mode):
-            raise UnreadableText("it is a device, a pipe or a socket, expected a file")
-        if found.st_size > most_bytes:
-            raise UnreadableText(f"it has {found.st_size:,} bytes, expected at most {most_bytes:,}")
         return path.read_bytes()
     except OSError as error:
         raise UnreadableText((error.strerror or type(error).__name__).lower()) from None
-    except UnreadableText:
-        raise
     except ValueError:  # what Python says of a path with a NUL
         raise UnreadableText("its path has a NUL character, which no file's has") from None
 
 
-def read_text_file(path: Path, most_bytes: int = MIB) -> str:
+def read_text_file(path: Path) -> str:
     """Return a file's text without a byte order mark; raise `UnreadableText`."""
-    body = read_file(path, most_bytes)
+    body = read_file(path)
     try:
         return body.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...adapters.system.extras import require
-from ...adapters.system.text_files import MIB, UnreadableText, read_text_file
+from ...adapters.system.text_files import UnreadableText, read_text_file
 from ...adapters.system.yaml_text import shown
 from ...core.decode.decoders import Decode, Format, Side
 from ...core.errors import BadSetting
@@ -22,7 +22,6 @@ from ...core.tables.decoding import Budget
 from ...core.tables.latest import Latest
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, one_of
 
-MOST_BYTES_OF_A_SCHEMA = 16 * MIB
 EXTRA_OF: Mapping[str, str] = {Format.JSON_SCHEMA: "json-schema", Format.PROTOBUF: "protobuf"}
 
 
@@ -110,7 +109,7 @@ class SideConfig(YamlModel):
             try:
                 if not path.resolve().is_relative_to(project.resolve()):
                     raise UnreadableText("it is not below the project's folder")
-                schema = read_text_file(path, MOST_BYTES_OF_A_SCHEMA)
+                schema = read_text_file(path)
             except (UnreadableText, RuntimeError) as error:  # so Python calls a loop of links
                 raise BadSetting(
                     f"{where} names schema_file {shown(self.schema_file)}, which cannot be read: {error}; nothing was decoded; "
