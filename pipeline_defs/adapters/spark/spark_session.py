@@ -62,24 +62,30 @@ def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def _channel_to(url: str) -> DefaultChannelBuilder:
-    """Return how a URL is connected to: as pyspark does, but for a server of ours.
+    """Return how a URL is connected to: as pyspark does, but for the token, and for a server of ours.
 
-    pyspark sends a token in the clear to the name `localhost` only, and that is ::1 as well, where another account may listen.
+    pyspark gives the token to gRPC as call credentials, which are Python that gRPC calls under a lock of its own. Whoever
+    closes a channel waits for that lock with Python's in hand: each waited for the other, for ever. And it sends a token in
+    the clear to the name `localhost` only, which is ::1 as well, where another account may listen.
     """
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     class OwnChannel(DefaultChannelBuilder):
+        def metadata(self) -> list[tuple[str, str]]:
+            token = [] if self.token is None else [("authorization", f"Bearer {self.token}")]
+            return [*super().metadata(), *token]
+
         def toChannel(self) -> grpc.Channel:  # noqa: N802 (its name in pyspark)
             import grpc
 
-            credentials = grpc.local_channel_credentials()
-            if self.token is not None:
-                login = grpc.access_token_call_credentials(self.token)
-                credentials = grpc.composite_channel_credentials(credentials, login)
+            if not (self.secure or is_ours(url)):
+                return self._insecure_channel(self.endpoint)
+            is_clear = is_ours(url) or (self.host == "localhost" and not self.use_ssl)
+            credentials = grpc.local_channel_credentials() if is_clear else grpc.ssl_channel_credentials()
             channel: grpc.Channel = self._secure_channel(self.endpoint, credentials)
             return channel
 
-    return OwnChannel(url, list(DIRECTLY)) if is_ours(url) else DefaultChannelBuilder(url)
+    return OwnChannel(url, list(DIRECTLY) if is_ours(url) else None)
 
 
 def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
