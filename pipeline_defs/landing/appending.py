@@ -206,7 +206,7 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
                     made.append(add_to_folder(staging, part, RawGroup((), offsets.key, offsets, own), log, now_ms))
     finally:
         staging.close()
-    lake.store.delete_folder(f"staging/{staging.attempt}")
+    lake.store.discard(f"staging/{staging.attempt}")
     return made
 
 

@@ -137,10 +137,7 @@ def _was_torn(coverage: Coverage, offsets: OffsetRange) -> bool:
 
 def _sweep(run: Run) -> None:
     """Delete what the attempt staged."""
-    try:
-        run.tools.lake.store.delete_folder(f"staging/{run.attempt.id}")
-    except LakeUnavailable as error:  # what is landed is landed
-        run.tools.on_step("sweep_failed", topic=run.topic, reason=str(error))
+    run.tools.lake.store.discard(f"staging/{run.attempt.id}", run.tools.on_step)
 
 
 def _move_group(topic: str, tools: Tools) -> None:

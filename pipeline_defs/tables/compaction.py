@@ -139,7 +139,7 @@ def compact_table(
             yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
     finally:
         run.staging.close()
-    tools.lake.store.delete_folder(f"staging/{attempt.id}")
+    tools.lake.store.discard(f"staging/{attempt.id}", tools.on_step)
 
 
 def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
@@ -181,7 +181,7 @@ def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     file = run.table.add(group, parts[0], run.staging, tools.now_ms())
     tools.on_step("compaction_named", key=key, path=file.path)
     if not _commit(run, group, file):
-        tools.lake.store.delete_folder(f"{run.table.log.folder}/{file.path}")
+        tools.lake.store.discard(f"{run.table.log.folder}/{file.path}", tools.on_step)
         return CompactionVerdict(group, CompactionOutcome.OVERTAKEN)
     return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
 

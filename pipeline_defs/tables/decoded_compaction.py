@@ -116,7 +116,7 @@ def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodi
             gone |= found
     finally:
         staging.close()
-        decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
+        decodings.lake.store.discard(f"staging/{staging.attempt}")
 
 
 def _cut(

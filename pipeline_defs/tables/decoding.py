@@ -85,7 +85,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
         yield from _commit(work, postponed)
     finally:
         staging.close()
-    tools.lake.store.delete_folder(f"staging/{attempt.id}")
+    tools.lake.store.discard(f"staging/{attempt.id}", tools.on_step)
 
 
 def _clash_text(topic: str, offsets: OffsetRange, other: OffsetRange, lake: Lake) -> str:

@@ -166,7 +166,7 @@ def working_folder(attempt: str, lake: Lake) -> Iterator[Path]:
     try:
         yield staging.root
     finally:
-        lake.store.delete_folder(f"staging/{attempt}")
+        lake.store.discard(f"staging/{attempt}")
         staging.close()
 
 

@@ -27,15 +27,18 @@ from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
+from pipeline_defs.core.tables.compaction import CompactionOutcome
+from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
 from pipeline_defs.landing.staging_places import Staging
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
+from pipeline_defs.tables.latest import working_folder
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order, beside
-from tests.support.redecoding import stop_at
+from tests.support.redecoding import OffsetDecoder, decode_by, stop_at
 from tests.support.strategies import EPOCH_MS
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -419,16 +422,28 @@ def test_a_topic_that_lost_its_partition_while_it_was_verified_fails_the_range_b
     assert "recreated" in said[0].violations[0], said[0].violations
 
 
-def test_own_staging_that_cannot_be_deleted_is_told_and_a_run_lands(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-15] What is landed is landed; the sweep deletes it later."""
+def test_a_store_that_deletes_nothing_stops_no_run(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] What is landed, decoded or compacted is; a sweep deletes what is left of it later."""
     steps: list[str] = []
+
+    def watch(step: str, **_: object) -> None:
+        steps.append(step)
 
     def refuse(prefix: str) -> None:
         raise LakeUnavailable(f"cannot delete {prefix}")
 
     monkeypatch.setattr(world.lake.store, "delete_folder", refuse)
-    assert outcomes(world.land(on_step=lambda step, **_: steps.append(step))) == [Outcome.LANDED] * 2
+    world.has_raw_table = True
+    assert outcomes(world.land(on_step=watch)) == [Outcome.LANDED] * 2
     assert "sweep_failed" in steps and steps[-1] == "report"
+    assert outcomes(world.land_more(2)) == [Outcome.LANDED], "a name in begun/ of the step before stays"
+    assert [each.outcome for each in world.compact()] == [CompactionOutcome.COMPACTED]
+    steps.clear()
+    decoded = decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, watch=watch)
+    assert [each.outcome for each in decoded] == [Decided.DECODED] * 3 and "sweep_failed" in steps
+    with pytest.raises(KeyError, match="of its own"), working_folder("a", world.lake):
+        raise KeyError("of its own")
+    assert_all_is_shown_once(world)
 
 
 def test_a_replace_that_slept_takes_back_what_a_later_one_gave_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

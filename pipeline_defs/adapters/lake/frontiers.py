@@ -74,7 +74,7 @@ class Frontiers:
         first = next((_path(each) for each in old), "")
         for path in self._list(frontier.topic):
             if path < first or path > own:
-                self._lake.store.delete_folder(path)
+                self._lake.store.discard(path)
 
     def _list(self, topic: str) -> list[str]:
         return [path for path in self._lake.store.list(f"frontier/{topic}") if path != _none_of(topic)]
@@ -118,7 +118,7 @@ class BegunSteps:
 
     def delete(self, topic: str, begun: Begun) -> None:
         """Delete a name: another one says more."""
-        self._lake.store.delete_folder(f"begun/{topic}/{begun[1]}")
+        self._lake.store.discard(f"begun/{topic}/{begun[1]}")
 
 
 def is_of(begun: Begun, step: PlanStep | None) -> bool:

@@ -30,6 +30,7 @@ from obstore.exceptions import (
 from obstore.store import ObjectStore
 
 from ...core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line, is_panic
+from ...core.steps import StepWatcher, no_step
 from .disk import UNSURE, errno_in, mend
 
 if TYPE_CHECKING:
@@ -145,6 +146,13 @@ class Store(ABC):
 
         What another sweeper has deleted is as good.
         """
+
+    def discard(self, prefix: str, on_step: StepWatcher = no_step) -> None:
+        """Delete what nobody asks for any more; where that fails it stays, for the next sweep: what was done is done."""
+        try:
+            self.delete_folder(prefix)
+        except LakeUnavailable as error:
+            on_step("sweep_failed", path=prefix, reason=str(error))
 
     @abstractmethod
     def local_folder(self, name: str) -> AbstractContextManager[Path]:

@@ -104,10 +104,10 @@ class Decodings:
         return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
 
     def delete(self, topic: str, paths: Iterable[str]) -> None:
-        """Delete files of a table's folder that no version has, and that none will have."""
+        """Delete files of a table's folder that no version has, and that none will have; the vacuum deletes what is left."""
         for path in paths:
             for name in (path, decoded_table.document_path(path)):
-                self.lake.store.delete_folder(f"{TREE}/{topic}/{name}")
+                self.lake.store.discard(f"{TREE}/{topic}/{name}")
 
     def commit(
         self,
