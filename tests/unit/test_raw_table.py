@@ -18,9 +18,11 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
+from fsspec import AbstractFileSystem
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
+from pipeline_defs.adapters.tables import duck as duck_module
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
@@ -288,6 +290,33 @@ def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, na
     assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
     with pytest.raises(Refused, match=f"(?i)topic {names[-1]} has no view: DuckDB cannot tell it from"):
         duck.query(f'SELECT * FROM main."{names[-1]}"' if len(names) > 1 else f'SELECT * FROM decoded."{names[-1]}"')
+
+
+class IllStore(AbstractFileSystem):  # type: ignore[misc]
+    """A store that finds a file and does not give it."""
+
+    protocol = "ill"
+
+    def glob(self, path: str, **_: object) -> list[str]:
+        return [path]
+
+    def open(self, path: str, *_: object, **__: object) -> None:
+        raise ConnectionResetError(f"{path}: connection reset")
+
+
+def test_a_store_that_gives_no_file_takes_one_view_and_is_not_the_statements_fault(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_each(lake, R[:2])
+    monkeypatch.setattr(lake.store, "filesystem", IllStore)
+    duck = Duck(lake, [TOPIC])
+    with pytest.raises(LakeUnavailable, match=r"does not give a file: .*connection reset; nothing was changed; ask again"):
+        duck.query("SELECT * FROM 'ill://x.parquet'")
+    monkeypatch.setattr(duck_module, "file_at", lambda *_: "'ill://x.parquet'")
+    duck = Duck(lake, [TOPIC])
+    assert duck.query("SELECT count(*) FROM ranges")[1] == [(len(R),)]
+    with pytest.raises(LakeUnavailable, match="does not give a file"):
+        duck.query(f'SELECT * FROM "{TOPIC}"')
 
 
 def append(lake: Lake, on_step: StepWatcher = no_step) -> int:

@@ -14,7 +14,16 @@ import duckdb
 import pyarrow as pa
 
 from ...core.advice import command
-from ...core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, Violation, first_line
+from ...core.errors import (
+    LONGEST_REASON,
+    BrokenTable,
+    DamagedFile,
+    LakeUnavailable,
+    OffsetlakeError,
+    Refused,
+    Violation,
+    first_line,
+)
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, find_losses
 from ...core.offsets import OffsetRange
@@ -111,8 +120,8 @@ class Duck:
             try:
                 for schema, source in find():
                     self._create_view(schema, topic, source)
-            except (Violation, *UNREADABLE) as error:  # of this table; others are there
-                reason = error if isinstance(error, Violation) else _gone(topic, table, error)
+            except (Violation, duckdb.Error) as error:  # of this table; others are there
+                reason = error if isinstance(error, Violation) else _of_store(error) or _gone(topic, table, error)
                 self._unreadable |= {topic if schema == "main" else f"{schema}.{topic}": reason for schema in schemas}
 
     def _find_rows(self, coverage: Coverage, lake: Lake) -> TopicRows:
@@ -164,6 +173,8 @@ class Duck:
         except duckdb.Error as error:
             if isinstance(error, duckdb.CatalogException) and (reasons := self.find_left_out(sql)):
                 raise reasons[0] from error
+            if (unavailable := _of_store(error)) is not None:
+                raise unavailable from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
             hint = "".join(
                 f"; topic {name} needs double quotes, as in offsetlake sql 'FROM \"{name}\"'"
@@ -246,6 +257,17 @@ def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
         raise BrokenTable(f"latest.{topic} has no view: {latest.damage}; the next update makes the table anew")
     if latest is not None and latest.files:
         yield "latest", f"{_all_of(latest.files, lake)} WHERE NOT _deleted"
+
+
+def _of_store(error: duckdb.Error) -> LakeUnavailable | None:
+    """Return what a lake's store says of a file: of Python's file systems DuckDB makes a plain error, with a traceback."""
+    if type(error) is not duckdb.Error:
+        return None
+    said = str(error).strip().rpartition("\n")[2][:LONGEST_REASON]
+    return LakeUnavailable(
+        f"the lake's store does not give a file: {said}; nothing was changed; ask again; of one that is gone for good "
+        "`offsetlake audit TOPIC` says what is to be done"
+    )
 
 
 def _gone(topic: str, table: str, error: duckdb.Error) -> BrokenTable:
