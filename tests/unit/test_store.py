@@ -76,6 +76,7 @@ def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (errno.EACCES, LakeUnavailable, r"cannot write .*plan/0.json: .*Permission denied.* let this user write there"),
         (errno.EROFS, LakeUnavailable, r"cannot write .*plan/0.json: .*Read-only file system.* mount that disk writable"),
         (errno.EFBIG, LakeUnavailable, r"cannot write .*plan/0.json: .*File too large.* raise the limit on a file's size"),
+        (errno.EMFILE, LakeUnavailable, r"cannot write .*plan/0.json: .*Too many open files.* raise the limit on open files"),
     ],
 )
 def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_full_disk_and_a_missing_permission(

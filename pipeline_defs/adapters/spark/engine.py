@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, JobStuck, ScanFailed
-from ..store.disk import errno_in, mend
+from ..store.disk import TOO_MANY_OPEN, errno_in, mend
 from .spark_errors import find_cause, innermost_cause
 from .spark_liveness import NOBODY, Stillness, find_silence, is_listening, place_of
 from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
@@ -311,7 +311,7 @@ def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
     """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
     cause = find_cause(error)
-    step = mend(errno_in(cause), "the disk of the lake, or of Spark's temporary files")
-    if step is None:
-        return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
-    return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)
+    number = errno_in(cause)
+    step = mend(number, "the disk of the lake, or of Spark's temporary files")
+    kind = ScanFailed if step is None or number in TOO_MANY_OPEN else DiskRefuses  # fewer ranges have fewer files open
+    return kind(f"Spark could not {what}: {cause}; {consequence}{f'; {step}' if step else ''}", **fields)

@@ -13,7 +13,8 @@ from pathlib import Path
 # what a network file system may answer although it has done what was asked for; anything else says that it has not
 UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE)
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -24,11 +25,13 @@ def errno_in(text: str) -> int | None:
 
 
 def mend(number: int | None, disk: str = "that disk") -> str | None:
-    """Return what to do about a disk that takes nothing; none where the error is another one."""
+    """Return what to do about a disk, or a system, that lets no file be written; none where the error is another one."""
     if number in _FULL:
         return f"make room on {disk}, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
     if number == errno.EFBIG:
         return "raise the limit on a file's size (`ulimit -f`), and the next run goes on"
+    if number in TOO_MANY_OPEN:
+        return "raise the limit on open files (`ulimit -n`) to 4,096 and restart `offsetlake up`, and the next run goes on"
     return f"mount {disk} writable, and the next run goes on" if number == errno.EROFS else None
 
 
