@@ -520,8 +520,13 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
         reader.read(TOPIC, table="decoded", lake=compacted.root)
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_a_file_unreadable_once_is_not_damaged(compacted: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(errno.EMFILE, "raise the limit on open files"), (errno.EIO, "nothing was written; the next run tries")],
+)
+def test_a_file_unreadable_once_is_not_damaged(
+    compacted: LandedTopic, number: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
     path, failed = compacted.path(FIRST), list[Path]()
 
@@ -534,7 +539,7 @@ def test_a_file_unreadable_once_is_not_damaged(compacted: LandedTopic, number: i
         beside(patch, Path, "open", refuse_once)
         (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
     assert failed and verdict.outcome is Decided.FAILED
-    assert "for a moment; nothing was written; the next run tries it again" in verdict.violations[0]
+    assert "for a moment; " in verdict.violations[0] and step in verdict.violations[0]
     assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert compacted.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
 

@@ -397,4 +397,7 @@ def _next_step(error: BaseException, need: str) -> str:
         return NO_LOGIN
     if number in {errno.EACCES, errno.EPERM} or isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return f"let this user {need} there, and the next run goes on"
-    return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"
+    return (
+        "the next run tries it again; where it ends like that once more, check that OFFSETLAKE_LAKE names a place that exists "
+        f"and that this user may {need}"
+    )
