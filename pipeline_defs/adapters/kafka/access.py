@@ -6,6 +6,7 @@ until one of them is edited, and then is read again by whoever enters a cluster 
 
 import ssl
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -20,6 +21,8 @@ from ...core.login.credentials import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find
 from ..system.text_files import NotText, UnreadableText, read_file, read_text_file
 
 VARIABLE = "OFFSETLAKE_KAFKA_PROPERTIES"
+FRESH_NS = 2_000_000_000
+_Stamp = tuple[int, int, int]  # when it was written to (ns since 1970), bytes, inode
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -30,12 +33,6 @@ class Access:
     properties: ClientProperties = field(default_factory=ClientProperties)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     path: Path | None = None
-    files: Mapping[Path, int] = field(default_factory=dict, repr=False)  # what it was read of, and when that was written
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether one of the files was written since."""
-        return any(_written_at(path) != at for path, at in self.files.items())
 
     @property
     def has_secrets(self) -> bool:
@@ -61,27 +58,36 @@ class Access:
 
 
 OPEN = Access()
-_known: dict[Path, Access] = {}
+_known: dict[Path, tuple[Access, Mapping[Path, _Stamp | None]]] = {}  # with the files that it was read of
 
 
 def read_access(path: Path) -> Access:
     """Read a properties file, again where it was edited; raise `BadSetting` with all that is wrong, and none of its values."""
-    found = _known.get(path)
-    if found is None or found.is_outdated:
-        found = _known[path] = _read_access(path)
-    return found
+    known = _known.get(path)
+    if known is not None and all(stamp is not None and _stamp_of(file) == stamp for file, stamp in known[1].items()):
+        return known[0]
+    access, stamps = _read_access(path)
+    if known is not None and known[0].properties == access.properties:
+        access = known[0]  # clients that are open stay so
+    _known[path] = access, stamps
+    return access
 
 
-def _written_at(path: Path) -> int:
-    """Return when a file was written, in nanoseconds since 1970; 0 where that cannot be seen."""
+def _stamp_of(path: Path) -> _Stamp | None:
+    """Return what tells a file from what it was; none where it cannot be seen, or may be written to at this moment.
+
+    Two writes may have one time: of an editor that empties a file, and fills it.
+    """
     try:
-        return path.stat().st_mtime_ns
+        found = path.stat()
     except OSError:
-        return 0
+        return None
+    is_fresh = abs(time.time_ns() - found.st_mtime_ns) < FRESH_NS
+    return None if is_fresh else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _read_access(path: Path) -> Access:
-    where, written_at = f"{VARIABLE} {path}", _written_at(path)
+def _read_access(path: Path) -> tuple[Access, Mapping[Path, _Stamp | None]]:
+    where, stamp = f"{VARIABLE} {path}", _stamp_of(path)
     try:
         values, lines = _read_values(BytesIO(read_file(path)))
     except (UnreadableText, javaproperties.InvalidUEscapeError) as error:
@@ -91,12 +97,13 @@ def _read_access(path: Path) -> Access:
             "--command-config; nothing was asked of any broker; correct the variable or the file"
         ) from None
     properties = parse_client_properties(values, where, lines)
-    pems = {Path(value): _written_at(Path(value)) for key, value in values.items() if key.endswith(".location")}
-    files = {path: written_at, **pems}
+    pems = {Path(value): _stamp_of(Path(value)) for key, value in values.items() if key.endswith(".location")}
+    stamps = {path: stamp, **pems}
     if properties.tls is None:
-        return Access(properties, None, path, files)
+        return Access(properties, None, path), stamps
     context = _context(properties.tls, where)  # first: it says best what is wrong with a file
-    return Access(replace(properties, kafka=_without_paths(properties.kafka, properties.tls, where)), context, path, files)
+    told = _without_paths(properties.kafka, properties.tls, where)
+    return Access(replace(properties, kafka=told), context, path), stamps
 
 
 def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, str]:
