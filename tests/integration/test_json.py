@@ -193,7 +193,6 @@ def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
 
 REFUSED = """
 id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUCT<b: INT; id BIGINT,; {}; MAP<STRING>; id INT DEFAULT 5
-a DECIMAL(50, 2); a STRUCT<b: INT, B: INT>; a ARRAY<VARIANT>; a VOID; a INTERVAL DAY; a STRUCT<b: STRUCT<>>; MAP<INT, INT>
 """
 
 
@@ -204,7 +203,7 @@ def spark_reads(engine: Engine) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("text", [each.strip() for each in REFUSED.replace("\n", ";").split(";") if each.strip()])
+@pytest.mark.parametrize("text", [each.strip() for each in REFUSED.split(";")])
 def test_what_is_no_ddl_is_refused_and_says_why(spark_reads: None, text: str) -> None:
     with pytest.raises(BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was .*correct `inline_schema`"):
         parse_schema(text)

@@ -6,25 +6,11 @@ by the schema it was written with, and has the columns of the reader's.
 
 import json
 import secrets
-from collections.abc import Iterator
 
-from pyspark.errors import AnalysisException, ArithmeticException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    AnsiIntervalType,
-    ArrayType,
-    CalendarIntervalType,
-    CharType,
-    DataType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-    VariantType,
-)
+from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ...core.decode.decoders import Side
 from ...core.errors import LONGEST_REASON, BadSetting
@@ -58,44 +44,15 @@ KIND = "JSON"
 
 
 def parse_schema(ddl: str) -> DataType:
-    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where no column of a table can be read by it."""
+    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where Spark does not take it."""
     try:
-        schema = DataType.fromDDL(ddl)
-    except (AnalysisException, ArithmeticException) as error:  # not of a server that went away, which is the engine's to say
-        raise _unusable(" ".join(str(error).partition(STACK)[0].split())) from error
-    if wrong := "; ".join(_find_unfit(schema, "")):
-        raise _unusable(wrong)
-    return schema
-
-
-def _unusable(reason: str) -> BadSetting:
-    return BadSetting(
-        "the schema of a json decoder cannot be used, expected Spark's DDL such as `id BIGINT, at TIMESTAMP`: "
-        f"{reason[:LONGEST_REASON]}; nothing was decoded; correct `inline_schema`, or the file that `schema_file` names, in "
-        "defs.yaml"
-    )
-
-
-def _find_unfit(schema: DataType, path: str) -> Iterator[str]:
-    """Name what of a schema no JSON becomes, or other readers of a table do not know."""
-    where = path.lstrip(".") or "the whole"
-    match schema:
-        case StructType():
-            names = [name.lower() for name in schema.names]
-            if not names:
-                yield f"{where} is a STRUCT of no fields, which no Parquet file can have"
-            for each in schema:
-                if names.count(each.name.lower()) > 1:
-                    yield f"{path}.{each.name}".lstrip(".") + " is there twice, in this or another case"
-                yield from _find_unfit(each.dataType, f"{path}.{each.name}")
-        case ArrayType():
-            yield from _find_unfit(schema.elementType, f"{path}[]")
-        case MapType():
-            if not isinstance(schema.keyType, StringType | CharType | VarcharType):
-                yield f"{where} has keys of type {schema.keyType.simpleString()}, expected MAP<STRING, ...>"
-            yield from _find_unfit(schema.valueType, f"{path}{{}}")
-        case VariantType() | NullType() | AnsiIntervalType() | CalendarIntervalType():
-            yield f"{where} is of type {schema.simpleString()}, which no JSON becomes or other readers of a table do not know"
+        return DataType.fromDDL(ddl)
+    except AnalysisException as error:  # not of a server that went away, which is the engine's to say
+        reason = " ".join(str(error).partition(STACK)[0].split())[:LONGEST_REASON]
+        raise BadSetting(
+            f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
+            "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
+        ) from error
 
 
 def decode_json(source: Column, ddl: str) -> Decoded:
