@@ -5,10 +5,12 @@ it is used.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..advice import meant
 from .schema_text import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS, parse_json
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -19,6 +21,7 @@ END = bytes.fromhex("a3f01d6c27b859e4")
 VALUE, MARK = "value", "end"
 NOTHING = ("null", ["null"], {"type": "null"})
 JAVA_STRING = "avro.java.string"
+_NAME = re.compile(r"[^\W\d]\w*")  # of types, fields and symbols; letters of any language are some
 
 
 def parse_avro(text: str) -> Any:
@@ -46,13 +49,24 @@ class AvroSchema:
 def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     """Read a schema: each named type of `references` is defined where it is first used, since a parser reads one text.
 
-    Raise `ValueError` for a schema that no process has room for, of 24 records, each with two of the next one, say, or of a
-    large `fixed`, for which room is made before it is read; and for a type that is defined twice, of which a parser reads the
-    first for both. What is no schema may be any of what JSON of other types raises; the rest is the parser's to refuse.
+    Raise `ValueError` for a schema that no process has room for, else with all that Avro is certain to refuse:
+
+    | part | why |
+    |---|---|
+    | more columns or levels than `schema_text.py` has | of 24 records, each with two of the next one, 16 million columns |
+    | a `fixed` of more bytes | room for it is made before it is read |
+    | a type that nobody defines | |
+    | a `fixed` without a size from 0 | |
+    | a union of nothing, directly in a union, or of one type twice | |
+    | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
+    | a name or a symbol that is none, a symbol that is there twice | |
     """
     schema = parse_avro(text)
-    reader = _Reader({name: found for each in references for name, found in find_named(parse_avro(each), "")})
+    given = {name: found for each in references for name, found in find_named(parse_avro(each), "")}
+    reader = _Reader(given, {name for name, _ in find_named(schema, "")})
     found = reader.read_column(schema, "", "the whole", ())
+    if reader.wrong:
+        raise ValueError("; ".join(dict.fromkeys(reader.wrong)))
     clashes = [f"fields differ in case only: {', '.join(reader.clashes)}"] if reader.clashes else []
     return AvroSchema(json.dumps(found.schema), (*reader.unreadable, *clashes))
 
@@ -108,10 +122,12 @@ class _Part:
 class _Reader:
     """Walk over a schema in the order of Avro's parser, which remembers what has been defined."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], own: set[str]) -> None:
+        self.wrong: list[str] = []
         self.unreadable: list[str] = []
         self.clashes: list[str] = []
         self._given = given
+        self._own = own
         self._defined: dict[str, _Part] = {}
 
     def read_column(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
@@ -126,8 +142,10 @@ class _Reader:
         if isinstance(schema, str):
             return self._name(schema, namespace, path, within)
         if isinstance(schema, list):
-            parts = [self.read(branch, namespace, path, within) for branch in schema]
-            return _sized([part.schema for part in parts], parts)
+            return self._union(schema, namespace, path, within)
+        if not isinstance(schema, dict) or "type" not in schema:
+            self.wrong.append(f"{path} is {json.dumps(schema)[:40]}, expected a type")
+            return _Part(schema)
         kind = schema["type"]
         if not isinstance(kind, str):
             inner = self.read(kind, namespace, path, within)
@@ -135,10 +153,10 @@ class _Reader:
         if kind in NAMED:
             return self._named(schema, namespace, path, within)
         if kind in NESTED:
-            word, suffix = NESTED[kind]
-            inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
-            return _sized({**schema, word: inner.schema}, [inner])
-        return _Part(schema) if kind in PRIMITIVES else self._name(kind, namespace, path, within)
+            return self._nested(schema, namespace, path, within)
+        if kind not in PRIMITIVES:
+            return self._name(kind, namespace, path, within)
+        return _Part(schema)
 
     def _name(self, name: str, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         """Read the name of a type: a definition that is given is put where it is first used, later its full name stands."""
@@ -153,27 +171,84 @@ class _Reader:
                 return replace(self._defined[each], schema=each)
             if each in self._given:
                 return self.read(self._given[each], "", path, within)
+        if self._own.isdisjoint(readings):  # what comes later in the text some of Avro's parsers take
+            known = [*PRIMITIVES, *NAMED, *NESTED, *self._defined]
+            self.wrong.append(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
         return _Part(name)
+
+    def _union(self, branches: Sequence[Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        if not branches:
+            self.wrong.append(f"{path} is a union of nothing")
+        if any(isinstance(branch, list) for branch in branches):
+            self.wrong.append(f"{path} is a union directly in a union")
+        parts = [self.read(branch, namespace, path, within) for branch in branches]
+        kinds = [_branch_name(part.schema, namespace) for part in parts]
+        twice = sorted({kind for kind in kinds if kind is not None and kinds.count(kind) > 1})
+        self.wrong += [f"{path} is a union that has {kind} twice" for kind in twice]
+        return _sized([part.schema for part in parts], parts)
+
+    def _nested(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
+        word, suffix = NESTED[schema["type"]]
+        if word not in schema:
+            self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
+            return _Part(schema)
+        inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
+        return _sized({**schema, word: inner.schema}, [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         kind, name = schema["type"], full_name(schema, namespace)
-        if name in self._defined or name in within:
+        if not isinstance(schema.get("name"), str) or not schema["name"]:
+            self.wrong.append(f"{path} is of type {kind} and has no `name`")
+        elif name in self._defined or name in within:
             if not self._given:  # else it is inside another definition that was put here
-                raise ValueError(f"{name} is defined twice, again at {path}: name it there, or give it another name")
+                self.wrong.append(f"{name} is defined twice, again at {path}: name it there, or give it another name")
             return self._name(name, "", path, within)
-        if kind == "fixed" and schema["size"] > MOST_FIXED_BYTES:
-            raise ValueError(f"fixed {name} has {schema['size']:,} bytes, expected at most {MOST_FIXED_BYTES:,}")
-        self._defined[name] = found = self._record(schema, name, path, within) if "fields" in schema else _Part(schema)
+        self._refuse_names(f"{kind} {name}", [name.rpartition(".")[2]] if name else [])
+        if kind in {"record", "error"}:
+            found = self._record(schema, name, path, within)
+        else:
+            if kind == "fixed":
+                self._refuse_size(name, schema.get("size"))
+            symbols = schema.get("symbols") if kind == "enum" else None
+            self._refuse_names(f"enum {name}", symbols if isinstance(symbols, list) else [], are_once=True)
+            found = _Part(schema)
+        self._defined[name] = found
         return found
 
-    def _record(self, schema: Mapping[str, Any], name: str, path: str, within: tuple[str, ...]) -> _Part:
-        namespace, names = name.rpartition(".")[0], [field["name"].lower() for field in schema["fields"]]
-        parts = [
-            self.read_column(field["type"], namespace, f"{path}.{field['name']}", (*within, name)) for field in schema["fields"]
+    def _refuse_names(self, what: str, names: Sequence[Any], *, are_once: bool = False) -> None:
+        """Refuse what Avro's parser takes for no name."""
+        found = [each for each in names if isinstance(each, str)]
+        self.wrong += [
+            f"{what} has the name {each!r}, expected letters, digits and _" for each in found if not _NAME.fullmatch(each)
         ]
-        fields = [{**field, "type": part.schema} for field, part in zip(schema["fields"], parts, strict=True)]
-        self.clashes += [f"{name}.{field['name']}" for field in fields if names.count(field["name"].lower()) > 1]
-        return _sized({**schema, "fields": fields}, parts)
+        twice = sorted({each for each in found if are_once and found.count(each) > 1})
+        self.wrong += [f"{what} has {each} twice" for each in twice]
+
+    def _refuse_size(self, name: str, size: Any) -> None:
+        """Refuse the size of a `fixed`: a reader makes room for it before it reads a byte."""
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            said = json.dumps(size)[:40]
+            self.wrong.append(f"fixed {name} has the size {said}, expected a number of bytes from 0")
+        elif size > MOST_FIXED_BYTES:
+            raise ValueError(f"fixed {name} has {size:,} bytes, expected at most {MOST_FIXED_BYTES:,}")
+
+    def _record(self, schema: Mapping[str, Any], name: str, path: str, within: tuple[str, ...]) -> _Part:
+        if not isinstance(schema.get("fields"), list):
+            self.wrong.append(f"{schema['type']} {name} has no list of `fields`")
+            return _Part(schema)
+        fields, parts = list[Mapping[str, Any]](), dict[str, _Part]()
+        for field in schema["fields"]:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+                self.wrong.append(f"{schema['type']} {name} has a field without a `name` or a `type`")
+                continue
+            below = f"{path}.{field['name']}"
+            part = self.read_column(field["type"], name.rpartition(".")[0], below, (*within, name))
+            fields.append({**field, "type": part.schema})
+            parts[field["name"]] = part
+        self._refuse_names(f"{schema['type']} {name}", [*parts])
+        folded = [field["name"].lower() for field in fields]
+        self.clashes += [f"{name}.{field['name']}" for field in fields if folded.count(field["name"].lower()) > 1]
+        return _sized({**schema, "fields": fields}, [*parts.values()])
 
 
 def _sized(schema: Any, inner: Sequence[_Part]) -> _Part:
@@ -183,3 +258,11 @@ def _sized(schema: Any, inner: Sequence[_Part]) -> _Part:
             f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
         )
     return _Part(schema, columns, levels)
+
+
+def _branch_name(branch: Any, namespace: str) -> str | None:
+    """Return what a union tells a branch by; none for what is no type."""
+    kind = branch.get("type") if isinstance(branch, dict) else branch
+    if isinstance(branch, dict) and str(kind) in NAMED:
+        return full_name(branch, namespace)
+    return kind if isinstance(kind, str) else None
