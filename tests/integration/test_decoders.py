@@ -418,6 +418,7 @@ def test_a_registry_that_does_not_answer_is_one_error(engine: Engine, registry: 
 
 
 LOWER, UPPER = {"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": {}, "N": {}}
+BOMB = {"$ref": "#/$defs/d0", "$defs": {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(24)}}
 PROTO = 'syntax = "proto3"; message M { int32 n = 1; }'
 UNUSABLE: Mapping[Format, tuple[str, bytes, Mapping[str, str]]] = {
     Format.AVRO: (
@@ -439,6 +440,7 @@ UNUSABLE: Mapping[Format, tuple[str, bytes, Mapping[str, str]]] = {
         {
             "names that differ in case only": json.dumps({"type": "object", "properties": UPPER}),
             "of somebody's own language": '{"$schema": "http://example.com/mine"}',
+            "24 levels that double": json.dumps(BOMB),
             "nested beyond all readers": '{"items": ' * 2_000 + "{}" + "}" * 2_000,
             "a reference to elsewhere": '{"$ref": "http://127.0.0.1:9/x"}',
             "a list": "[]",

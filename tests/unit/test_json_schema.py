@@ -1,6 +1,7 @@
 """JSON without Spark: columns of JSON Schemas, documents checked by them, and what is said of one that does not fit."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from pyspark.sql.types import ArrayType, BinaryType, DecimalType, IntegerType, M
 
 from pipeline_defs.adapters.formats.json_batches import UNEXPLAINED, batch_checker, explain_mismatch
 from pipeline_defs.adapters.formats.json_checks import find_violation, open_checker
-from pipeline_defs.core.decode.json_schema import columns_of
+from pipeline_defs.core.decode.json_schema import columns_of, refuse_bomb
+from pipeline_defs.core.decode.schema_text import MOST_CHECKS
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
 TWICE = {"type": "object", "properties": {name: {"$ref": "#/$defs/n"} for name in "ab"}, "$defs": {"n": {"type": "integer"}}}
@@ -84,18 +86,67 @@ def test_a_batch_is_checked_row_by_row_each_by_its_own_schema() -> None:
     assert found.tolist() == [None, "at /: expected string, found integer (/type)", None, None, None]
 
 
-def diamonds(levels: int) -> dict[str, Any]:
-    """Return a schema of so many levels, each of which has the next one as two properties."""
-    refs = [{"$ref": f"#/$defs/d{at + 1}"} for at in range(levels)]
-    defs = {f"d{at}": {"type": "object", "properties": {"a": ref, "b": ref}} for at, ref in enumerate(refs)}
+def diamonds(levels: int, word: str) -> dict[str, Any]:
+    """Return a schema of so many levels, each of which refers to the next one twice, by `word` or by two properties."""
+
+    def level(at: int) -> dict[str, Any]:
+        twice = [{"$ref": f"#/$defs/d{at + 1}"}] * 2
+        return {"type": "object", "properties": dict(zip("ab", twice, strict=True))} if word == "properties" else {word: twice}
+
+    defs = {f"d{at}": level(at) for at in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_a_schema_that_multiplies_is_refused_before_anything_is_checked(word: str) -> None:
+    """24 levels are 16 million checks of one value; a few levels are checked, and say what is wrong, in no time."""
+    with pytest.raises(ValueError, match=f"checks of one value, expected at most {MOST_CHECKS:,}"):
+        open_checker(json.dumps(diamonds(24, word)), ())
+    assert find_violation(open_checker(json.dumps(diamonds(5, "allOf")), ()), b'"x"') is not None
+    assert find_violation(open_checker(json.dumps(diamonds(5, "anyOf")), ()), b"1") is None
+    many = find_violation(open_checker(json.dumps(diamonds(14, "anyOf")), ()), b'"x"')
+    assert many == "it is not valid; its schema has too many branches to say where"
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        lambda at, ref: {"allOf": [{"$ref": f"#/%24defs/d{at + 1}"}] * 2},
+        lambda at, ref: {"$dynamicAnchor": f"d{at}", "allOf": [{"$dynamicRef": f"#d{at + 1}"}] * 2},
+        lambda at, ref: {"items": ref, "contains": ref},
+        lambda at, ref: {"properties": {"a": ref}, "patternProperties": {"a": ref}},
+        lambda at, ref: {"patternProperties": {"a": ref, "^a": ref}},
+    ],
+    ids=["escaped", "dynamic", "contains", "pattern beside property", "two patterns"],
+)
+def test_checks_of_one_part_multiply_as_those_of_one_value_do(level: Callable[[int, dict[str, str]], dict[str, Any]]) -> None:
+    def schema(levels: int) -> dict[str, Any]:
+        defs = {f"d{at}": level(at, {"$ref": f"#/$defs/d{at + 1}"}) for at in range(levels)}
+        return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": {"$dynamicAnchor": f"d{levels}", "type": "integer"}}}
+
+    with pytest.raises(ValueError, match=f"checks of one value, expected at most {MOST_CHECKS:,}"):
+        refuse_bomb(schema(24), {})
+    assert refuse_bomb(schema(5), {}) >= 32, "the control"
 
 
 def test_columns_that_multiply_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 10,000 columns, or 100 levels"):
-        columns_of(diamonds(24), {})
-    assert columns_of(diamonds(3), {}).count("BIGINT") == 8, "the control"
-    assert find_violation(open_checker(json.dumps(diamonds(40)), ()), b'{"a": {"b": 1}}') is not None, "of so many parts only"
+        columns_of(diamonds(24, "properties"), {})
+    assert columns_of(diamonds(3, "properties"), {}).count("BIGINT") == 8, "the control"
+    bomb = json.dumps(diamonds(40, "properties"))
+    assert find_violation(open_checker(bomb, ()), b'{"a": {"b": 1}}') is not None, "a document has only so many parts"
+
+
+def test_schemas_that_name_each_other_in_every_way_are_counted_and_end() -> None:
+    by_anchor = {"$defs": {"x": {"$anchor": "a", "allOf": [{"$ref": "#"}, {"$ref": "#a"}]}}, "$ref": "#a"}
+    by_id = {"$defs": {"x": {"$id": "x.json", "anyOf": [{"$ref": "y.json"}] * 2}}, "$ref": "x.json"}
+    chain = {"$defs": {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(3_000)}, "$ref": "#/$defs/0"}
+    assert refuse_bomb(by_anchor, {}) < 20
+    assert refuse_bomb(by_id, {"y.json": {"anyOf": [True] * 5}}) > 10
+    in_a_list = {"$defs": {"x": [{"anyOf": [{"$ref": "y.json"}] * 2}]}, "$ref": "#/$defs/x/0"}
+    assert refuse_bomb(in_a_list, {"y.json": {"anyOf": [True] * 5}}) > 10
+    assert refuse_bomb(chain, {}) > 3_000
+    assert refuse_bomb(True, {}) == 1
 
 
 SECRET = "4711-hush"

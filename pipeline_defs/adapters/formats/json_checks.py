@@ -6,26 +6,36 @@ says: its schema's words, and the JSON types of values.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from ...core.decode.json_schema import columns_of, find_clashes
+from ...core.decode.json_schema import columns_of, find_clashes, refuse_bomb, refuse_loop
 from ...core.decode.schema_text import parse_json
 from ...core.errors import is_panic, unusable_schema
 
 BASE = "json-schema:///"
 SHOWN = 3  # violations in a message
 LONGEST = 200  # characters of one place, or of what a schema says
+MOST_TOLD = 5_000  # checks of one value: errors of branches within branches take all the time there is
 TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
 
 Checked = tuple[str, tuple[tuple[str, str], ...]]
 """A schema, and what it refers to by name: as a worker is given them."""
 
 
+@dataclass(frozen=True)
+class Checker:
+    """A schema that documents are checked by; `tells` where: not where it has too many branches."""
+
+    validator: Any
+    tells: bool
+
+
 @cache
-def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Any:
-    """Return the validator of a schema, the same one for the life of the process; raise `ValueError` where it is no schema."""
+def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Checker:
+    """Return the checker of a schema, the same one for the life of the process; raise `ValueError` where it is no schema."""
     schema, known = parse_json(text), {name: parse_json(content) for name, content in references}
 
     def find(uri: str) -> Any:
@@ -34,10 +44,11 @@ def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Any:
             raise LookupError(f"nothing is fetched, and no reference is called {name}")
         return known[name]
 
+    checks = refuse_bomb(schema, known)
     try:
         from jsonschema_rs import validator_for  # of an extra, which JSON without a schema does without
 
-        return validator_for(schema, retriever=find)
+        return Checker(validator_for(schema, retriever=find), checks <= MOST_TOLD)
     except BaseException as error:
         if is_panic(error):
             raise ValueError("jsonschema-rs, which would check documents by it, fails") from error
@@ -62,21 +73,24 @@ def read_columns(text: str, references: Mapping[str, str], what: str) -> tuple[C
     checked = check_schema(text, references, what)
     known = {name: json.loads(content) for name, content in references.items()}
     try:
+        refuse_loop(json.loads(text), known)
         return checked, columns_of(json.loads(text), known)
     except ValueError as error:
         raise unusable_schema(what, str(error)) from error
 
 
-def find_violation(validator: Any, body: bytes) -> str | None:
+def find_violation(checker: Checker, body: bytes) -> str | None:
     """Say what of a document its schema does not allow; none where it allows all.
 
     What cannot be read, or is nested too deep to be, is a violation too: nothing that was not checked ever passes.
     """
     try:
         document = DECODER.decode(body.decode())
-        if validator.is_valid(document):
+        if checker.validator.is_valid(document):
             return None
-        errors = [error for _, error in zip(range(SHOWN), validator.iter_errors(document), strict=False)]
+        if not checker.tells:
+            return "it is not valid; its schema has too many branches to say where"
+        errors = [error for _, error in zip(range(SHOWN), checker.validator.iter_errors(document), strict=False)]
         return "; ".join(map(_say, errors))
     except BaseException as error:
         if not isinstance(error, (ValueError, RecursionError)) and not is_panic(error):

@@ -1,19 +1,27 @@
-"""JSON Schemas as columns: Spark's DDL of what is plain, text for the rest.
+"""JSON Schemas as columns: Spark's DDL of what is plain, text for the rest; and how much work a schema asks for.
 
 Nothing here validates. Invariant: a document that a schema allows has a place in its columns, but for numbers that are
-larger than a column's.
+larger than a column's; and no schema, however it refers to itself, takes more steps than it has characters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
-from .schema_text import MOST_COLUMNS, MOST_LEVELS
+from .schema_text import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
 
 TEXT = "STRING"
 PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "extends")
+"""Keywords whose schemas look at the same value as the schema that they stand in."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+ADDED = (*SAME, *REFERENCES, "patternProperties", "contains", "propertyNames")
+"""Keywords whose schemas are checked beside all others: of the same value, or of a part that others look at too."""
+APPLIED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
 
 def columns_of(schema: Any, references: Mapping[str, Any]) -> str:
@@ -44,6 +52,46 @@ def find_clashes(schema: Any) -> list[str]:
             folded = [name.lower() for name in properties]
             clashes += [name for name in properties if folded.count(name.lower()) > 1]
     return clashes
+
+
+def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
+    """Return how often a validator may check one value at most; raise `ValueError` where that is beyond `MOST_CHECKS`.
+
+    A validator follows each reference anew: of 24 levels that each refer to the next one twice it makes 16 million checks.
+    """
+    checks = _count_checks(schema, _References(references))
+    if checks > MOST_CHECKS:
+        raise ValueError(
+            f"its references make {checks:,} checks of one value, expected at most {MOST_CHECKS:,}: let each level refer to "
+            "the next one once"
+        )
+    return checks
+
+
+def refuse_loop(schema: Any, references: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for references that lead back to where they stand at the same value: such a schema says nothing.
+
+    `{"$ref": "#"}` allows every document. A tree, whose parts refer to the whole, is none: each part is another value.
+    """
+    known = _References(references)
+    leads_to = {
+        id(each): [id(found) for found in _at_same_value(each, root, known)]
+        for root in (schema, *references.values())
+        for each in _subschemas(root)
+    }
+    try:
+        TopologicalSorter(leads_to).prepare()
+    except CycleError:
+        raise ValueError("its references lead back to themselves, so that it says nothing of a value") from None
+
+
+def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[Any]:
+    """Yield the schemas that look at the same value as the one they stand in."""
+    for word, value in schema.items():
+        if word in REFERENCES:
+            yield references.follow(str(value), root)[0]
+        elif word in SAME:
+            yield from _schemas_in(word, value)
 
 
 def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -90,6 +138,46 @@ class _References:
                         names[f"{mark}{each[word]}"] = each
             self._named[id(root)] = names
         return self._named[id(root)]
+
+
+def _count_checks(schema: Any, references: _References) -> int:
+    """Count the checks of one value by a schema, each schema in it once; one within itself counts as one check.
+
+    Those of schemas of the same value, or part, add up; of its parts the most costly one counts.
+    """
+    known: dict[int, int] = {}
+    waiting = [(schema, schema, False)]  # no recursion: definitions that refer to each other are hundreds of levels
+    while waiting:
+        each, where, is_left = waiting.pop()
+        if not isinstance(each, dict) or (id(each) in known and not is_left):
+            continue
+        inner = [*_find_inner(each, where, references)]
+        if is_left:
+            counts = [(word, known.get(id(found), 1)) for word, found, _ in inner]
+            added = sum(count for word, count in counts if word in ADDED)
+            known[id(each)] = 1 + added + max((count for word, count in counts if word not in ADDED), default=0)
+        else:
+            known[id(each)] = 1
+            waiting.append((each, where, True))
+            waiting += [(found, its_root, False) for _, found, its_root in reversed(inner)]
+    return known.get(id(schema), 1)
+
+
+def _find_inner(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the schemas in one by the keyword that has them, and the document that each stands in."""
+    for word, value in schema.items():
+        if word in REFERENCES:
+            yield (word, *references.follow(str(value), root))
+        else:
+            yield from ((word, each, root) for each in _schemas_in(word, value))
+
+
+def _schemas_in(word: str, value: Any) -> list[Any]:
+    if word in NAMED:
+        return [*value.values()] if isinstance(value, dict) else []
+    if word in APPLIED and isinstance(value, list):
+        return value
+    return [value] if isinstance(value, dict) else []
 
 
 class _Columns:

@@ -11,6 +11,8 @@ MOST_COLUMNS = 10_000
 """Columns, those within structs, lists and maps included."""
 MOST_LEVELS = 100
 """Levels of columns, and of schemas, within each other."""
+MOST_CHECKS = 1_000_000
+"""Checks of one value by a JSON Schema: about 30 ms."""
 MOST_FIXED_BYTES = 64 << 20
 """Bytes of a `fixed` of Avro, which a reader makes room for before it reads."""
 MOST_REFERENCES = 1_000
