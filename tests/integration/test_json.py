@@ -1,11 +1,14 @@
 """JSON on real Spark: what is not one value is none, no value becomes another one; and the DDL that schemas are written in."""
 
 import json
+import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
@@ -13,9 +16,12 @@ from pipeline_defs.adapters.formats.json_batches import UNEXPLAINED, explain_mis
 from pipeline_defs.adapters.formats.spark_json import parse_schema
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark_session import end, make_active, open_session
+from pipeline_defs.core.decode.columns import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting
 from tests.support.decoded import decode_rows, decoding_session
+from tests.support.fuzz import ddl_of, draw_shape
+from tests.support.strategies import draws
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
 
@@ -191,9 +197,23 @@ def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
     assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
 
 
+TAKEN = """
+BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)
+date DATE; timestamp TIMESTAMP, int INT; a INT NOT NULL, b STRING COMMENT 'x, y>'; `a b` INT, `c``d` INT; _a INT; ä INT
+a TIMESTAMP_NTZ, b TIMESTAMP_LTZ; a VARIANT; a VOID; a DEC(5), b NUMERIC(5, 1), c REAL, d LONG, e BYTE, f SHORT
+a CHAR(3), b VARCHAR(5), c CHARACTER(2); a STRING COLLATE system.builtin.UTF8_LCASE NOT NULL COMMENT 'x'
+a INTERVAL DAY, b INT; a INTERVAL YEAR TO MONTH, b INT
+a: INT, b: STRING; a STRUCT<>; a /* why */ INT; a ARRAY<STRUCT<b: INT NOT NULL COMMENT 'x'>>; a1 INT, 1a INT
+array ARRAY<INT>, map MAP<INT, INT>, struct STRUCT<a INT>; a INT -- why
+"""
 REFUSED = """
 id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUCT<b: INT; id BIGINT,; {}; MAP<STRING>; id INT DEFAULT 5
+id INT GENERATED ALWAYS; id INT COMMENT x; id INT NOT; id INT COMMENT 'x' NOT NULL; id INT PRIMARY KEY
 """
+
+
+def each_of(texts: str) -> list[str]:
+    return [text.strip() for line in texts.splitlines() for text in line.split(";") if text.strip()]
 
 
 @pytest.fixture
@@ -203,10 +223,66 @@ def spark_reads(engine: Engine) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("text", [each.strip() for each in REFUSED.split(";")])
-def test_what_is_no_ddl_is_refused_and_says_why(spark_reads: None, text: str) -> None:
+def spark_takes(text: str) -> bool:
+    try:
+        parse_schema(text)
+    except BadSetting:
+        return False
+    return True
+
+
+def is_refused(text: str) -> bool:
+    """Return whether a text is refused; not for a name that is there twice, of which Spark says so when it writes."""
+    try:
+        parse_ddl(text)
+    except NotDdl as error:
+        return "is there twice" not in str(error)
+    return False
+
+
+def test_what_spark_takes_is_never_refused(spark_reads: None) -> None:
+    texts = each_of(TAKEN)
+    for _, dice in draws(40):
+        text = ddl_of(draw_shape(dice))
+        texts += [text, text.replace(": ", " "), text.lower(), _change(dice, text), _change(dice, text)]
+    assert [text for text in texts if is_refused(text) and spark_takes(text)] == []
+    assert sum(map(spark_takes, each_of(TAKEN))) > 20, "the control"
+
+
+def _change(dice: random.Random, text: str) -> str:
+    """Leave out, repeat or exchange a few characters."""
+    at = dice.randrange(len(text))
+    return text[:at] + dice.choice(["", ",", "<", ">", " ", "x", text[:at]]) + text[at + dice.randrange(3) :]
+
+
+@pytest.mark.parametrize("text", each_of(REFUSED))
+def test_what_is_refused_spark_refuses_and_says_why(spark_reads: None, text: str) -> None:
+    assert is_refused(text)
     with pytest.raises(BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was .*correct `inline_schema`"):
         parse_schema(text)
+
+
+def test_a_map_that_spark_reads_of_json_is_never_refused(engine: Engine) -> None:
+    """Its keys are text; of another one each job would fail."""
+
+    def is_read(key: str) -> bool:
+        try:
+            session.range(1).select(f.from_json(f.lit("{}"), f"m MAP<{key}, INT>")).collect()
+        except AnalysisException:
+            return False
+        return True
+
+    def is_taken(key: str) -> bool:
+        with suppress(NotDdl):
+            return bool(parse_ddl(f"m MAP<{key}, INT>", of_json=True))
+        return False
+
+    keys = each_of("STRING; STRING COLLATE UTF8_LCASE; CHAR(3); VARCHAR(3); INT; DATE; BINARY; ARRAY<STRING>; STRUCT<a: INT>")
+    with engine.job({}, "read schemas", "nothing was read") as session:
+        read = [key for key in keys if is_read(key)]
+    assert "STRING" in read and "INT" not in read, "the control"
+    assert [key for key in read if not is_taken(key)] == []
+    assert not is_taken("INT") and not is_taken("DATE")
 
 
 def test_a_server_that_went_away_does_not_refuse_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:

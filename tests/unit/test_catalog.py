@@ -120,6 +120,10 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
         ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
         ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
+        (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
+        (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
+        (f"{JSON}: 'price DOUBLE'}}}}\nlatest: {{sequence: value.price}}", "expected a field .*, found a float"),
+        (f"{JSON}: 'n INT'}}}}\nlatest: {{sequence: value.n.m}}", "no column m in value.n, which is an integer"),
         ("decode: {}\nlatest: {sequence: 7}", "sequence"),
         ("decode: {}\nlatest: {files: 4}", "files"),
         *(

@@ -19,9 +19,12 @@ from pydantic import ValidationError
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.decode.columns import Column, NotDdl, parse_ddl
+from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.metrics import read_metrics
+from pipeline_defs.orchestration.assets.derived_config import read_side
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles, TopicPattern
 from pipeline_defs.resources import Edges
@@ -439,6 +442,13 @@ def decoded(name: str, schema: str | None = None, side: str = "value", **more: s
 MAP_OF_N = {"type": "map", "values": {"type": "array", "items": "N"}}
 ENUM_E, FIXED_E = {"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "fixed", "name": "E", "size": 1}
 WRONG_SCHEMAS = [
+    ("json", "id BIGNIT, at TIMESTAMP", "`id` has the type BIGNIT, which Spark does not have, did you mean `BIGINT`\\?"),
+    ("json", "id, at TIMESTAMP", "`id` has no type, expected such as BIGINT or STRING behind 'id'"),
+    ("json", "id BIGINT at TIMESTAMP", "expected a comma behind the type of `id`, found at behind 'id BIGINT'"),
+    ("json", "a STRUCT<b: INT, c: ARRAY<INT>", "expected > for the end of STRUCT<...> of `a`, found the end"),
+    ("json", "id INT, ID INT", "`ID` is there twice, in this or another case"),
+    ("json", "  ", "it is empty"),
+    ("json", '{"type": "object"}', "expected a column's name, found {"),
     ("avro", "{", "Expecting property name"),
     ("avro", '{"type": "array", "items": 5}', r"the whole\[\] is 5, expected a type"),
     ("avro", "5", "expected a JSON object, list or string, found 5"),
@@ -462,6 +472,11 @@ WRONG_SCHEMAS = [
     ("avro", json.dumps(record("A", a="int", A="int")), "fields differ in case only: A.a, A.A"),
     ("avro", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
     ("json_schema", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
+    ("json", "m MAP<INT, STRING>", "m: expected MAP<STRING, ...>, found MAP<INT, ...>; nothing was decoded"),
+    ("json", "s STRUCT<a: ARRAY<MAP<STRING, map<date, INT>>>>", r"s.a\[\]\{\}: expected MAP<STRING, ...>, found MAP<DATE"),
+    ("json", "MAP<MAP<STRING, INT>, INT>", "the whole: expected MAP<STRING, ...>, found MAP<MAP, ...>"),
+    *(("json", f"a STRUCT<b: {each}>", f"it has {each.split()[0]}") for each in ("VARIANT", "VOID", "INTERVAL DAY")),
+    ("json", "a STRUCT<b: STRUCT<>>", "`a.b` is a STRUCT of no fields"),
     ("avro", json.dumps(record("a b", n="int")), "record a b has the name 'a b', expected letters, digits and _"),
     ("avro", json.dumps(record("x.A", **{"n-1": "int"})), "record x.A has the name 'n-1'"),
     ("avro", json.dumps({**ENUM_E, "symbols": ["A", "B", "A"]}), "enum E has A twice"),
@@ -490,6 +505,7 @@ LOOK_WRONG = [
     ("json_schema", json.dumps({"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#"}}}})),
     ("avro", json.dumps(record("A", a={"type": "fixed", "name": "F", "size": 0}, b="F"))),
     ("avro", '{"type": "fixed", "name": "F", "size": 67108864}'),
+    ("json", "a DECIMAL(38, 38), b DECIMAL(1)"),
 ]
 
 
@@ -500,6 +516,49 @@ def test_a_right_schema_loads_and_so_does_one_that_a_registry_has(name: str, sch
     if name != "json":
         anywhere = f"decode: {{value: {{format: {name}, registry: 'http://127.0.0.1:9'}}}}\n"
         assert load(f"{anywhere}days: {{start: 2013-01-01, event_time: value.any.thing}}")
+
+
+EVENT_TIMES = [
+    ("json", "value.orderd_at", "no column orderd_at in value, which is of id, .*did you mean `value.ordered_at`"),
+    ("json", "value.Ordered_At", "did you mean `value.ordered_at`"),
+    ("json", "ordered_at", "no column ordered_at in the row, .*did you mean `value.ordered_at`"),
+    ("json", "value", "found a struct"),
+    ("json", "value.note", "found a text"),
+    ("json", "value.id", "found a integer|found an integer"),
+    ("json", "value.id.more", "no column more in value.id, which is a"),
+    ("json", "timestmp", "did you mean `timestamp`"),
+    ("avro", "value.inner.dya", "no column dya in value.inner, which is of day"),
+    ("avro", "value.order_at", "did you mean `value.ordered_at`"),
+    ("protobuf", "value.ordered_att", "did you mean `value.ordered_at`"),
+    ("protobuf", "value.many", "found a list"),
+    ("json_schema", "value.ordered_at", "found a text"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "reason"), EVENT_TIMES)
+def test_an_event_time_that_is_no_time_is_said_when_definitions_load(name: str, path: str, reason: str) -> None:
+    with pytest.raises(OffsetlakeError, match=f"event time {path} of `days` in defs.yaml: .*({reason})"):
+        load(f"{decoded(name)}days: {{start: 2013-01-01, event_time: {path}}}")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        *((name, "timestamp") for name in SCHEMAS),
+        *((name, "value.ordered_at") for name in ("json", "avro", "protobuf")),
+        *((name, "value.inner.day, unit: s") for name in SCHEMAS),
+        *(("json", "value.at"), ("avro", "value.either, unit: s"), ("avro", "value.either")),
+    ],
+)
+def test_an_event_time_that_is_a_time_loads(name: str, path: str) -> None:
+    """The control; of what is not known, a union's, nothing is refused."""
+    assert load(f"{decoded(name)}days: {{start: 2013-01-01, event_time: {path}}}").days is not None
+
+
+@pytest.mark.parametrize("name", ["json", "protobuf"])
+def test_latest_records_by_a_map_are_refused_whatever_the_format(name: str) -> None:
+    with pytest.raises(OffsetlakeError, match=r"`latest`, and `decode\.key` with a MAP"):
+        load(f"{decoded(name, side='key')}latest: {{}}")
 
 
 FIELDS = [
@@ -524,3 +583,21 @@ def test_an_unknown_field_is_told_which_one_was_meant(text: str, where: str, kno
     with pytest.raises(ValidationError, match=rf"(?s){where} at <string>:2.*no such field{said}") as caught:
         load(text)
     assert "Extra inputs" not in str(caught.value) and "Model." not in str(caught.value)
+
+
+def test_columns_are_read_as_spark_reads_them() -> None:
+    """Held against Spark itself in tests/integration/test_json.py."""
+    integer, text = Column("integer"), Column("text")
+    assert parse_ddl("BIGINT") == parse_ddl(" bigint ") == integer
+    assert parse_ddl("date DATE") == Column("struct", {"date": Column("date")})
+    assert parse_ddl("a: INT, `b c`: STRING") == Column("struct", {"a": integer, "b c": text})
+    nested = "a STRUCT<x: INT, y: ARRAY<MAP<STRING, DECIMAL(10, 2)>>> NOT NULL COMMENT 'a, b>', b CHAR(3)"
+    many = Column("list", inner=(Column("map", inner=(text, Column("decimal"))),))
+    assert parse_ddl(nested) == Column("struct", {"a": Column("struct", {"x": integer, "y": many}), "b": text})
+    with pytest.raises(NotDdl, match="nested more than 100 levels deep"):
+        parse_ddl("a " + "ARRAY<" * 200 + "INT" + ">" * 200)
+
+
+def test_a_side_without_a_schema_has_its_column() -> None:
+    assert read_side(Side(), "key") == Column("binary")
+    assert read_side(Side(Format.STRING), "key") == Column("text")

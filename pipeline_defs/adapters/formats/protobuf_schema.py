@@ -20,6 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from ...core.advice import meant
+from ...core.decode.columns import Column
 from ...core.decode.schema_text import MOST_COLUMNS, MOST_LEVELS
 from ...core.errors import UnusableSchema, unusable_schema
 
@@ -149,6 +150,44 @@ def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
     if problems.found:
         raise unusable_schema(what, f"it has no columns in Spark: {'; '.join(problems.found)}")
     return found[0]
+
+
+KNOWN: Mapping[str, str] = {
+    "google.protobuf.Timestamp": "timestamp",
+    "google.type.Date": "date",
+    "google.protobuf.Duration": "integer",
+    "google.type.TimeOfDay": "integer",
+    **{f"google.protobuf.{kind}Value": "integer" for kind in ("Int32", "Int64", "UInt32")},
+    "google.protobuf.UInt64Value": "decimal",
+    **{f"google.protobuf.{kind}Value": "float" for kind in ("Float", "Double")},
+    "google.protobuf.StringValue": "text",
+    "google.protobuf.BytesValue": "binary",
+    "google.protobuf.BoolValue": "boolean",
+}
+SCALARS: Mapping[str, str] = {
+    **dict.fromkeys(("uint64", "fixed64"), "decimal"),
+    **dict.fromkeys(("float", "double"), "float"),
+    "enum": "text",
+    "string": "text",
+    "bytes": "binary",
+    "bool": "boolean",
+}
+
+
+def columns_of(message: Descriptor) -> Column:
+    """Return the columns of a message, which has no problems."""
+    return Column("struct", {field.name: _column_of(field) for field in message.fields})
+
+
+def _column_of(field: FieldDescriptor) -> Column:
+    inner = field.message_type
+    if inner is None:
+        column = Column(SCALARS.get(_type(field), "integer"))
+    elif inner.GetOptions().map_entry:
+        return Column("map", inner=tuple(_column_of(each) for each in inner.fields))
+    else:
+        column = Column(KNOWN[inner.full_name]) if inner.full_name in KNOWN else columns_of(inner)
+    return Column("list", inner=(column,)) if field.is_repeated else column
 
 
 class _Problems:

@@ -11,11 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..advice import meant
+from .columns import ANY, Column
 from .schema_text import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS, parse_json
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
-NESTED = {"array": ("items", "[]"), "map": ("values", "{}")}  # the word for what is in it, and its path
+KINDS = {"int": "integer", "long": "integer", "float": "float", "double": "float", "string": "text", "bytes": "binary"}
+LOGICAL: Mapping[tuple[str, str], str] = {
+    ("int", "date"): "date",
+    **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
+    ("bytes", "decimal"): "decimal",
+}
+NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # the word for what is in it, path, column
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
@@ -36,13 +43,14 @@ def parse_avro(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema that needs no other.
+    """A schema that needs no other; `column` is what Spark makes of it, as far as that is sure.
 
     `refused` says why Spark or another reader has no columns for it: a record that contains itself, however deep; fields of one
     record that differ in case only; what is null only. It may be a writer's all the same.
     """
 
     text: str
+    column: Column
     refused: tuple[str, ...]
 
 
@@ -68,7 +76,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     if reader.wrong:
         raise ValueError("; ".join(dict.fromkeys(reader.wrong)))
     clashes = [f"fields differ in case only: {', '.join(reader.clashes)}"] if reader.clashes else []
-    return AvroSchema(json.dumps(found.schema), (*reader.unreadable, *clashes))
+    return AvroSchema(json.dumps(found.schema), found.column, (*reader.unreadable, *clashes))
 
 
 def enclose(text: str) -> str:
@@ -112,9 +120,10 @@ def find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a schema, whole, with the columns and levels that Spark would make of it."""
+    """A part of a schema, whole, with its column, and the columns and levels that Spark would make of it."""
 
     schema: Any
+    column: Column = ANY
     columns: int = 1
     levels: int = 1
 
@@ -149,19 +158,20 @@ class _Reader:
         kind = schema["type"]
         if not isinstance(kind, str):
             inner = self.read(kind, namespace, path, within)
-            return _sized({**schema, "type": inner.schema}, [inner])
+            return _sized({**schema, "type": inner.schema}, inner.column, [inner])
         if kind in NAMED:
             return self._named(schema, namespace, path, within)
         if kind in NESTED:
             return self._nested(schema, namespace, path, within)
         if kind not in PRIMITIVES:
             return self._name(kind, namespace, path, within)
-        return _Part(schema)
+        logical = LOGICAL.get((kind, str(schema.get("logicalType"))))
+        return _Part(schema, Column(logical or KINDS.get(kind, kind)))
 
     def _name(self, name: str, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         """Read the name of a type: a definition that is given is put where it is first used, later its full name stands."""
         if name in PRIMITIVES:
-            return _Part(name)
+            return _Part(name, Column(KINDS.get(name, name)))
         readings = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
         for each in readings:
             if each in within:
@@ -185,15 +195,16 @@ class _Reader:
         kinds = [_branch_name(part.schema, namespace) for part in parts]
         twice = sorted({kind for kind in kinds if kind is not None and kinds.count(kind) > 1})
         self.wrong += [f"{path} is a union that has {kind} twice" for kind in twice]
-        return _sized([part.schema for part in parts], parts)
+        columns = [part.column for part in parts if part.schema != "null"]
+        return _sized([part.schema for part in parts], columns[0] if len(columns) == 1 else ANY, parts)
 
     def _nested(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
-        word, suffix = NESTED[schema["type"]]
+        word, suffix, column = NESTED[schema["type"]]
         if word not in schema:
             self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
             return _Part(schema)
         inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
-        return _sized({**schema, word: inner.schema}, [inner])
+        return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         kind, name = schema["type"], full_name(schema, namespace)
@@ -211,7 +222,7 @@ class _Reader:
                 self._refuse_size(name, schema.get("size"))
             symbols = schema.get("symbols") if kind == "enum" else None
             self._refuse_names(f"enum {name}", symbols if isinstance(symbols, list) else [], are_once=True)
-            found = _Part(schema)
+            found = _Part(schema, Column("text") if kind == "enum" else ANY)
         self._defined[name] = found
         return found
 
@@ -248,16 +259,17 @@ class _Reader:
         self._refuse_names(f"{schema['type']} {name}", [*parts])
         folded = [field["name"].lower() for field in fields]
         self.clashes += [f"{name}.{field['name']}" for field in fields if folded.count(field["name"].lower()) > 1]
-        return _sized({**schema, "fields": fields}, [*parts.values()])
+        column = Column("struct", {each: part.column for each, part in parts.items()})
+        return _sized({**schema, "fields": fields}, column, [*parts.values()])
 
 
-def _sized(schema: Any, inner: Sequence[_Part]) -> _Part:
+def _sized(schema: Any, column: Column, inner: Sequence[_Part]) -> _Part:
     columns, levels = 1 + sum(each.columns for each in inner), 1 + max((each.levels for each in inner), default=0)
     if columns > MOST_COLUMNS or levels > MOST_LEVELS:
         raise ValueError(
             f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
         )
-    return _Part(schema, columns, levels)
+    return _Part(schema, column, columns, levels)
 
 
 def _branch_name(branch: Any, namespace: str) -> str | None:

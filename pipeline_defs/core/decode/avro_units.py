@@ -48,7 +48,7 @@ def _find_in_branch(
     if kind != reader["type"]:
         return
     if kind in NESTED:
-        word, suffix = NESTED[kind]
+        word, suffix, _ = NESTED[kind]
         yield from _find(writer[word], reader[word], names, f"{path}{suffix}", within)
     pair = full_name(writer, ""), full_name(reader, "")
     if kind in {"record", "error"} and pair not in within:

@@ -1,7 +1,7 @@
 """What defs.yaml says of decoding, of event days and of latest records, as Dagster's component model reads it.
 
-Wrong keys and values are refused with their line, and schemas of Avro, Protobuf and JSON that are wrong in themselves. No
-registry is asked, and neither Spark nor Kafka is started: Spark's DDL, and which columns there are, is seen by who decodes.
+Wrong keys and values are refused with their line; schemas, and columns that it names, are held against each other. No registry
+is asked, and neither Spark nor Kafka is started. Invariant: what is not certainly wrong is not refused.
 """
 
 import json
@@ -15,35 +15,68 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ...adapters.system.extras import require
 from ...adapters.system.text_files import UnreadableText, read_text_file
 from ...adapters.system.yaml_text import shown
-from ...core.decode.decoders import Decode, Format, Side
+from ...core.decode.columns import ANY, Column, NotDdl, check_event_time, check_sequence, parse_ddl, row_of
+from ...core.decode.decoders import SERIALIZED, Decode, Format, Side
 from ...core.errors import BadSetting
 from ...core.tables.days import Days, EventTime, parse_day
 from ...core.tables.decoding import Budget
 from ...core.tables.latest import Latest
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, one_of
 
+UNFIT = {"variant", "void", "interval"}  # kinds of columns that Spark has and a decoded table has not
 EXTRA_OF: Mapping[str, str] = {Format.JSON_SCHEMA: "json-schema", Format.PROTOBUF: "protobuf"}
 
 
-@lru_cache(maxsize=1_000)  # all topics of a pattern have the same one
-def check_schema(side: Side, name: str) -> None:
-    """Raise `UnusableSchema` for a schema of keys, or values, that is wrong in itself."""
+def row_of_decode(decode: Decode) -> Column:
+    """Return the columns of decoded rows, as far as they are known; raise `BadSetting` or `UnusableSchema`."""
+    return row_of(*(read_side(side, name) for name, side in decode.sides.items()))
+
+
+@lru_cache(maxsize=1_000)
+def read_side(side: Side, name: str) -> Column:
+    """Return the column of keys, or values, as far as it is known; raise `BadSetting` or `UnusableSchema`."""
     what = f"the {side.format} schema of `decode.{name}`"
-    if side.schema is None:
-        return
-    match side.format:
+    if side.format == Format.STRING:
+        return Column("text")
+    if side.format == Format.NONE:
+        return Column("binary")
+    if side.format in SERIALIZED:
+        return parse_ddl(SERIALIZED[side.format])
+    if side.schema is None:  # a registry's, which is asked when something is decoded, or of a format of a user's own
+        return ANY
+    match Format(side.format):
+        case Format.JSON:
+            return _read_ddl(side.schema, name)
         case Format.AVRO:
             from ...adapters.formats.spark_avro import reader_schema
 
-            reader_schema(side.schema, (), what)
+            return reader_schema(side.schema, (), what).column
         case Format.PROTOBUF:
-            from ...adapters.formats.protobuf_schema import compile_proto, find_message
-
-            find_message(compile_proto(side.schema, {}, what), side.message, what)
-        case Format.JSON_SCHEMA:
+            return _read_proto(side.schema, side.message, what)
+        case _:
             from ...adapters.formats.json_checks import read_columns
 
-            read_columns(side.schema, {}, what)
+            return parse_ddl(read_columns(side.schema, {}, what)[1])
+
+
+def _read_ddl(text: str, name: str) -> Column:
+    try:
+        found = parse_ddl(text, of_json=True)
+        if unfit := next((each.kind for each in found.walk() if each.kind in UNFIT), None):
+            raise NotDdl(f"it has {unfit.upper()}, which no JSON becomes and other readers of the table do not know")
+        return found
+    except NotDdl as error:
+        raise BadSetting(
+            f"the schema of `decode.{name}` is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {error}; nothing "
+            "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
+        ) from error
+
+
+def _read_proto(text: str, message: str | None, what: str) -> Column:
+    from ...adapters.formats.protobuf_schema import columns_of as columns_of_message
+    from ...adapters.formats.protobuf_schema import compile_proto, find_message
+
+    return columns_of_message(find_message(compile_proto(text, {}, what), message, what))
 
 
 def _as_text(value: object) -> object:
@@ -145,8 +178,7 @@ class DecodeConfig(YamlModel):
             self.value.as_side("value", project),
             Budget(self.dead_letters.records, self.dead_letters.share),
         )
-        for name, side in decode.sides.items():
-            check_schema(side, name)
+        row_of_decode(decode)
         return decode
 
 
@@ -177,11 +209,13 @@ class DaysConfig(YamlModel):
                 "written; add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
             )
         try:
-            return Days(self.start, EventTime(self.event_time, self.unit))
+            days = Days(self.start, EventTime(self.event_time, self.unit))
         except ValueError as error:
             raise BadSetting(
                 f"topic {topic} has wrong `days` in defs.yaml: {error}; nothing was written; correct it"
             ) from error
+        check_event_time(row_of_decode(decode), days.event_time)
+        return days
 
 
 class LatestConfig(YamlModel):
@@ -200,4 +234,12 @@ class LatestConfig(YamlModel):
                 f"topic {topic} has `latest` and no `decode`, expected both: it is made of decoded records; nothing was "
                 "written; add `decode: {}` to defs.yaml for keys and values that are bytes"
             )
-        return Latest(self.sequence)
+        if any(column.kind == "map" for column in read_side(decode.key, "key").walk()):
+            raise BadSetting(
+                f"topic {topic} has `latest`, and `decode.key` with a MAP, expected keys without one: Spark cannot tell which "
+                "maps are equal; nothing was written; give keys a schema without it, or take `latest` out of defs.yaml"
+            )
+        latest = Latest(self.sequence)
+        if self.sequence is not None:
+            check_sequence(row_of_decode(decode), self.sequence, topic)
+        return latest
