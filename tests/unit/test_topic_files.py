@@ -439,10 +439,16 @@ def decoded(name: str, schema: str | None = None, side: str = "value", **more: s
     return f"decode: {{{side}: {json.dumps(fields)}}}\n"
 
 
+LOOPS = (
+    *('{"$ref": "#"}', '{"$dynamicRef": "#"}', '{"allOf": [{"$ref": "#"}]}'),
+    '{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}',
+    '{"properties": {"x": {"$ref": "#/properties/y"}, "y": {"anyOf": [{"type": "null"}, {"$ref": "#/properties/x"}]}}}',
+)
 MAP_OF_N = {"type": "map", "values": {"type": "array", "items": "N"}}
 ENUM_E, FIXED_E = {"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "fixed", "name": "E", "size": 1}
 WRONG_SCHEMAS = [
     ("json", "id BIGNIT, at TIMESTAMP", "`id` has the type BIGNIT, which Spark does not have, did you mean `BIGINT`\\?"),
+    ("json", "id BIGINT, at DATETIME", "`at` has the type DATETIME, which Spark does not have, did you mean TIMESTAMP\\?"),
     ("json", "id, at TIMESTAMP", "`id` has no type, expected such as BIGINT or STRING behind 'id'"),
     ("json", "id BIGINT at TIMESTAMP", "expected a comma behind the type of `id`, found at behind 'id BIGINT'"),
     ("json", "a STRUCT<b: INT, c: ARRAY<INT>", "expected > for the end of STRUCT<...> of `a`, found the end"),
@@ -472,6 +478,8 @@ WRONG_SCHEMAS = [
     ("avro", json.dumps(record("A", a="int", A="int")), "fields differ in case only: A.a, A.A"),
     ("avro", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
     ("json_schema", '{"a": ' + "9" * 5000 + "}", "a number has too many digits to be read"),
+    *(("json_schema", each, "its references lead back to themselves") for each in LOOPS),
+    ("json", "a DECIMAL(39, 2)", r"`a` is DECIMAL\(39,2\), expected at most 38 digits"),
     ("json", "m MAP<INT, STRING>", "m: expected MAP<STRING, ...>, found MAP<INT, ...>; nothing was decoded"),
     ("json", "s STRUCT<a: ARRAY<MAP<STRING, map<date, INT>>>>", r"s.a\[\]\{\}: expected MAP<STRING, ...>, found MAP<DATE"),
     ("json", "MAP<MAP<STRING, INT>, INT>", "the whole: expected MAP<STRING, ...>, found MAP<MAP, ...>"),
@@ -480,6 +488,7 @@ WRONG_SCHEMAS = [
     ("avro", json.dumps(record("a b", n="int")), "record a b has the name 'a b', expected letters, digits and _"),
     ("avro", json.dumps(record("x.A", **{"n-1": "int"})), "record x.A has the name 'n-1'"),
     ("avro", json.dumps({**ENUM_E, "symbols": ["A", "B", "A"]}), "enum E has A twice"),
+    ("json", "a DECIMAL(2,5)", r"`a` is DECIMAL\(2,5\), expected at most 38 digits"),
     ("protobuf", "message {", "it is no Protobuf schema: .*Expected message name"),
     ("protobuf", 'syntax = "proto3"; message A { A a = 1; }', "A contains itself"),
     ("protobuf", 'edition = "2023"; message A { int32 a = 1; }', "editions are not supported, expected proto2 or proto3;"),

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, ShortType, StructField, StructType, VariantType
 
-from ..tables.columns_of_table import MOST_DIGITS
+from ...core.decode.columns import MOST_DIGITS
 from .decoded import is_of_a_calendar
 from .json_batches import DAY, TIME
 

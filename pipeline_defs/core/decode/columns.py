@@ -28,6 +28,21 @@ KINDS: Mapping[str, str] = {
     **{name: name.lower() for name in ("DATE", "BOOLEAN", "BINARY", "VARIANT", "VOID", "INTERVAL")},
 }
 NESTED = {"ARRAY": 1, "MAP": 2}
+FOREIGN: Mapping[str, str] = {  # as other systems call them
+    **dict.fromkeys(("TEXT", "UUID", "JSON", "STR"), "STRING"),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ", "TIME"), "TIMESTAMP"),
+    "BOOL": "BOOLEAN",
+    "INT64": "BIGINT",
+    "INT32": "INT",
+    "FLOAT64": "DOUBLE",
+    "NUMBER": "DECIMAL",
+    "BYTES": "BINARY",
+    "OBJECT": "STRUCT<name: TYPE>",
+    "RECORD": "STRUCT<name: TYPE>",
+    "LIST": "ARRAY<TYPE>",
+}
+MOST_DIGITS = 38
+_DIGITS = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?")
 _TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|.)", re.DOTALL)
 
 
@@ -149,15 +164,25 @@ class _DdlReader:
             self._take(">", f"the end of STRUCT<...> of `{path}`")
             return Column("struct", fields)
         if name not in KINDS:
-            known = [*KINDS, *NESTED, "STRUCT"]
-            raise NotDdl(f"`{path}` has the type {name}, which Spark does not have{meant(name, known)}")
+            other = f", did you mean {FOREIGN[name]}?" if name in FOREIGN else meant(name, [*KINDS, *NESTED, "STRUCT"])
+            raise NotDdl(f"`{path}` has the type {name}, which Spark does not have{other}")
         if self._peek() == "(":
+            self._refuse_digits(name, path)
             while self._peek() not in {")", ""}:
                 self._at += 1
             self._take(")", f"the end of {name}(...) of `{path}`")
         while name == "INTERVAL" and self._peek() not in {"", ",", ">"}:  # its units
             self._at += 1
         return Column(KINDS[name])
+
+    def _refuse_digits(self, name: str, path: str) -> None:
+        """Refuse a DECIMAL of more digits than Spark has, or of more behind the point than at all."""
+        size = "".join(self._tokens[self._at + 1 : self._at + 4]).partition(")")[0].replace(" ", "")
+        found = _DIGITS.fullmatch(size)
+        if found and name in {"DECIMAL", "DEC", "NUMERIC"}:
+            precision, scale = int(found[1]), int(found[2] or 0)
+            if precision > MOST_DIGITS or scale > precision:
+                raise NotDdl(f"`{path}` is {name}({size}), expected at most {MOST_DIGITS} digits, and no more behind the point")
 
     def _nested(self, name: str, path: str, level: int) -> Column:
         self._take("<", f"{name}<...> of `{path}`")
