@@ -1,17 +1,18 @@
-"""The metrics server answers what it has, to who asks for this machine."""
+"""The metrics server answers what it has, to who asks for this machine, and no stranger can hold it up."""
 
 import http.client
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from unittest.mock import Mock
 
 import pytest
 
 from pipeline_defs.adapters.system import http_pages
-from pipeline_defs.adapters.system.http_pages import HTML, Page, serve_pages
+from pipeline_defs.adapters.system.http_pages import CONNECTIONS, HTML, Page, serve_pages
 from pipeline_defs.adapters.telemetry.prometheus import CONTENT_TYPE, family, metrics_text
 from pipeline_defs.core.errors import BrokenPlanLog
 
@@ -58,7 +59,7 @@ def test_known_paths_are_answered_and_others_are_not_there(ask: Ask) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
 @pytest.mark.parametrize("path", ["/metrics", "/map/orders"])
 def test_nothing_but_get_is_taken(ask: Ask, path: str, method: str) -> None:
-    assert ask(path, method)[0] == 501
+    assert ask(path, method)[0] == 405
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,24 @@ def test_a_name_that_somebody_elses_dns_gave_us_is_refused(ask: Ask, host: str) 
     """A web page that a browser on this machine shows could otherwise read everything: DNS rebinding."""
     status, text = ask(Host=host)
     assert status == 421 and "OFFSETLAKE_PAGES_URL" in text and "up 1.0" not in text
+
+
+def test_idle_connections_are_few_threads_and_are_ended(port: int, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+    """300 sockets that say nothing, some a byte now and then: threads are bounded, and soon somebody is answered again."""
+    before = threading.active_count()
+    with ExitStack() as opened:
+        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+        assert threading.active_count() - before <= CONNECTIONS
+        deadline, answer = time.monotonic() + 60, 0
+        while answer != 200:
+            assert time.monotonic() < deadline, "nobody is answered any more"
+            for each in idle[:CONNECTIONS]:
+                with suppress(OSError):
+                    each.sendall(b"G")  # so that no single read is ever late
+            with suppress(OSError, http.client.HTTPException):
+                answer, _ = ask()
+        assert threading.active_count() - before <= CONNECTIONS
+    assert capfd.readouterr().err == ""
 
 
 def await_all_answered() -> None:

@@ -1,19 +1,22 @@
 """A small HTTP server for `GET`: each known path is a page made anew each time, everything else is refused.
 
-Built on http.server. Invariant: no page answers under a name that somebody else's DNS gave this machine.
+Built on http.server. Invariant: no stranger can make it hold more than `CONNECTIONS` threads, or one of them for longer than
+`PATIENCE_SECONDS` before its request is whole; no page answers under a name that somebody else's DNS gave this machine.
 """
 
 import ipaddress
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ...core.errors import OffsetlakeError, Refused
 
+CONNECTIONS = 32
 PATIENCE_SECONDS = 10.0
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -64,7 +67,35 @@ class _Server(ThreadingHTTPServer):
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = family
         self.pages, self.names = pages, names
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._asking: dict[socket.socket, float] = {}  # whose request is not whole yet, and since when
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._asking[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        self._asking.pop(request, None)
+
+    def service_actions(self) -> None:
+        """End the connections that send their request a byte at a time; called twice a second."""
+        late = time.monotonic() - PATIENCE_SECONDS
+        for request, since in list(self._asking.items()):
+            if since < late:
+                self.has_asked(request)
+                with suppress(OSError):  # it has just gone by itself
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away or was too slow; a fault of our own is printed whole."""
@@ -79,11 +110,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.request.settimeout(PATIENCE_SECONDS)  # of each single read or write
         super().setup()
 
-    def do_GET(self) -> None:
-        self._answer(*self._find_answer())
+    def parse_request(self) -> bool:
+        """Read the request whole, then answer it: http.server itself would look for a method `do_GET`."""
+        if super().parse_request():
+            self.server.has_asked(self.request)
+            self._answer(*self._find_answer())
+        return False
 
     def _find_answer(self) -> tuple[int, str, str]:
-        """Return status, content type and text; host and path are asked for before any page is made."""
+        """Return status, content type and text; host, path and method are asked for before any page is made."""
         pages = self.server.pages
         if not is_ours(self.headers.get("Host", ""), self.server.names):
             why = "this server does not answer under that name; ask by IP address, or say its name in OFFSETLAKE_PAGES_URL"
@@ -91,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind, make = pages.get(self.path.partition("?")[0], (TEXT, None))
         if make is None:
             return 404, TEXT, f"expected one of {', '.join(sorted(pages))}\n"
+        if self.command != "GET":
+            return 405, TEXT, "expected GET\n"
         try:
             return 200, kind, make()
         except OffsetlakeError as error:
@@ -104,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if status == 405:
+            self.send_header("Allow", "GET")
         self.end_headers()
         self.wfile.write(body)
 
