@@ -346,13 +346,15 @@ def test_a_plan_says_that_a_tail_waits_for_its_age_and_how_to_cut_it(quiet: Worl
     assert json.loads(run("plan", "--json").stdout)["waiting"] is None
 
 
-def test_a_key_that_is_not_there_is_answered_with_what_lists_those_that_are(quiet: World, run: Run) -> None:
+def test_a_key_that_is_nearly_there_is_answered_with_the_one_that_is(quiet: World, run: Run) -> None:
     """Also where all is planned, so that `plan` has no key to show."""
     quiet.plan()
     refused = run("land", "--key", "0-0-41")
     assert isinstance(refused.exception, BadKey)
-    assert "1 of 1 ranges are not in the plan log" in str(refused.exception) and "0-0-41" in str(refused.exception)
+    assert "0-0-41 (the nearest there is: 0-0-40)" in str(refused.exception)
     assert f"`offsetlake backfill {quiet.name} --all` lists those there are" in str(refused.exception)
+    nowhere = run("land", "--key", "7-0-41")
+    assert isinstance(nowhere.exception, BadKey) and "nearest" not in str(nowhere.exception)
 
 
 NOON_MS = 1_763_377_200_000  # 2025-11-17T11:00:00Z

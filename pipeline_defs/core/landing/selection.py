@@ -132,11 +132,22 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     if unknown:
         raise BadKey(
             f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
-            f"{', '.join(each.key for each in unknown[:5])}; nothing was read or written; "
+            f"{', '.join(_with_nearest(each, coverage.log.ranges) for each in unknown[:5])}; nothing was read or written; "
             f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--apply')}` plans more",
             keys=[offsets.key for offsets in unknown],
         )
     return sorted(set(ranges))
+
+
+def _with_nearest(wanted: OffsetRange, ranges: Iterable[OffsetRange]) -> str:
+    """Return a key with that of the range a person most likely means by it: it shares most offsets, or is closest."""
+
+    def distance(each: OffsetRange) -> tuple[int, int]:
+        shared = min(each.end, wanted.end) - max(each.start, wanted.start)
+        return -max(0, shared), abs(each.start - wanted.start) + abs(each.end - wanted.end)
+
+    near = min((each for each in ranges if each.place == wanted.place), key=distance, default=None)
+    return f"{wanted.key} (the nearest there is: {near.key})" if near else wanted.key
 
 
 def _choose(
