@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from itertools import groupby
 from pathlib import PurePath
 
@@ -16,7 +15,7 @@ from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
-from ..core.advice import command, some_of
+from ..core.advice import command
 from ..core.errors import (
     DiskRefuses,
     EngineLost,
@@ -244,10 +243,8 @@ def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified
         if postponed is not None:
             postponed += left.values()
             return
-        how = cache(partial(_how_to_decode_again, work))  # for all of one job it is the same, and takes a look at all ranges
         yield from (
-            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error, how(_readers_of(each.ours)))))
-            for each in left.values()
+            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error))) for each in left.values()
         )
     except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
         yield from (decode_failed(offsets, error.reason) for offsets in left)
@@ -314,24 +311,11 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
     return True
 
 
-def _differs(work: Work, verified: _Verified, error: ColumnsDiffer, again: str) -> str:
+def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
+    """Return what to do as well: what a registry's new version made old is not outdated by defs.yaml, and has ids instead."""
+    again = command("decode", work.topic, "--outdated")
     return (
         f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "
-        f"otherwise: {error}; nothing of it became visible; {again}"
+        f"otherwise: {error}; nothing of it became visible; `{again}` decodes those again, as defs.yaml says now, and puts "
+        "them in together; where a registry has another version since, `--schema ID` with the ids of before does"
     )
-
-
-def _readers_of(decoding: Decoding) -> frozenset[tuple[str, str]]:
-    """Return the readers' schemas that a registry gave, by side, each by its digest."""
-    return frozenset((name, digest) for name, digest in decoding.schemas.items() if name.endswith(":reader"))
-
-
-def _how_to_decode_again(work: Work, readers: frozenset[tuple[str, str]]) -> str:
-    """Return the command that decodes the others by the schemas of now; of those that a registry gave, by the writers' ids."""
-    known = work.known.known.values() if readers else ()
-    others = (each for each in known if any(each.schemas.get(name, of) != of for name, of in readers))
-    if ids := sorted({schema_id for each in others for schema_id in each.schema_ids}):
-        commands = some_of([f"`{command('decode', work.topic, '--schema', schema_id)}`" for schema_id in ids])
-        return f"the registry has another version since, and {commands} decodes those again by it"
-    again = command("decode", work.topic, "--outdated")
-    return f"`{again}` decodes those again, as defs.yaml says now, and puts them in together"
