@@ -184,7 +184,7 @@ def test_a_decimal_is_the_number_that_stands_there_or_an_error(engine: Engine) -
 def test_of_a_field_twice_the_last_counts_where_each_is_of_its_type(engine: Engine) -> None:
     texts = [b'{"n": 1, "n": 2}', b'{"n": "x", "n": 2}', b'{"n": 2, "n": "x"}']
     found = outcomes(engine, texts, Side(Format.JSON, "n BIGINT"))
-    reasons = ("a field stands there twice, once not of its type", "n: expected BIGINT, found string")
+    reasons = (UNEXPLAINED, "n: expected BIGINT, found string")
     assert found == [({"n": 2}, None, None), *((None, "json_mismatch", why) for why in reasons)]
 
 
