@@ -93,7 +93,6 @@ def test_each_way_to_say_it_chooses_what_the_command_would(hour: World) -> None:
         assert backfill.run_config == land_config(hour.topic, "replace")
 
 
-TWO = {"last_minutes": 60, "missing": True}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ranges": {"last_minutes": 0}}, "last_minutes 0 is no time, expected 1 or more; nothing was launched"),
     ({"ranges": {"missing": False}}, "by nothing, expected exactly one of last_minutes, between, missing, failed or off"),
@@ -106,14 +105,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ranges": {"between": HOUR[1] | {"to_time": "2025-11-17T10:00Z"}}}, "from_time .* is not before to_time"),
     ({"ranges": {"between": HOUR[1] | {"from_time": "2025-11-17T10:00", "time_zone": "Mars/X"}}}, "Mars/X is no time zone"),
 ]
-NOT_VALID: list[tuple[dict[str, Any], str]] = [
-    ({"ranges": TWO}, r"You can only specify a single field .* You specified \['last_minutes', 'missing'\]"),
-    ({"ranges": {}}, "Must specify a field .* Defined fields: "),
-    ({"ranges": {"between": {"from_time": "2025-11-17T10:00Z"}}}, 'Missing required config entry "to_time"'),
-    ({"ranges": {"last_minutes": "an hour"}}, "Invalid scalar"),
-    ({"ranges": {"yesterday": True}}, "yesterday"),
-    ({"on_change": "overwrite"}, "overwrite"),
-]
 
 
 def test_a_wrong_config_is_one_error_and_launches_nothing(hour: World) -> None:
@@ -122,9 +113,8 @@ def test_a_wrong_config_is_one_error_and_launches_nothing(hour: World) -> None:
         with pytest.raises(OffsetlakeError, match=words) as refused:
             run(hour, config)
         assert "nothing was launched" in str(refused.value), config
-    for config, words in NOT_VALID:
-        with pytest.raises(dg.DagsterInvalidConfigError, match=words):
-            run(hour, config)
+    with pytest.raises(dg.DagsterInvalidConfigError, match=r"You specified \['last_minutes', 'missing'\]"):
+        run(hour, {"ranges": {"last_minutes": 60, "missing": True}})
     hour.edges.now_ms = lambda: time.time_ns() // 1_000_000
     with pytest.raises(OffsetlakeError, match="no Dagster daemon executes backfills"):
         run(hour, {"ranges": {"missing": True}})

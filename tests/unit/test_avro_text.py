@@ -200,12 +200,3 @@ def test_a_field_is_found_by_its_alias_and_a_type_by_its_name() -> None:
     other = [{"name": "b", "type": inner(MICROS)}]
     writer, reader = ({"type": "record", "name": "R", "namespace": "shop", "fields": fields} for fields in (twice, other))
     assert (mismatch(writer, reader) or "").startswith("b.d was written in milliseconds")
-
-
-def test_what_a_record_that_contains_itself_has_is_found_once() -> None:
-    def chain(unit: dict[str, Any]) -> dict[str, Any]:
-        fields = [{"name": "next", "type": ["null", "N"]}, {"name": "at", "type": unit}]
-        return {"type": "record", "name": "N", "fields": fields}
-
-    assert mismatch(chain(MILLIS), chain(MILLIS)) is None
-    assert (mismatch(chain(MILLIS), chain(MICROS)) or "").startswith("at was written in milliseconds")

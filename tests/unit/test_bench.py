@@ -1,6 +1,5 @@
 """The benchmark's arithmetic, what the load is made of, and where benchmark and drills run."""
 
-import itertools
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.costs import topics_cost
 from pipeline_defs.lab.bench.costs.decode_cost import VALUES
 from pipeline_defs.lab.bench.costs.run_cost import UsageLook, net_seconds
-from pipeline_defs.lab.bench.measurement import run_part, values
+from pipeline_defs.lab.bench.measurement import run_part
 from pipeline_defs.lab.bench.usage import read_peak_bytes, read_tree, tree_seconds
 from pipeline_defs.lab.bench.watched import split_seconds
 from pipeline_defs.lab.cli import parts
@@ -72,21 +71,6 @@ def test_a_ratio_above_one_means_that_ours_is_faster_and_a_missed_target_is_name
         "to_bare_spark at 1000 B: 0.8, to be at least 0.9",
         "bytes_to_structured_streaming at 1000 B: 0.7, to be at most 0.6",
     ]
-
-
-@pytest.mark.parametrize("size", [100, 10_000])
-def test_values_are_of_their_size_all_different_and_the_same_each_time(size: int) -> None:
-    load = rounds.Load(size, 500, 100)
-    produced = list(values(load))
-    assert {len(value) for value in produced} == {size}
-    assert len(set(produced)) == 500
-    assert list(itertools.islice(values(load), 5)) == produced[:5]
-
-
-def test_ranges_are_all_of_one_length() -> None:
-    for load in choose_loads("100,512", 1_001):
-        assert load.records >= 1_001
-        assert load.records % (load.kafka_partitions * load.records_per_range) == 0
 
 
 @pytest.mark.parametrize("sizes", ["", "abc", "10", "100,,1000"])
@@ -257,16 +241,6 @@ def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imp
     error = CliRunner().invoke(bench).exception
     assert isinstance(error, BadSetting)
     assert str(error).startswith("the benchmark needs packages that are not installed: psutil;")
-
-
-def test_a_place_that_no_setting_names_is_refused(tmp_path: Path) -> None:
-    here = settings(tmp_path)
-    with pytest.raises(BadSetting, match="expected s3://bucket/prefix; nothing was started"):
-        choose((), 0, 1, 0, "s3", "local").check(here)
-    with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE, which is not set"):
-        choose((), 0, 1, 0, "disk", "cluster").check(here)
-    there = replace(here, lake="s3://bucket/drills", spark_remote="sc://localhost:1")
-    choose((), 0, 1, 0, "s3", "cluster").check(there)  # the control
 
 
 def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() -> None:

@@ -400,9 +400,6 @@ def test_what_is_asked_for_is_what_kafka_python_is_told(asked: dict[str, Any], c
     ("asked", "words"),
     [
         ({"acks": "1", "enable_idempotence": True}, ["idempotence needs acks=all, found acks=1"]),
-        ({"acks": "0", "enable_idempotence": True}, ["idempotence needs acks=all, found acks=0"]),
-        ({"acks": "1", "transactional_id": "t"}, ["a transactional id needs acks=all, found acks=1"]),
-        ({"enable_idempotence": False, "transactional_id": "t"}, ["a transactional id needs idempotence"]),
         ({"records_per_transaction": 5}, ["records per transaction need a transactional id"]),
         (
             {"acks": "0", "enable_idempotence": False, "transactional_id": "t"},
@@ -447,20 +444,16 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 GOOD = b'{"id": 1, "at": 1700000000000}'
 BAD_LINES = {
     "not an object": b"[1]",
-    "a number": b"7",
     "not JSON": b"{",
     "bad UTF-8": b'{"id": "\xff\xfe"}',
     "too deep": b'{"id": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
     "no field": b'{"at": 1}',
     "1e400 as timestamp": b'{"id": 1, "at": 1e400}',
     "text as timestamp": b'{"id": 1, "at": "HUSH"}',
-    "negative timestamp": b'{"id": 1, "at": -1}',
     "beyond int64": b'{"id": 1, "at": 9223372036854775808}',
     "true as timestamp": b'{"id": 1, "at": true}',
     "NaN": b'{"id": NaN, "at": 1}',
-    "Infinity": b'{"id": 1, "at": -Infinity}',
     "digits": b'{"id": ' + b"9" * 5000 + b', "at": 1}',
-    "NUL": b"\x00",
     "a byte order mark": b"\xef\xbb\xbf" + GOOD,
     "UTF-16": '{"id": 1, "at": 1}'.encode("utf-16"),
 }

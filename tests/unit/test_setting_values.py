@@ -56,25 +56,20 @@ WRONG_REMOTES = [
 ]  # fmt: skip
 WRONG = [
     ("OFFSETLAKE_LAKE", "s3:/b", "begins with s3: and has no //, expected a path, or a URL such as s3://bucket/lake"),
-    ("OFFSETLAKE_LAKE", "s3:b", "begins with s3: and has no //"),
     ("OFFSETLAKE_LAKE", "ftp://x/y", r"begins with ftp://, expected a path, or one of s3://, gs://, az://"),
-    ("OFFSETLAKE_LAKE", "S3://b", "begins with S3://"),
     ("OFFSETLAKE_LAKE", "s3://", "names no bucket, expected such as s3://bucket/lake"),
-    ("OFFSETLAKE_LAKE", "s3:///lake", "names no bucket"),
     ("OFFSETLAKE_LAKE", f"s3://key:{SECRET}@b/lake", r"has a login in it \(not shown\).*AWS_SECRET_ACCESS_KEY"),
     ("OFFSETLAKE_LAKE", "s3://[b/lake", "it is no address"),
     ("OFFSETLAKE_LAKE", "/a\0b", "has a control character"),
     ("OFFSETLAKE_LAKE", " /srv/lake", "has spaces around it"),
     ("OFFSETLAKE_LAKE", "/dev/null", "OFFSETLAKE_LAKE is /dev/null, expected a folder, .*something else is there"),
     ("OFFSETLAKE_HOME", "/dev/null", "OFFSETLAKE_HOME is /dev/null, expected a folder"),
-    ("OFFSETLAKE_HOME", "a\nb", "has a control character"),
     ("DAGSTER_HOME", "/dev/null", "DAGSTER_HOME is /dev/null, expected a folder"),
     *((name, "~nosuchuser/x", f"{name} is ~nosuchuser/x, and this machine knows no home of ~nosuchuser; .*write the whole path") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_KAFKA_PROPERTIES")),
     ("DAGSTER_HOME", "/nowhere/a%41b", "DAGSTER_HOME is /nowhere/a%41b.*its path has %, with which Dagster's database is another file"),
     ("DAGSTER_HOME", "/nowhere/a?b", r"its path has \?"),
     ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has ,, with which Spark does not start"),
     *(("OFFSETLAKE_HOME", f"/nowhere/a{sign}b", re.escape(f"its path has {sign}, with which Spark does not start, or not with its jars")) for sign in '"[]{}?#:'),
-    ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
     ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
@@ -84,7 +79,6 @@ WRONG = [
     ("OFFSETLAKE_PAGES_URL", "http://", "has no host"),
     ("OPENLINEAGE_URL", "localhost:5000", "begins with localhost:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "no port from 1 to 65535"),
-    ("OFFSETLAKE_PAGES_URL", "http://[::1", "it is no address"),
     ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "signs of no address"),
     ("OFFSETLAKE_PAGES_URL", f"http://u:{SECRET}@h", r"has a login in it \(not shown\)"),
 ]  # fmt: skip
@@ -338,27 +332,14 @@ def injected(service: str, ports: dict[str, tuple[int, str]]) -> dict[str, str]:
     return made
 
 
-@pytest.mark.parametrize(
-    "service",
-    [
-        *("offsetlake", "offsetlake-lake", "offsetlake-home", "offsetlake-metrics-2", "dagster-home", "dagster-home-2"),
-        *(name.lower().replace("_", "-").replace("offsetlake", "offset-lake") for name in OUR_NAMES),
-        *(name.lower().replace("_", "-") + "-2" for name in OUR_NAMES),
-    ],
-)
-def test_what_kubernetes_injects_for_a_service_is_ignored(service: str) -> None:
-    ports = {"http": (8080, "TCP"), "metrics-web": (9308, "TCP"), "": (53, "UDP")}
-    settings = read_settings(injected(service, ports) | {"OFFSETLAKE_LAKE": "/somewhere"}, project=Path("/project"))
-    assert settings == read_settings({"OFFSETLAKE_LAKE": "/somewhere"}, project=Path("/project"))
-
-
 @given(
-    service=st.from_regex(r"([a-z]{1,3}-)?offset-?lake(-[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?)?", fullmatch=True),
+    service=st.from_regex(r"([a-z]{1,3}-)?offset-?lake(-[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?)?", fullmatch=True)
+    | st.sampled_from(["dagster-home", "dagster-home-2", *(name.lower().replace("_", "-") for name in OUR_NAMES)]),
     label=st.from_regex(r"[a-z]([a-z0-9-]{0,12}[a-z0-9])?", fullmatch=True),
     port=st.integers(1, 65_535),
     kind=st.sampled_from(["TCP", "UDP", "SCTP"]),
 )
-def test_whatever_the_service_is_called(service: str, label: str, port: int, kind: str) -> None:
+def test_what_kubernetes_injects_for_a_service_is_ignored(service: str, label: str, port: int, kind: str) -> None:
     made = {name: value for name, value in injected(service, {label: (port, kind)}).items() if name not in VARIABLES}
     assert read_settings(made, project=Path("/project")) == read_settings({}, project=Path("/project"))
 
@@ -367,11 +348,8 @@ def test_whatever_the_service_is_called(service: str, label: str, port: int, kin
     ("name", "meant"),
     [
         ("OFFSETLAKE_LAKES", "OFFSETLAKE_LAKE"),
-        ("DAGSTERHOME", "DAGSTER_HOME"),
         ("dagster_home", "DAGSTER_HOME"),
         ("OFFSET_LAKE_HOME", "OFFSETLAKE_HOME"),
-        ("offsetlake_lake", "OFFSETLAKE_LAKE"),
-        ("OFFSETLAKE_ALERTS_URL", "OFFSETLAKE_ALERT_URLS"),
         ("OFFSETLAKE_KAFKA_PROPERTY", "OFFSETLAKE_KAFKA_PROPERTIES"),
         *((name, None) for name in ("OFFSETLAKE_FROBNICATE", "OFFSETLAKE_", "OFFSETLAKE_PORT")),
     ],
@@ -405,10 +383,8 @@ def test_what_has_nothing_to_do_with_us_is_left_alone() -> None:
     ("environment", "file", "is_on"),
     [
         ({}, None, False),
-        ({"OPENLINEAGE_NAMESPACE": "x"}, None, False),
         ({"OPENLINEAGE_URL": "http://127.0.0.1:5000"}, None, True),
         ({"OPENLINEAGE_CONFIG": "lineage.yml"}, None, True),
-        ({"OPENLINEAGE__TRANSPORT__TYPE": "console"}, None, True),
         ({"OPENLINEAGE_URL": "http://127.0.0.1:5000", "OPENLINEAGE_DISABLED": "True"}, None, False),
         *(({}, place, True) for place in ("openlineage.yml", ".openlineage/openlineage.yml")),
         ({"OPENLINEAGE_DISABLED": "true"}, "openlineage.yml", False),
@@ -512,11 +488,7 @@ def test_a_home_that_the_environment_moved_is_kept(project: Path, tmp_path: Path
 
 
 def test_a_project_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    """Below a file, where the system makes no folder, and where the disk is full half-way."""
-    (tmp_path / "file").touch()
-    for folder in (tmp_path / "file" / "x", Path("/proc/nope")):
-        with pytest.raises(Refused, match=r"cannot be written: (not a directory|no such file or directory); no file"):
-            write_project(plan_project(folder, ["orders"], None))
+    """Half-way, as where the disk is full."""
     files = plan_project(tmp_path / "half", ["orders"], None)
     max(files).mkdir(parents=True)
     with pytest.raises(Refused, match="is a directory; no file of the project is left"):
@@ -550,17 +522,12 @@ def test_the_file_keeps_what_it_has_and_one_that_cannot_be_written_is_told_in_on
         write_env(project, project / "home")
 
 
-@pytest.mark.parametrize(("damage", "reason"), [("torn", "file is not a database"), ("a folder", "unable to open database")])
-def test_a_history_that_cannot_be_opened_is_told(damage: str, reason: str, project: Path) -> None:
+def test_a_history_that_cannot_be_opened_is_told(project: Path) -> None:
     home = project / ".offsetlake" / "dagster"
     with open_instance(home):
         runs = home / "history" / "runs.db"  # the control: it is made, and opens
-    if damage == "torn":
-        runs.write_bytes(b"torn by a power cut" * 9)
-    else:
-        runs.unlink()
-        runs.mkdir()
-    with pytest.raises(HistoryUnavailable, match=f"{home} cannot be opened: {reason}.*; .*offsetlake rebuild"):
+    runs.write_bytes(b"torn by a power cut" * 9)
+    with pytest.raises(HistoryUnavailable, match=f"{home} cannot be opened: file is not a database.*; .*offsetlake rebuild"):
         open_instance(home)
 
 
@@ -576,8 +543,6 @@ def test_up_says_which_of_two_configurations_counts(project: Path) -> None:
     [
         ("storage: [\n", r"it is not what Dagster expects in line 2"),
         ("storage:\n  postgres: {postgres_url: [hush]}\n", "it is not what .* its key storage.postgres.postgres_url;"),
-        ("run_monitoring:\n  start_timeout: 5\n", "it is not what Dagster expects of its key run_monitoring.start_timeout;"),
-        ("concurrency: 5\n", "it is not what Dagster expects;"),
         ("event_log_storage: {module: no_such_module, class: X}\n", ".*import module no_such_module"),
     ],
 )

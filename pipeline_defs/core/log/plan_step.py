@@ -204,7 +204,7 @@ class PlanStep:
                 seq=whole(document["seq"]),
                 topic=document["topic"],
                 generation=whole(document["generation"]),
-                topic_id=document["topic_id"],
+                topic_id=text_or_none(document["topic_id"]),
                 planned_at_ms=whole(document["planned_at_ms"]),
                 policy=document["policy"],
                 watermarks={int(p): Watermarks(*map(whole, w)) for p, w in document["watermarks"].items()},
@@ -215,7 +215,7 @@ class PlanStep:
                 planner=document["planner"],
                 former_ids=read_ids(document["former_ids"]),
                 growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
-                cluster_id=document["cluster_id"],
+                cluster_id=text_or_none(document["cluster_id"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(
@@ -226,7 +226,7 @@ class PlanStep:
 
 def read_ids(found: Iterable[Any]) -> tuple[TopicIds, ...]:
     """Return the ids that a document has; raise `ValueError` or `TypeError` where they are none."""
-    return tuple(TopicIds(topic_id, cluster_id) for topic_id, cluster_id in found)
+    return tuple(TopicIds(text_or_none(topic_id), text_or_none(cluster_id)) for topic_id, cluster_id in found)
 
 
 def _links(found: object) -> tuple[Link, ...]:
@@ -239,4 +239,11 @@ def whole(value: object) -> int:
     """Return a whole number that a document has; raise `ValueError` for anything else."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def text_or_none(value: object) -> str | None:
+    """Return a text that a document has, or none; raise `TypeError` for anything else."""
+    if not isinstance(value, str | None):
+        raise TypeError(f"expected a text, found {value!r}")
     return value
