@@ -16,15 +16,15 @@ from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.adapters.telemetry.prometheus import metrics_text
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.core.errors import BrokerRefuses, Refused
-from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook, Picture
+from pipeline_defs.core.errors import BrokerRefuses
+from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.operate.status import find_instance, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
-from pipeline_defs.orchestration.map.page import page, read_picture, summary, write_page
+from pipeline_defs.orchestration.map.page import read_picture, summary
 from pipeline_defs.orchestration.runs import progress
 from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import time_text
@@ -404,18 +404,6 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
     assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
     assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
-
-
-def test_a_map_is_written_to_a_file_alone(tmp_path: Path) -> None:
-    """A device or pipe of that name stays one, and a link leads where it did."""
-    file, link, pipe = (tmp_path / name for name in ("map.html", "link.html", "pipe"))
-    link.symlink_to(file)
-    os.mkfifo(pipe)
-    write_page(picture := Picture("orders"), "", 0, link)
-    assert link.is_symlink() and file.read_text() == page(picture, 0, "")
-    with pytest.raises(Refused, match="pipe: it is no file; nothing was written"):
-        write_page(picture, "", 0, pipe)
-    assert pipe.is_fifo()
 
 
 def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: World) -> None:

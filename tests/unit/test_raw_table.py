@@ -293,8 +293,6 @@ def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, na
 
 
 class IllStore(AbstractFileSystem):  # type: ignore[misc]
-    """A store that finds a file and does not give it."""
-
     protocol = "ill"
 
     def glob(self, path: str, **_: object) -> list[str]:
