@@ -51,7 +51,7 @@ DECODES: Mapping[str, Decode] = {
 }
 LOAD = Load(1_000, 240_000, 15_000)
 TOPIC = "bench-derived"
-WARM_UPS = 8  # landing and decoding get faster until then, while the JVM compiles them: Avro in its fifth and sixth round still
+WARM_UPS = 16  # landing and decoding get faster until then, while the JVM compiles them: Avro in its twelfth round still
 
 
 def json_values(load: Load) -> Iterator[bytes]:
