@@ -233,7 +233,7 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a full disk, say; also while a defs.yaml is read that somebody saved, which Dagster looks up there."""
     silent = OperationalError("SELECT", {}, Exception("unable to open database file"))
-    server = Mock(find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
+    server = Mock(find_others=list, find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
     looks = Mock(side_effect=[None, silent, silent, None, KeyboardInterrupt])
     fakes = {
         **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
@@ -267,7 +267,7 @@ def test_a_dagster_that_cannot_be_started_now_is_started_later(
         started.append(clock[0])
         raise error
 
-    monkeypatch.setattr(server, "_start", serve)
+    monkeypatch.setattr(server, "_serve", serve)
     for now in range(0, 1300, 100):
         clock[0] = float(now)
         up._revive(server)

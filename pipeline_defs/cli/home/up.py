@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
+from ...adapters.system.locks import Holder
 from ...core.advice import some_of
 from ...core.errors import EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
@@ -35,6 +36,7 @@ from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
+_TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
 
 @click.command()
@@ -71,11 +73,14 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            history = _History(edges.settings.dagster_home)
+            told, history = set[Holder](), _History(edges.settings.dagster_home)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
                 _revive(server)
+                for other in set(server.find_others()) - told:
+                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                    told.add(other)
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                     now, sensors = time.time(), read_sensors(instance)

@@ -114,7 +114,7 @@ class DagsterServer:
     def __enter__(self) -> Self:
         self.check_alone()
         with open_instance(self._home):  # which says what is wrong of it
-            self._start(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
+            self._serve(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -159,7 +159,7 @@ class DagsterServer:
         """Start Dagster anew where it has ended; raise `DagsterUnavailable`, or `OSError` where the disk is full, say."""
         self._revived.append(time.monotonic())
         self._stop()  # its daemon, say, whose end has ended the others, may have left some
-        self._start(_free_port(self.port, 0))
+        self._serve(_free_port(self.port, 0))
 
     def revive_code_server(self) -> str:
         """Have Dagster start its code server anew where that was killed, which nobody else does; return what to say of it.
@@ -225,8 +225,16 @@ class DagsterServer:
             raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
         return run_id, client.get_run_status(run_id) is DagsterRunStatus.SUCCESS
 
+    def _serve(self, port: int) -> None:
+        """Start Dagster at a port and wait until it answers, once more where it ends; else nothing of it stays."""
+        try:
+            self._start(port)
+        except DagsterUnavailable as error:
+            if not error.fields.get("has_ended"):
+                raise
+            self._start(port)
+
     def _start(self, port: int) -> None:
-        """Start Dagster at a port and wait until it answers; else nothing of it stays."""
         self.port = port
         command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -256,7 +264,10 @@ class DagsterServer:
                 self._ask(_INSTANCE, ANSWER_SECONDS)
                 return
             time.sleep(_POLL_SECONDS)
-        raise DagsterUnavailable(f"Dagster did not come up at {self.url}; what is landed stays landed; its log is {self.log}")
+        raise DagsterUnavailable(
+            f"Dagster did not come up at {self.url}; what is landed stays landed; its log is {self.log}",
+            has_ended=not self.is_running(),
+        )
 
     def _write_state(self, process: Process) -> None:
         owner = read_process(os.getpid())
