@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import duckdb
@@ -40,7 +41,7 @@ from pipeline_defs.operate.status import find_missing_tick
 from pipeline_defs.orchestration.home import dagster_server
 from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
-from pipeline_defs.orchestration.home.dagster_server import DagsterServer, is_led_by
+from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
 from pipeline_defs.resources import Edges
@@ -49,6 +50,7 @@ from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, asset_keys, is_answering, run_ids, terminal
 from tests.support.decoded import shown_places
 from tests.support.postgres import running_postgres
+from tests.support.registry import Answering, serving
 from tests.support.world import PATIENCE_SECONDS, World
 
 pytestmark = pytest.mark.scenario
@@ -250,6 +252,50 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def server_of(home: Path, port: int | None = None) -> DagsterServer:
     return DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent, port=port)
+
+
+class Foreign(Answering):
+    """Answers as the webserver of a Dagster with another home."""
+
+    def do_POST(self) -> None:  # noqa: N802 (as http.server names it)
+        self.told()
+        info = 'local_artifact_storage: {config: {base_dir: "/another"}}'
+        self.answer(200, json.dumps({"data": {"instance": {"info": info}}}).encode())
+
+
+@contextmanager
+def taken_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Have another take the preferred port after it was seen to be free and before Dagster listens at it."""
+    port = dagster_server._free_port(0)
+    others: list[int] = []
+
+    def start(command: list[str], **given: Any) -> Process:
+        if not others:
+            others.append(opened.enter_context(serving(Foreign, port=port)))
+        return spawn_process(command, **given)
+
+    monkeypatch.setattr(dagster_server, "PREFERRED_PORT", port)
+    monkeypatch.setattr(dagster_server, "spawn_process", start)
+    with ExitStack() as opened:
+        yield port
+
+
+def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_of(home)
+    before = dict(os.environ), Path.cwd()
+    with taken_as_it_starts(monkeypatch) as port, server:
+        assert server.port != port
+        assert server._answers_for_home()
+        assert (dict(os.environ), Path.cwd()) == before, "whoever starts a Dagster goes on in its own environment"
+    assert not server.is_running()
+
+
+def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken_as_it_starts(monkeypatch) as port:
+        server = server_of(home, port)
+        with pytest.raises(PortTaken, match=f"another program took http://127.0.0.1:{port}"), server:
+            pass
+    assert not server.is_running()
 
 
 def test_of_two_that_start_at_one_moment_one_is_refused(home: Path) -> None:

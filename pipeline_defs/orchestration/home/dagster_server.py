@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import yaml
 from dagster import DagsterRunStatus
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster_graphql import DagsterGraphQLClient
@@ -52,6 +53,12 @@ MOST_SECONDS_WITHOUT = 30.0  # a code server
 
 class DagsterUnavailable(Unavailable):
     """Dagster did not come up."""
+
+
+class PortTaken(DagsterUnavailable):
+    """Another program listens at the port; Dagster's own processes would go on for ever without a UI."""
+
+    kind = DagsterUnavailable.kind
 
 
 class _Started(NamedTuple):
@@ -92,6 +99,7 @@ class DagsterServer:
         self._process: Process | None = None
         self._lock = ExitStack()
         self._is_alone = False
+        self._storage: object = None
         self._looks_without, self._gone_at = 0, 0.0
         self._listener, self._code_listener = Listener(), Listener()
         self._revived: list[float] = []
@@ -113,8 +121,14 @@ class DagsterServer:
 
     def __enter__(self) -> Self:
         self.check_alone()
-        with open_instance(self._home):  # which says what is wrong of it
+        with open_instance(self._home) as instance:
+            self._storage = _storage_of(instance.info_str())
+        try:
             self._serve(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
+        except PortTaken:
+            if self._wanted is not None:
+                raise
+            self._serve(_free_port(0))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -261,13 +275,24 @@ class DagsterServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.is_running():
             with suppress(OSError):  # nobody listens yet
-                self._ask(_INSTANCE, ANSWER_SECONDS)
-                return
+                if self._answers_for_home():
+                    return
+                raise PortTaken(
+                    f"another program took {self.url} a moment before Dagster, which would go on without its UI; nothing was "
+                    "started; name another port, or none for any that is free"
+                )
             time.sleep(_POLL_SECONDS)
         raise DagsterUnavailable(
             f"Dagster did not come up at {self.url}; what is landed stays landed; its log is {self.log}",
             has_ended=not self.is_running(),
         )
+
+    def _answers_for_home(self) -> bool:
+        """Return whether it is a Dagster of our home that answers at the port; raise `OSError` where nobody does."""
+        try:
+            return _storage_of(self._ask(_INSTANCE, ANSWER_SECONDS)["instance"]["info"]) == self._storage
+        except (urllib.error.HTTPError, ValueError, LookupError):
+            return False
 
     def _write_state(self, process: Process) -> None:
         owner = read_process(os.getpid())
@@ -323,6 +348,11 @@ def _stop_group(process: Process) -> None:
                 time.sleep(_POLL_SECONDS)
         except ProcessLookupError:
             return
+
+
+def _storage_of(info: str) -> object:
+    """Return where an instance keeps its files, of what Dagster says of the instance: no two homes have it in common."""
+    return yaml.safe_load(info)["local_artifact_storage"]
 
 
 def _free_port(*wanted: int) -> int:
