@@ -24,7 +24,6 @@ from click.testing import CliRunner
 from pipeline_defs.adapters.system import jars
 from pipeline_defs.adapters.system.extras import EXTRAS, require
 from pipeline_defs.adapters.system.java import find_java
-from pipeline_defs.adapters.testbed import class_archive
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadSetting, JarsUnavailable, JavaUnusable
@@ -363,15 +362,6 @@ def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
     assert len(lines) == sum(len(jars.read_pins(conf)) for conf in get_args(jars.JarsConf))
     only_tests_need = {"registry", "s3a", "delta"}  # 140, 560 and 8 MB
     assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == only_tests_need, "setup does not fetch these"
-
-
-def test_a_java_that_prints_no_utf8_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it prints its own options, before its version."""
-    said = 'Picked up -Dname=caf\\351\\nopenjdk version "17.0.1"\\n'
-    java = write_script(tmp_path / "bin" / "java", f"#!/bin/sh\nprintf '{said}' >&2\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert find_java() == java
-    assert 'caf\ufffd\nopenjdk version "17.0.1"' in class_archive._describe(tmp_path, "spark")
 
 
 WITHOUT = f"""
