@@ -14,7 +14,7 @@ from pathlib import Path
 UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+REFUSALS = {*_FULL, errno.EROFS, errno.EFBIG, *TOO_MANY_OPEN}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
