@@ -6,6 +6,7 @@ the run's own words. Invariant: of a run that failed no line says how many of it
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,12 +40,16 @@ SHOWN_REASONS = 20  # lines of a failed run's reason: of a thousand ranges each 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One run that has ended: its id, its ranges where it has any, and whether all of it succeeded, checks included."""
+    """One run that has ended: its id, its ranges where it has any, and whether all of it succeeded, checks included.
+
+    `outcomes` are what became of the ranges, as their events say.
+    """
 
     run_id: str
     ranges: tuple[OffsetRange, ...]
     succeeded: bool
     reason: str = ""
+    outcomes: Sequence[str] = ()
 
 
 def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
@@ -138,7 +143,9 @@ def execute(
     run = instance.get_run_by_id(run_id)  # Dagster takes the signal for itself while it runs
     if run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value:
         raise KeyboardInterrupt
-    return Launched(run_id, ranges, result.success, "" if result.success else read_reason(instance, run_id))
+    told = [event.step_materialization_data.materialization.metadata for event in result.get_asset_materialization_events()]
+    outcomes = [str(metadata["outcome"].value) for metadata in told if "outcome" in metadata]
+    return Launched(run_id, ranges, result.success, "" if result.success else read_reason(instance, run_id), outcomes)
 
 
 @contextmanager
@@ -167,7 +174,9 @@ def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
     failures = []
     for run in runs:
         done = f"{did} {counted(len(run.ranges), 'range')} in run {run.run_id}"
-        OUT.print(done if run.succeeded else f"run {run.run_id} failed")
+        others = Counter(outcome.replace("_", " ") for outcome in run.outcomes if outcome != did)
+        how = ", ".join(f"{count} {outcome}" for outcome, count in sorted(others.items()))  # read again and unchanged, say
+        OUT.print(": ".join(filter(None, [done, how])) if run.succeeded else f"run {run.run_id} failed")
         if not run.succeeded:
             lines = [line for line in run.reason.splitlines() if line != NOTE]
             more = [f"{len(lines) - SHOWN_REASONS:,} more: see the run in Dagster"] if len(lines) > SHOWN_REASONS else []
