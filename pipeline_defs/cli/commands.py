@@ -14,6 +14,7 @@ from importlib import import_module
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
+from ..adapters.system.processes import raise_open_files
 from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, Refused, as_ours
 from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
@@ -159,6 +160,7 @@ def run() -> None:
         warnings.simplefilter("ignore", each)
     try:
         with interruptible(), telling():
+            raise_open_files()
             load_env_file()
             cli(standalone_mode=True)
     except OffsetlakeError as error:

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 import unicodedata
 import warnings
@@ -470,3 +472,21 @@ def test_no_command_reads_the_project_in_silence(line: str, monkeypatch: pytest.
 
     monkeypatch.setattr(show, "load_topics", load)
     assert isinstance(CliRunner().invoke(cli, line.split()).exception, UnknownTopic)
+
+
+LIMITED = """
+import resource, sys
+from pipeline_defs.cli import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop())))
+try:
+    main()
+finally:
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(("hard", "soft"), [(4_000, 4_000), (64, 64)])
+def test_a_command_may_open_as_many_files_as_the_system_allows_not_as_its_shell_does(hard: int, soft: int) -> None:
+    command = [sys.executable, "-c", LIMITED, "--version", str(hard)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.splitlines()[-1] == f"{soft} {hard}"

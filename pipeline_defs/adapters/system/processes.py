@@ -5,6 +5,7 @@ Invariant: a signal goes only to a process whose start time is the one recorded.
 """
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10
+OPEN_FILES = 10_240  # enough for thousands of topics; macOS allows no more, whatever its limit says
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,14 @@ def paused(pids: Iterable[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGSTOP)
             going_on.callback(os.kill, pid, signal.SIGCONT)
         yield
+
+
+def raise_open_files() -> None:
+    """Let this process, and what it starts, open `OPEN_FILES` files, or as many as it may: shells begin with 256 to 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def last_lines(log: Path, count: int = 20) -> list[str]:
