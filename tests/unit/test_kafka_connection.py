@@ -355,11 +355,11 @@ def answering(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
     ids=["nothing", "http", "short frame", "empty frame", "not ours", "negative"],
 )
 @pytest.mark.parametrize("login", [True, False])
-def test_what_does_not_speak_like_kafka_refuses_nobody(answer: bytes, login: bool) -> None:
-    """kafka-python then says what it says of it; no login is sent before the other side has said what it speaks."""
+def test_what_does_not_speak_like_kafka_refuses_nobody_and_is_named(answer: bytes, login: bool) -> None:
+    """No login is sent before the other side has said what it speaks."""
     access = Access(parse_client_properties(LOGIN, "the file")) if login else OPEN
     with answering(answer) as (server, heard):
-        knock(server, access, 2)
+        assert knock(f"127.0.0.1:1,{server}", access, 2) == (server if answer else "")
     assert heard and not any(SECRET.encode() in each for each in heard)
 
 

@@ -122,9 +122,10 @@ class Connection:
                     bootstrap_servers=self.bootstrap_servers,
                 ) from error
             self._let_go(admin)
-            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+            strangers = knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+            other = f" ({strangers} does, but not as Kafka does)" if strangers else ""
             raise BrokerUnavailable(
-                f"the Kafka broker at {self.bootstrap_servers} does not answer: {cause_of(error)}; nothing "
+                f"the Kafka broker at {self.bootstrap_servers} does not answer{other}: {cause_of(error)}; nothing "
                 f"was written and nothing is lost; start that broker, or correct its address: {self.named_by}",
                 bootstrap_servers=self.bootstrap_servers,
             ) from error

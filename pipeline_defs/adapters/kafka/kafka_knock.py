@@ -27,25 +27,30 @@ _NO_MECHANISM = "none"
 _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
-def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> None:
-    """Ask one broker after the other until one lets us in, or its time is up.
+def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> str:
+    """Ask one broker after the other until one lets us in, or its time is up; return what speaks otherwise than Kafka.
 
     Raises `BrokerRefuses` where one answers and does not; that none answers is not said here.
     """
+    strangers = list[str]()
     deadline = time.monotonic() + timeout_seconds
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         for _ in range(_TRIES):
             left = min(SECONDS, deadline - time.monotonic())
             if left <= 0:
-                return
+                break
             try:
                 if _Door(host.strip("[]"), int(port), access, left).try_to_enter():
-                    return
+                    return ""
             except ConnectionError:
                 continue
-            except (OSError, KafkaError, ValueError, LookupError):  # nobody there, or nobody who speaks like Kafka
+            except OSError:  # nobody there
                 break
+            except (KafkaError, ValueError, LookupError):
+                strangers.append(server.strip())
+                break
+    return ", ".join(strangers)
 
 
 class _Door:
