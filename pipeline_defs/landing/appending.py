@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
@@ -30,7 +29,7 @@ from ..core.tables import raw_table
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import COLUMNS, SCHEMA, Due, RangeFiles
-from .staging_places import LocalStaging, Staging, told_if_gone
+from .staging_places import Staging, staging_here, told_if_gone
 from .standing import find_otherwise, has_bytes_of, table_file
 
 
@@ -194,19 +193,19 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
         OffsetRange(whole.generation, whole.partition, start, end)
         for start, end in subtract_intervals([(whole.start, whole.end)], ((each.start, each.end) for each in ranges))
     ]
-    staging, made = LocalStaging(f"table-{uuid.uuid4()}", lake), list[File]()
-    try:
-        with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
-            Path(staging.root).mkdir(parents=True, exist_ok=True)
-            for offsets, rows in parquet.read_ranges(copy, left):
-                parquet.write(rows, path := staging.root / f"{offsets.key}.parquet")
-                part = staging.read_part(path)
-                if part is not None:
-                    own = {start: each for start, each in revisions.items() if start in offsets}
-                    made.append(add_to_folder(staging, part, RawGroup((), offsets.key, offsets, own), log, now_ms))
-    finally:
-        staging.close()
-    lake.store.discard(f"staging/{staging.attempt}")
+    made = list[File]()
+    with (
+        staging_here(f"table-{uuid.uuid4()}", lake) as staging,
+        lake.store.explained("write", f"{log.folder}/{file.path}"),
+        table_file(file, log.folder, lake) as copy,
+    ):
+        staging.root.mkdir(parents=True, exist_ok=True)
+        for offsets, rows in parquet.read_ranges(copy, left):
+            parquet.write(rows, path := staging.root / f"{offsets.key}.parquet")
+            part = staging.read_part(path)
+            if part is not None:
+                own = {start: each for start, each in revisions.items() if start in offsets}
+                made.append(add_to_folder(staging, part, RawGroup((), offsets.key, offsets, own), log, now_ms))
     return made
 
 

@@ -125,6 +125,17 @@ class LocalStaging:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def staging_here(attempt: str, lake: Lake) -> Iterator[LocalStaging]:
+    """Have a folder of this machine, for what is written without Spark, while the context is open."""
+    staging = LocalStaging(attempt, lake)
+    try:
+        yield staging
+    finally:
+        lake.store.discard(f"staging/{attempt}")
+        staging.close()
+
+
 @dataclass
 class RemoteStaging:
     """A prefix of the lake's own object store, which executors write to; `read_digests` has them read what they wrote.

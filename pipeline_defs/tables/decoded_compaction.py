@@ -7,7 +7,6 @@ columns of a file are those that its ranges were decoded to, no more, so that no
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..adapters.lake import parquet
 from ..adapters.store.remote_file import File
@@ -22,7 +21,7 @@ from ..core.tables.decoded_table import EVENT_TIME, Contents, DecodedGroup
 from ..core.tables.delta import File as TableFile
 from ..landing.appending import place_in_folder
 from ..landing.attempt import Tools
-from ..landing.staging_places import LocalStaging, Staging
+from ..landing.staging_places import LocalStaging, Staging, staging_here
 from ..landing.standing import table_file
 
 PLACE = ("generation", "partition", "offset")
@@ -98,8 +97,7 @@ def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodi
     gone, rests = ours, dict[str, TableFile]()
     if not any(content.ranges for content in decoded.find_left(ours).values()):
         return Cut(rests, frozenset())
-    staging = LocalStaging(f"table-{uuid.uuid4()}", decodings.lake)
-    try:
+    with staging_here(f"table-{uuid.uuid4()}", decodings.lake) as staging:
         while True:  # a range of a damaged file goes from its other file too, which may be damaged as well
             left = {path: content for path, content in decoded.find_left(gone).items() if content.ranges}
             decodings.delete(decoded.topic, [rest.path for rest in rests.values()])
@@ -114,19 +112,16 @@ def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodi
             if not found:
                 return Cut(rests, gone - ours)
             gone |= found
-    finally:
-        staging.close()
-        decodings.lake.store.discard(f"staging/{staging.attempt}")
 
 
 def _cut(
     file: TableFile, left: Contents, topic: str, decodings: Decodings, staging: LocalStaging, now_ms: int
 ) -> TableFile | None:
     lake, log = decodings.lake, decoded_table_log(topic, decodings.lake)
-    target = Path(staging.root) / f"{uuid.uuid4()}.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = staging.root / f"{uuid.uuid4()}.parquet"
     try:
         with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
+            staging.root.mkdir(parents=True, exist_ok=True)
             columns = decodings.columns_of(topic, left.decodings, parquet.read_schema(copy).names)
             parquet.write_only(copy, left.ranges, columns, target)
     except DamagedFile as error:

@@ -24,7 +24,7 @@ from ..core.tables.decoded_sums import first_decoded
 from ..core.tables.decoded_table import TREE
 from ..core.tables.latest import Change, Latest, Ranges, Stretch, compare, find_fresh, join_stretches, place_ranges
 from ..landing.attempt import Attempt
-from ..landing.staging_places import LocalStaging
+from ..landing.staging_places import staging_here
 from ..landing.standing import why_changed
 
 TRIES = 20  # each lost commit is another updater's success; and there are as many as Dagster's pool allows: one
@@ -142,32 +142,21 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
     Any number may be at it: who was overtaken begins again. Raise `BadSetting` before anything is written where keys or the
     sequence have no order.
     """
-    with working_folder(attempt.id, tools.lake) as folder:
+    with staging_here(attempt.id, tools.lake) as staging:
         for _ in range(TRIES):
             due = find_due(topic, config, tools.decodings, full=full)
             if not due.has_work:
                 return Updated()
             try:
-                done = _try_update(topic, config, tools, due, folder)
+                done = _try_update(topic, config, tools, due, staging.root)
             except DamagedFile as error:
-                done = _try_update(topic, config, tools, replace(due, why_anew=str(error)), folder)
+                done = _try_update(topic, config, tools, replace(due, why_anew=str(error)), staging.root)
             if done is not None:
                 return done
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
         "update goes on from there"
     )
-
-
-@contextmanager
-def working_folder(attempt: str, lake: Lake) -> Iterator[Path]:
-    """Have a folder of this machine while the context is open."""
-    staging = LocalStaging(attempt, lake)
-    try:
-        yield staging.root
-    finally:
-        lake.store.discard(f"staging/{attempt}")
-        staging.close()
 
 
 def _try_update(topic: str, config: Latest, tools: LatestTools, due: DueUpdate, folder: Path) -> Updated | None:

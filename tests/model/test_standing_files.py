@@ -33,9 +33,8 @@ from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.staging import Matched, match_parts
-from pipeline_defs.landing.staging_places import Staging
+from pipeline_defs.landing.staging_places import Staging, staging_here
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
-from pipeline_defs.tables.latest import working_folder
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, assert_all_is_in_order, beside
 from tests.support.redecoding import OffsetDecoder, decode_by, stop_at
@@ -441,7 +440,7 @@ def test_a_store_that_deletes_nothing_stops_no_run(world: SmallWorld, monkeypatc
     steps.clear()
     decoded = decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, watch=watch)
     assert [each.outcome for each in decoded] == [Decided.DECODED] * 3 and "sweep_failed" in steps
-    with pytest.raises(KeyError, match="of its own"), working_folder("a", world.lake):
+    with pytest.raises(KeyError, match="of its own"), staging_here("a", world.lake):
         raise KeyError("of its own")
     assert_all_is_shown_once(world)
 

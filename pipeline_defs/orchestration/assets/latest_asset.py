@@ -21,8 +21,9 @@ from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
+from ...landing.staging_places import staging_here
 from ...resources import Edges
-from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update, working_folder
+from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
 from ...topics import Topic
 from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
@@ -151,8 +152,8 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
     placed = place(due.decoded, lake.recent(topic).log.epoch_of)
     inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.standing.files])
     try:
-        with working_folder(attempt, lake) as folder, told_if_unreadable(inputs, replace(due, placed=placed), lake):
-            keys, wrong = Winners(lake, inputs, due.standing.schema, config, folder).find_differences(share)
+        with staging_here(attempt, lake) as staging, told_if_unreadable(inputs, replace(due, placed=placed), lake):
+            keys, wrong = Winners(lake, inputs, due.standing.schema, config, staging.root).find_differences(share)
     except DamagedFile as error:
         text = f"latest/{topic} is broken: {error}; `{command('latest', topic, '--rebuild')}` makes it anew"
         return Finding(RECOMPUTED, what, (text,))
