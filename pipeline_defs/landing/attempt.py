@@ -66,7 +66,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Work:
     """What every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what, where."""
 
     topic: str

@@ -23,7 +23,7 @@ from ..core.log.plan_step import TopicIds
 from ..core.offsets import OffsetRange, merge_intervals, subtract_intervals
 from ..core.steps import StepWatcher
 from ..core.tables.raw_table import is_compacted
-from .attempt import Run
+from .attempt import Work
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import Staged, stage_empty, staged_name, verify_range
 from .standing import has_bytes_of, landed_files
@@ -111,38 +111,38 @@ def _why_kept(path: str, manifest: Manifest, beyond: str, lake: Lake) -> str:
     )
 
 
-def finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
+def finish_known(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
     """Roll forward what has a manifest, leave what is landed, and return what must be read."""
     finished, waiting = [], []
     for offsets in ranges:
-        manifest = run.coverage.manifests.get(offsets)
+        manifest = work.coverage.manifests.get(offsets)
         if manifest is None:
             waiting.append(offsets)
-        elif not run.coverage.is_landed(offsets):
-            verdict = _roll_forward(run, manifest)
+        elif not work.coverage.is_landed(offsets):
+            verdict = _roll_forward(work, manifest)
             if verdict is None:
                 waiting.append(offsets)
             else:
                 finished.append(verdict)
-        elif run.attempt.redo:
+        elif work.attempt.redo:
             with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
-                _delete_doubles(run, manifest)
+                _delete_doubles(work, manifest)
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
-    return [without_doubles(run, verdict) for verdict in finished], waiting
+    return [without_doubles(work, verdict) for verdict in finished], waiting
 
 
-def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
+def _roll_forward(work: Work, manifest: Manifest) -> Verdict | None:
     """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
-    lake, offsets = run.tools.lake, manifest.offsets
+    lake, offsets = work.tools.lake, manifest.offsets
     try:
-        if roll_forward(manifest, lake) or publish_from(manifest, _find_copies(run, manifest), lake):
-            run.tools.on_step("rolled_forward", key=offsets.key)
+        if roll_forward(manifest, lake) or publish_from(manifest, _find_copies(work, manifest), lake):
+            work.tools.on_step("rolled_forward", key=offsets.key)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
         again = reinstate(manifest, lake)
         if again is not None and lake.commit_manifest(again) == again:
-            run.tools.on_step("reinstated", key=offsets.key, revision=again.revision)
+            work.tools.on_step("reinstated", key=offsets.key, revision=again.revision)
             note = f"revision {manifest.revision} was never published and its staged file is gone: what stood before stands on"
             return Verdict(offsets, Outcome.ALREADY_LANDED, again, (note,))
     except OffsetlakeError as error:
@@ -150,118 +150,118 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
     return None
 
 
-def _find_copies(run: Run, manifest: Manifest) -> Iterator[str]:
+def _find_copies(work: Work, manifest: Manifest) -> Iterator[str]:
     """Yield the paths of files that may have the bytes that a manifest names: second ones, and one of the raw table's.
 
     To publish a file may move it, so the table's has a name among what is staged.
     """
-    yield from run.coverage.doubles_of(manifest.offsets)
-    store, copy = run.tools.lake.store, f"staging/{run.attempt.id}/{manifest.offsets.key}.of-table.parquet"
-    file = run.table_files.find_at(manifest)
+    yield from work.coverage.doubles_of(manifest.offsets)
+    store, copy = work.tools.lake.store, f"staging/{work.attempt.id}/{manifest.offsets.key}.of-table.parquet"
+    file = work.table_files.find_at(manifest)
     if file is not None and not is_compacted(file):
         with suppress(FileNotFoundError):
             store.publish(f"{raw_table_log(manifest.topic, store).folder}/{file.path}", copy)
             yield copy
 
 
-def decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
+def decide(work: Work, reading: Reading, staged: Staged) -> Verdict:
     """Verify what is staged of a range, commit and publish it; whatever goes wrong fails this range alone."""
     try:
-        return without_doubles(run, _commit_and_publish(run, reading, staged))
+        return without_doubles(work, _commit_and_publish(work, reading, staged))
     except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
-        return failed(reading.offsets, as_ours(error, f"range {reading.offsets.text(run.topic)}").reason)
+        return failed(reading.offsets, as_ours(error, f"range {reading.offsets.text(work.topic)}").reason)
 
 
-def without_doubles(run: Run, verdict: Verdict) -> Verdict:
+def without_doubles(work: Work, verdict: Verdict) -> Verdict:
     """Return the verdict of a range, failed where a replace had to leave a file that may show rows of it a second time."""
     try:
-        kept = _delete_doubles(run, verdict.manifest) if verdict.manifest is not None else []
+        kept = _delete_doubles(work, verdict.manifest) if verdict.manifest is not None else []
     except OffsetlakeError as error:
         return failed(verdict.offsets, error.reason)
     return failed(verdict.offsets, *kept) if kept else verdict
 
 
-def _delete_doubles(run: Run, manifest: Manifest) -> list[str]:
+def _delete_doubles(work: Work, manifest: Manifest) -> list[str]:
     """Delete, for a replace, what shows rows of a landed range a second time; return why anything of it stays.
 
     A replace does so before it takes rows away as well, while the landed file still has them.
     """
-    if run.attempt.on_change != "replace":
+    if work.attempt.on_change != "replace":
         return []
-    return delete_proven(manifest, run.coverage.doubles_of(manifest.offsets), run.tools.lake, run.tools.on_step)
+    return delete_proven(manifest, work.coverage.doubles_of(manifest.offsets), work.tools.lake, work.tools.on_step)
 
 
-def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
+def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict:
     """Verify one staged range, commit its manifest and publish its file, or say why not."""
-    offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
+    offsets, coverage, tools, lake = reading.offsets, work.coverage, work.tools, work.tools.lake
     part = staged.part_of(reading)
-    ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run)
+    ours, violations = verify_range(work.topic, reading, staged, coverage.log.ranges[offsets], work)
     if ours is None:
         return failed(offsets, *violations)
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
 
     known = coverage.manifests.get(offsets)
     if known is not None:
-        return _hold(run, ours, part, known, is_redo=True)
+        return _hold(work, ours, part, known, is_redo=True)
     found = None
     if offsets not in coverage.published:
         adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
         if adopted is not None:
             standing = lake.commit_manifest(adopted)
             if standing != adopted:
-                return _hold(run, ours, part, standing, is_redo=False)
+                return _hold(work, ours, part, standing, is_redo=False)
             tools.on_step("commit", key=offsets.key, digest=adopted.digest)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
     else:  # and no manifest: somebody deleted it
         ours = replace(ours, named_after="")
         found = differs_from_found(ours, part, lake)
-        if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
+        if found and (work.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
             return failed(offsets, without_manifest(ours, found, lake))
         if found and ours.file is None:
-            ours = replace(ours, file=stage_empty(staged_name(run.topic, offsets), offsets, run.attempt, lake))
-    run.staging.bring(part, ours.file)
+            ours = replace(ours, file=stage_empty(staged_name(work.topic, offsets), offsets, work.attempt, lake))
+    work.staging.bring(part, ours.file)
     if ours.named_after:
         lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
         tools.on_step("publish", key=offsets.key)
     standing = lake.commit_manifest(ours)
     if standing == ours:
         tools.on_step("commit", key=offsets.key, digest=ours.digest)
-        return _publish(run, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
-    return _hold(run, ours, part, standing, is_redo=False)
+        return _publish(work, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
+    return _hold(work, ours, part, standing, is_redo=False)
 
 
-def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
+def _hold(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
     """Hold what was read now against the newest manifest and do what follows, until nobody decides otherwise meanwhile."""
-    lake = run.tools.lake
+    lake = work.tools.lake
     while True:
         standing = lake.newest(standing)
-        is_first_since = standing.revision == run.revision_before(standing.offsets)
-        act, verdict = compare(standing, ours, part, run, is_redo=is_redo, is_first_since=is_first_since)
+        is_first_since = standing.revision == work.revision_before(standing.offsets)
+        act, verdict = compare(standing, ours, part, work, is_redo=is_redo, is_first_since=is_first_since)
         if act is Act.MEND and ours.file is not None:
-            run.staging.bring(part, ours.file)
-            return _publish(run, standing, verdict, staged=ours.file.path, mend=True)
+            work.staging.bring(part, ours.file)
+            return _publish(work, standing, verdict, staged=ours.file.path, mend=True)
         if act is Act.NEXT:
-            newer = _next_revision(run, ours, part, standing)
+            newer = _next_revision(work, ours, part, standing)
             standing = lake.commit_manifest(newer)
             if standing == newer:
-                run.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
-                return _publish(run, newer, replace(verdict, manifest=newer))
+                work.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
+                return _publish(work, newer, replace(verdict, manifest=newer))
         elif not lake.is_replaced(standing):
             return verdict
 
 
-def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
+def _next_revision(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
     """Stage what was read now as the next revision; one attempt wins, as ever."""
     file = ours.file
     if file is None and standing.file is not None:
-        file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, run.attempt, run.tools.lake)
-    run.staging.bring(part, file)
+        file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, work.attempt, work.tools.lake)
+    work.staging.bring(part, file)
     return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop)
 
 
-def _publish(run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False) -> Verdict:
+def _publish(work: Work, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False) -> Verdict:
     """Publish what a manifest has decided; the verdict is of what stands then, which may be a later revision."""
-    lake, offsets = run.tools.lake, manifest.offsets
+    lake, offsets = work.tools.lake, manifest.offsets
     standing = lake.publish(manifest, staged, mend=mend)
     if standing is None:
         newest = lake.newest(manifest)
@@ -272,5 +272,5 @@ def _publish(run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | No
                 "committed, and its staged file is gone, so it was not published; the next run reads the range again",
             )
         standing = lake.newest(newest)
-    run.tools.on_step("publish", key=offsets.key)
+    work.tools.on_step("publish", key=offsets.key)
     return verdict if standing.revision == manifest.revision else Verdict(offsets, Outcome.SUPERSEDED, standing)

@@ -20,7 +20,7 @@ from ..core.log.losses import Reading
 from ..core.log.plan_step import TopicIds
 from ..core.offsets import OffsetRange, TopicRange
 from .appending import Doubts, try_append
-from .attempt import Attempt, Run, Tools
+from .attempt import Attempt, Tools, Work
 from .committing import decide, finish_known, without_doubles
 from .mirror import mirror_frontier
 from .planner import reopen
@@ -28,9 +28,9 @@ from .reading import claim, may_be_untellable, split_planned, split_readable, st
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
 
-Waiting = tuple[Run, Reading]  # of one topic, what is to be read of one range
-Decided = tuple[Run, Verdict]
-Found = tuple[Run, Sequence[OffsetRange]]
+Waiting = tuple[Work, Reading]  # of one topic, what is to be read of one range
+Decided = tuple[Work, Verdict]
+Found = tuple[Work, Sequence[OffsetRange]]
 Told = tuple[str, Verdict | OffsetlakeError]
 
 
@@ -60,23 +60,23 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             broken.append((topic, as_ours(error, f"topic {topic}")))
     waiting: list[Waiting] = []
-    for run, ranges in found:
-        finished, unfinished = finish_known(run, ranges)
-        yield from ((run.topic, verdict) for _, verdict in _appended((run, verdict) for verdict in finished))
-        with run.ending():
-            unreadable, readings = split_readable(run, unfinished)
-            decided = _appended((run, without_doubles(run, verdict)) for verdict in unreadable)
-            yield from ((run.topic, verdict) for _, verdict in decided)
-            waiting += ((run, reading) for reading in readings)
+    for work, ranges in found:
+        finished, unfinished = finish_known(work, ranges)
+        yield from ((work.topic, verdict) for _, verdict in _appended((work, verdict) for verdict in finished))
+        with work.ending():
+            unreadable, readings = split_readable(work, unfinished)
+            decided = _appended((work, without_doubles(work, verdict)) for verdict in unreadable)
+            yield from ((work.topic, verdict) for _, verdict in decided)
+            waiting += ((work, reading) for reading in readings)
 
     try:
-        yield from ((run.topic, verdict) for run, verdict in _land_readings(waiting, staging.root))
+        yield from ((work.topic, verdict) for work, verdict in _land_readings(waiting, staging.root))
     finally:
         staging.close()
 
     _end(found, is_whole=not broken)
     yield from broken
-    yield from ((run.topic, error) for run, _ in found for error in run.errors)
+    yield from ((work.topic, error) for work, _ in found for error in work.errors)
 
 
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
@@ -90,27 +90,27 @@ def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, stagi
         steps.append(reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}"))
     tools.lake.begin(coverage.log, steps)
     tools.on_step("find", topic=topic, ranges=len(ranges))
-    return Run(topic, coverage, attempt, tools, staging), ranges
+    return Work(topic, coverage, attempt, tools, staging), ranges
 
 
 def _end(found: Sequence[Found], *, is_whole: bool) -> None:
     ended = []
-    for run, ranges in found:
-        with run.ending():
-            ended.append((run, ranges, _read_again(run)))
+    for work, ranges in found:
+        with work.ending():
+            ended.append((work, ranges, _read_again(work)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
-    for run, _, _ in ended:
-        if not run.errors:
-            _move_group(run.topic, run.tools)
-            run.tools.on_step("report", topic=run.topic)
+    for work, _, _ in ended:
+        if not work.errors:
+            _move_group(work.topic, work.tools)
+            work.tools.on_step("report", topic=work.topic)
 
 
-def _read_again(run: Run) -> Coverage:
+def _read_again(work: Work) -> Coverage:
     """Read the topic as it is after the run; raise `BrokenPlanLog` where the log that the run has landed from is lost."""
-    lake = run.tools.lake
-    is_there = lake.has_step(run.coverage.log.steps[-1])  # else a document may be of the log that stands in its place
-    return lake.recent(run.topic) if is_there else lake.coverage(run.topic)
+    lake = work.tools.lake
+    is_there = lake.has_step(work.coverage.log.steps[-1])  # else a document may be of the log that stands in its place
+    return lake.recent(work.topic) if is_there else lake.coverage(work.topic)
 
 
 def _appended(decided: Iterable[Decided]) -> list[Decided]:
@@ -118,15 +118,15 @@ def _appended(decided: Iterable[Decided]) -> list[Decided]:
 
     Where that fails the ranges are landed all the same, and a tick does it.
     """
-    batch, landed = list(decided), dict[str, tuple[Run, list[OffsetRange]]]()
-    for run, verdict in batch:
-        if run.tools.has_raw_table and verdict.manifest is not None:
-            landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
-    for run, ranges in landed.values():
-        tools = run.tools
-        doubted = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
-        doubts = Doubts(doubted, replaces=run.attempt.redo and run.attempt.on_change == "replace")
-        try_append(run.topic, tools.lake, tools.now_ms, doubts, tools.on_step)
+    batch, landed = list(decided), dict[str, tuple[Work, list[OffsetRange]]]()
+    for work, verdict in batch:
+        if work.tools.has_raw_table and verdict.manifest is not None:
+            landed.setdefault(work.topic, (work, []))[1].append(verdict.offsets)
+    for work, ranges in landed.values():
+        tools = work.tools
+        doubted = ranges if work.attempt.redo else [each for each in ranges if _was_torn(work.coverage, each)]
+        doubts = Doubts(doubted, replaces=work.attempt.redo and work.attempt.on_change == "replace")
+        try_append(work.topic, tools.lake, tools.now_ms, doubts, tools.on_step)
     return batch
 
 
@@ -135,9 +135,9 @@ def _was_torn(coverage: Coverage, offsets: OffsetRange) -> bool:
     return offsets in coverage.manifests and offsets in coverage.published and not coverage.is_landed(offsets)
 
 
-def _sweep(run: Run) -> None:
+def _sweep(work: Work) -> None:
     """Delete what the attempt staged."""
-    run.tools.lake.store.discard(f"staging/{run.attempt.id}", run.tools.on_step)
+    work.tools.lake.store.discard(f"staging/{work.attempt.id}", work.tools.on_step)
 
 
 def _move_group(topic: str, tools: Tools) -> None:
@@ -151,21 +151,21 @@ def _move_group(topic: str, tools: Tools) -> None:
 def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Land what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     groups: dict[Hashable, list[Waiting]] = defaultdict(list)
-    for run, readings in _by_run(waiting):
-        left = [(run, reading) for reading in readings if reading.rest is not None]
+    for work, readings in _by_topic(waiting):
+        left = [(work, reading) for reading in readings if reading.rest is not None]
         if left:
-            groups[run.shares_jobs_with] += left
+            groups[work.shares_jobs_with] += left
     for number, group in enumerate(groups.values()):
         yield from _land_group(group, below / f"{number}")
-    for run, readings in _by_run(waiting):
-        if not run.errors:
-            with run.ending():
-                yield from _appended((run, verdict) for verdict in _record_lost(run, readings))
+    for work, readings in _by_topic(waiting):
+        if not work.errors:
+            with work.ending():
+                yield from _appended((work, verdict) for verdict in _record_lost(work, readings))
 
 
 def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Land ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
-    by_rest = {TopicRange(run.topic, reading.rest): (run, reading) for run, reading in waiting if reading.rest}
+    by_rest = {TopicRange(work.topic, reading.rest): (work, reading) for work, reading in waiting if reading.rest}
     first = waiting[0][0]
     if first.tools.delivery is not Delivery.AT_MOST_ONCE:
         for number, scan in enumerate(group_scans(by_rest)):
@@ -189,16 +189,16 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
             yield from _land_scan(rest_of_scan, by_rest, below / f"{next(numbers)}")
 
 
-def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
+def _record_lost(work: Work, readings: Sequence[Reading]) -> Iterator[Verdict]:
     """Record the loss of ranges of which nothing is left."""
-    refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
+    refused, gone = claim(work, [reading for reading in readings if reading.rest is None])
     yield from refused
-    refused, gone = split_planned(run, gone)
+    refused, gone = split_planned(work, gone)
     yield from refused
     if gone:
-        ids = run.tools.kafka.read_ids(run.topic)
+        ids = work.tools.kafka.read_ids(work.topic)
         nothing = Staged({}, (ids, ids), is_of_compacted_topic=False, seconds_per_offset=0.0)
-        yield from (decide(run, reading, nothing) for reading in gone)
+        yield from (decide(work, reading, nothing) for reading in gone)
 
 
 def _land_scan(
@@ -209,18 +209,18 @@ def _land_scan(
     A range that Spark's Kafka reader cannot get through, for a time that it cannot say, is read `from_log` in its place.
     """
     waiting = [by_rest[rest] for rest in scan.ranges]
-    runs = _by_run(waiting)
+    by_topic = _by_topic(waiting)
     tools, staging = waiting[0][0].tools, waiting[0][0].staging
     topics = ",".join(scan.topics)
     partitions = {(rest.topic, rest.offsets.partition) for rest in scan.ranges}
     tools.on_step("scan", topic=topics, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
     before = {}
-    for run, _ in runs:
-        if not run.errors:
-            with run.ending():
-                before[run.topic] = run.tools.kafka.read_ids(run.topic)
-    if any(run.errors for run, _ in runs):  # the others are read without that topic
+    for work, _ in by_topic:
+        if not work.errors:
+            with work.ending():
+                before[work.topic] = work.tools.kafka.read_ids(work.topic)
+    if any(work.errors for work, _ in by_topic):  # the others are read without that topic
         others = [each for each in waiting if not each[0].errors]
         yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
         return
@@ -274,14 +274,14 @@ def _decide_staged(
     parts = {rest: part for rest, part in matched.parts.items() if part is not None or not matched.damaged}
     yield from _all_failed([by_rest[rest] for rest in matched.parts if rest not in parts], *matched.damaged)
     staged, planned = {}, []
-    for run, readings in _by_run([by_rest[rest] for rest in parts]):
-        with run.ending():
-            topic, kafka = run.topic, run.tools.kafka
+    for work, readings in _by_topic([by_rest[rest] for rest in parts]):
+        with work.ending():
+            topic, kafka = work.topic, work.tools.kafka
             own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
             staged[topic] = Staged(own, (before[topic], kafka.read_ids(topic)), kafka.is_compacted(topic), pace)
-            refused, left = split_planned(run, readings)
-            yield from ((run, verdict) for verdict in refused)
-            planned += [(run, reading) for reading in left]
+            refused, left = split_planned(work, readings)
+            yield from ((work, verdict) for verdict in refused)
+            planned += [(work, reading) for reading in left]
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
         decided = pool.map(lambda each: (each[0], decide(each[0], each[1], staged[each[0].topic])), planned)
         yield from _appended(decided)
@@ -290,27 +290,27 @@ def _decide_staged(
 def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: OffsetlakeError) -> Iterator[Decided]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     left: list[Waiting] = []
-    for run, readings in _by_run(waiting):
-        with run.ending():
-            verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
-            yield from _appended((run, without_doubles(run, verdict)) for verdict in verdicts)
-            left += ((run, reading) for reading in readable)
+    for work, readings in _by_topic(waiting):
+        with work.ending():
+            verdicts, readable = split_readable(work, [reading.offsets for reading in readings])
+            yield from _appended((work, without_doubles(work, verdict)) for verdict in verdicts)
+            left += ((work, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
-        yield from ((run, failed(reading.offsets, error.reason)) for run, reading in left)
+        yield from ((work, failed(reading.offsets, error.reason)) for work, reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):
         yield from _land_readings(half, folder.with_name(f"{folder.name}_half{number}"))
 
 
-def _by_run(waiting: Sequence[Waiting]) -> list[tuple[Run, list[Reading]]]:
+def _by_topic(waiting: Sequence[Waiting]) -> list[tuple[Work, list[Reading]]]:
     """Group what waits by its topic."""
-    runs: dict[str, tuple[Run, list[Reading]]] = {}
-    for run, reading in waiting:
-        runs.setdefault(run.topic, (run, []))[1].append(reading)
-    return list(runs.values())
+    by_topic: dict[str, tuple[Work, list[Reading]]] = {}
+    for work, reading in waiting:
+        by_topic.setdefault(work.topic, (work, []))[1].append(reading)
+    return list(by_topic.values())
 
 
 def _all_failed(waiting: Sequence[Waiting], *reasons: str) -> Iterator[Decided]:
-    return ((run, failed(reading.offsets, *reasons)) for run, reading in waiting)
+    return ((work, failed(reading.offsets, *reasons)) for work, reading in waiting)

@@ -23,7 +23,7 @@ from ..core.log.plan_step import Watermarks
 from ..core.log.planning import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
-from .attempt import Run
+from .attempt import Work
 from .redo import verify_expired
 from .staging_places import told_if_gone
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from ..adapters.kafka.kafka_log import LogRecord
 
 
-def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
+def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
     """Ask the broker what it still has of each range; what may not be read gets its verdict without being read."""
     if not ranges:
         return [], []
-    tools, log_state = run.tools, run.coverage.log.state
-    seen = tools.kafka.observe(run.topic, tools.isolation_level)
-    refuse_other_cluster(run.topic, log_state.cluster_id, seen.cluster_id)
+    tools, log_state = work.tools, work.coverage.log.state
+    seen = tools.kafka.observe(work.topic, tools.isolation_level)
+    refuse_other_cluster(work.topic, log_state.cluster_id, seen.cluster_id)
     topic_id, watermarks = seen.topic_id, seen.watermarks
     verdicts, readings = [], []
     for offsets in ranges:
         is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
-        reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        reading, reason = _read_or_reason(work, offsets, watermarks.get(offsets.partition), is_current=is_current)
         if is_current and offsets.partition in seen.leaderless:
-            where = offsets.text(run.topic)
+            where = offsets.text(work.topic)
             reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
-        manifest = run.coverage.manifests.get(offsets)
+        manifest = work.coverage.manifests.get(offsets)
         if reading is not None:
             readings.append(reading)
-        elif manifest is not None and run.coverage.is_landed(offsets):
+        elif manifest is not None and work.coverage.is_landed(offsets):
             verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
         else:
             verdicts.append(replace(failed(offsets, reason), is_unread=True))
@@ -57,10 +57,10 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
 
 
 def _read_or_reason(
-    run: Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
+    work: Work, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
 ) -> tuple[Reading | None, str]:
     """Return what may be read of a range, or why nothing may."""
-    where = offsets.text(run.topic)
+    where = offsets.text(work.topic)
     if not is_current:
         return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
     if marks is None:
@@ -68,23 +68,23 @@ def _read_or_reason(
     if offsets.end > marks.end:
         return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
     reading = read_from(offsets, marks.earliest)
-    reason = "".join(_why_too_little(run, offsets, marks.earliest, lost) for lost in reading.lost)
+    reason = "".join(_why_too_little(work, offsets, marks.earliest, lost) for lost in reading.lost)
     return (None, reason) if reason else (reading, "")
 
 
-def _why_too_little(run: Run, offsets: OffsetRange, earliest: int, lost: Interval) -> str:
+def _why_too_little(work: Work, offsets: OffsetRange, earliest: int, lost: Interval) -> str:
     """Return why a range of which Kafka has deleted some is not read; empty where what is left is to be landed."""
     gone = (
-        f"range {offsets.text(run.topic)} starts before the earliest offset {earliest}: {lost.end - lost.start} offsets "
+        f"range {offsets.text(work.topic)} starts before the earliest offset {earliest}: {lost.end - lost.start} offsets "
         f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator)"
     )
-    has_manifest, backup = offsets in run.coverage.manifests, "restore that from a backup of the lake"
-    accept = f"`{command('accept-loss', run.topic, offsets.key)}` lands what is left and records the loss"
-    if run.coverage.is_landed(offsets):
+    has_manifest, backup = offsets in work.coverage.manifests, "restore that from a backup of the lake"
+    accept = f"`{command('accept-loss', work.topic, offsets.key)}` lands what is left and records the loss"
+    if work.coverage.is_landed(offsets):
         return f"{gone} since they were landed; nothing was written"
-    if run.tools.on_loss == "record" or offsets in run.coverage.accepted:
+    if work.tools.on_loss == "record" or offsets in work.coverage.accepted:
         return ""
-    if offsets in run.coverage.published:
+    if offsets in work.coverage.published:
         amiss = "the landed file is not what its manifest says" if has_manifest else "its manifest is gone"
         return f"{gone} since they were landed, and {amiss}; nothing was written; {backup}"
     if has_manifest:
@@ -92,38 +92,38 @@ def _why_too_little(run: Run, offsets: OffsetRange, earliest: int, lost: Interva
     return f"{gone} before they were landed; nothing was written; {accept}, `on_loss: record` in defs.yaml does so by itself"
 
 
-def may_be_untellable(run: Run, reading: Reading) -> bool:
+def may_be_untellable(work: Work, reading: Reading) -> bool:
     """Return whether a range that Spark could not read may have a time that Spark cannot say; false where nobody knows."""
-    rest, tools = reading.rest, run.tools
+    rest, tools = reading.rest, work.tools
     assert rest is not None
     try:
-        return tools.kafka.has_untellable(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+        return tools.kafka.has_untellable(work.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
     except Unavailable:
         return False
 
 
-def stage_log(run: Run, reading: Reading, folder: PurePath) -> None:
+def stage_log(work: Work, reading: Reading, folder: PurePath) -> None:
     """Stage what is left of a range in place of Spark's own Kafka reader, a time that no column can hold as null.
 
     Spark writes the file, as it does all others. Raises `ScanFailed`, `EngineUnavailable` or `LakeUnavailable`; then nothing
     counts.
     """
-    rest, tools, staging = reading.rest, run.tools, run.staging
+    rest, tools, staging = reading.rest, work.tools, work.staging
     assert rest is not None
-    path = f"staging/{run.attempt.id}/log/{run.topic}/{rest.key}.parquet"
+    path = f"staging/{work.attempt.id}/log/{work.topic}/{rest.key}.parquet"
     store = tools.lake.store
     try:
-        records = tools.kafka.read_records(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+        records = tools.kafka.read_records(work.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
         with store.explained("write", path), tempfile.TemporaryDirectory(dir=scratch()) as temporary:
             file = Path(temporary) / "log.parquet"
-            parquet.write_raw((_raw_row(run.topic, rest, record) for record in records), file)
+            parquet.write_raw((_raw_row(work.topic, rest, record) for record in records), file)
             store.upload(file, path)
         with told_if_gone(path), staging.opened([path]) as sources:
-            tools.files.merge(f"range {rest.text(run.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
+            tools.files.merge(f"range {rest.text(work.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
     except (ScanFailed, EngineUnavailable, LakeUnavailable):
         raise
     except Unavailable as error:  # of the broker, of a batch that cannot be read, or of a staged file that is gone
-        raise ScanFailed(error.message, topic=run.topic) from error
+        raise ScanFailed(error.message, topic=work.topic) from error
 
 
 def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[object, ...]:
@@ -142,13 +142,13 @@ def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[objec
     )
 
 
-def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+def split_planned(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
     """Refuse ranges whose plan step is not as this run has read it; return the others.
 
     Another step may plan their offsets in other ranges, and rows would be shown twice. While the newest step stands, the
     earlier ones do: none is planned again before those after it are gone. So this reads one object in most cases.
     """
-    log, lake = run.coverage.log, run.tools.lake
+    log, lake = work.coverage.log, work.tools.lake
     if not readings:
         return [], []
     try:
@@ -161,7 +161,7 @@ def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict],
     refused = [
         failed(
             reading.offsets,
-            f"range {reading.offsets.text(run.topic)} was planned by step {seq} of the plan log, which is gone or another one "
+            f"range {reading.offsets.text(work.topic)} was planned by step {seq} of the plan log, which is gone or another one "
             "by now: somebody deleted it while this run read the range; nothing was written, since another step may plan its "
             "records in other ranges; the next tick plans what no step has, and asks for it",
         )
@@ -171,20 +171,20 @@ def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict],
     return refused, [reading for reading in readings if log.ranges[reading.offsets].seq not in gone]
 
 
-def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+def claim(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
     """Claim what is not committed before it is read, where ranges are read at most once; return what is refused, and the rest.
 
     What another attempt has claimed is never read again. A claim that fails fails its own range.
     """
-    if run.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
+    if work.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
         return [], list(readings)
-    taken, planned = split_planned(run, readings)
+    taken, planned = split_planned(work, readings)
     ours = []
     for reading in planned:
-        offsets, attempt = reading.offsets, run.attempt
-        mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
+        offsets, attempt = reading.offsets, work.attempt
+        mine = Claim(work.topic, offsets, attempt.id, attempt.run_id, work.tools.now_ms())
         try:
-            first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+            first = mine if offsets in work.coverage.manifests else work.tools.lake.commit_claim(mine)
         except OffsetlakeError as error:
             taken.append(failed(offsets, error.reason))
             continue
@@ -194,10 +194,10 @@ def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Re
         taken.append(
             failed(
                 offsets,
-                f"range {offsets.text(run.topic)} was claimed by attempt {first.attempt} of run {first.run_id}, which has "
+                f"range {offsets.text(work.topic)} was claimed by attempt {first.attempt} of run {first.run_id}, which has "
                 "not landed it; `delivery: at_most_once` never reads a range twice; nothing was written; "
-                f"`{command('losses', run.topic)}` lists what was abandoned so",
+                f"`{command('losses', work.topic)}` lists what was abandoned so",
             )
         )
-    run.tools.on_step("claim", topic=run.topic, ranges=len(ours))
+    work.tools.on_step("claim", topic=work.topic, ranges=len(ours))
     return taken, ours

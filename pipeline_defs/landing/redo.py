@@ -15,7 +15,7 @@ from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFil
 from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange
-from .attempt import Run
+from .attempt import Work
 from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
 
 
@@ -28,7 +28,7 @@ class Act(StrEnum):
 
 
 def compare(
-    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, run: Run, *, is_redo: bool, is_first_since: bool
+    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, work: Work, *, is_redo: bool, is_first_since: bool
 ) -> tuple[Act, Verdict]:
     """Hold what was read now against the manifest that stands, and the file that stands for it.
 
@@ -47,7 +47,7 @@ def compare(
 
     What would be the next revision fails where it is not the first one since.
     """
-    attempt, lake = run.attempt, run.tools.lake
+    attempt, lake = work.attempt, work.tools.lake
     offsets, is_same = ours.offsets, standing.digest == ours.digest
     may_replace = attempt.on_change == "replace"
     damage = _damage(standing, lake, is_redo=is_redo)
@@ -65,7 +65,7 @@ def compare(
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
         return Act.MEND, Verdict(offsets, outcome, standing, (damage,))
-    alone = count_only_in_table(standing, run.table_files, part.path if part else None, lake) if is_gone else 0
+    alone = count_only_in_table(standing, work.table_files, part.path if part else None, lake) if is_gone else 0
     if (is_gone and not alone) or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
         return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)

@@ -25,7 +25,7 @@ from ..core.log.manifest import Manifest, StagedFile
 from ..core.log.plan_step import PlanStep, TopicIds
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.steps import StepWatcher
-from .attempt import Attempt, Run, Tools
+from .attempt import Attempt, Tools, Work
 from .staging_places import Staging, told_if_gone
 
 Result = TypeVar("Result")
@@ -131,10 +131,10 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
     return is_its_partition and part.min_offset in offsets and part.max_offset in offsets
 
 
-def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run) -> tuple[Manifest | None, list[str]]:
+def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, work: Work) -> tuple[Manifest | None, list[str]]:
     """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
-    offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
-    file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
+    offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), work.attempt, work.tools
+    file, runs = _facts(part, staged_name(topic, offsets), work.staging) if part else (None, ())
     absent = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
     is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
@@ -203,10 +203,10 @@ def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
     return state.earliest if state else None
 
 
-def owes(run: Run, ranges: Sequence[OffsetRange], coverage: Coverage) -> bool:
+def owes(work: Work, ranges: Sequence[OffsetRange], coverage: Coverage) -> bool:
     """Return whether a manifest still needs a staged file of this attempt to be published."""
     return any(
-        manifest.provenance.attempt == run.attempt.id and not coverage.is_landed(offsets)
+        manifest.provenance.attempt == work.attempt.id and not coverage.is_landed(offsets)
         for offsets in ranges
         if (manifest := coverage.manifests.get(offsets)) is not None
     )

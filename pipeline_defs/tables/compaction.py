@@ -102,7 +102,7 @@ class RawTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run(Generic[G]):
+class _Work(Generic[G]):
     table: Compacted[G]
     tools: Tools
     staging: Staging
@@ -133,79 +133,79 @@ def compact_table(
     tools.on_step("compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups))
     if not groups:
         return
-    run = _Run(table, tools, tools.open_staging(attempt.id, tools.lake))
+    work = _Work(table, tools, tools.open_staging(attempt.id, tools.lake))
     try:
         with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
-            yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
+            yield from pool.map(lambda group: _compact_or_fail(work, group), groups)
     finally:
-        run.staging.close()
+        work.staging.close()
     tools.lake.store.discard(f"staging/{attempt.id}", tools.on_step)
 
 
-def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
+def _compact_or_fail(work: _Work[G], group: G) -> CompactionVerdict:
     try:
-        return _compact(run, group)
+        return _compact(work, group)
     except FileNotFoundError:  # somebody takes it away while it is read
-        reason = _why_gone(run, group)
+        reason = _why_gone(work, group)
     except OffsetlakeError as error:
         reason = str(error)
     return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
 
 
-def _why_gone(run: _Run[G], group: G) -> str:
-    store = run.tools.lake.store
-    gone = [file for file in group.files if not store.exists(f"{run.table.log.folder}/{file.path}")]
-    urls = ", ".join(store.url(f"{run.table.log.folder}/{file.path}") for file in gone[:3])
-    text = f"{run.table.topic}: {urls or 'a staged file'} is not there; nothing was compacted with it"
-    return f"{text}; {run.table.how_to_mend(gone[0])}" if gone else f"{text}; the next compaction tries it again"
+def _why_gone(work: _Work[G], group: G) -> str:
+    store = work.tools.lake.store
+    gone = [file for file in group.files if not store.exists(f"{work.table.log.folder}/{file.path}")]
+    urls = ", ".join(store.url(f"{work.table.log.folder}/{file.path}") for file in gone[:3])
+    text = f"{work.table.topic}: {urls or 'a staged file'} is not there; nothing was compacted with it"
+    return f"{text}; {work.table.how_to_mend(gone[0])}" if gone else f"{text}; the next compaction tries it again"
 
 
-def _compact(run: _Run[G], group: G) -> CompactionVerdict:
+def _compact(work: _Work[G], group: G) -> CompactionVerdict:
     """Write, verify and commit one compacted file, or say why not."""
-    tools, key = run.tools, group.key
-    folder = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
-    with run.staging.opened([f"{run.table.log.folder}/{file.path}" for file in group.files]) as files:
-        if changed := _changed(run, group, files):
+    tools, key = work.tools, group.key
+    folder = work.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
+    with work.staging.opened([f"{work.table.log.folder}/{file.path}" for file in group.files]) as files:
+        if changed := _changed(work, group, files):
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=changed)
         tools.on_step("compaction_read", key=key, files=len(files))
-        run.table.merge(group, files, run.staging.url(folder), tools)
-        run.staging.finish(folder)
+        work.table.merge(group, files, work.staging.url(folder), tools)
+        work.staging.finish(folder)
         tools.on_step("compaction_staged", key=key)
-        parts = [part for file in run.staging.files(folder) if (part := run.staging.read_part(file)) is not None]
+        parts = [part for file in work.staging.files(folder) if (part := work.staging.read_part(file)) is not None]
         if len(parts) != 1:
-            text = f"Spark wrote {len(parts)} files of {run.table.topic}, {key}, expected one; nothing became visible"
+            text = f"Spark wrote {len(parts)} files of {work.table.topic}, {key}, expected one; nothing became visible"
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=[text])
-        if violations := run.table.verify(group, files, parts[0]):
+        if violations := work.table.verify(group, files, parts[0]):
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
     tools.on_step("compaction_verified", key=key, rows=group.rows)
-    file = run.table.add(group, parts[0], run.staging, tools.now_ms())
+    file = work.table.add(group, parts[0], work.staging, tools.now_ms())
     tools.on_step("compaction_named", key=key, path=file.path)
-    if not _commit(run, group, file):
-        tools.lake.store.discard(f"{run.table.log.folder}/{file.path}", tools.on_step)
+    if not _commit(work, group, file):
+        tools.lake.store.discard(f"{work.table.log.folder}/{file.path}", tools.on_step)
         return CompactionVerdict(group, CompactionOutcome.OVERTAKEN)
     return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
 
 
-def _commit(run: _Run[G], group: G, file: TableFile) -> bool:
+def _commit(work: _Work[G], group: G, file: TableFile) -> bool:
     """Put a file in the place of others in the table; false where one of them is not there any more."""
-    at_ms = run.tools.now_ms()
+    at_ms = work.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
     while True:
-        table = run.table.log.read()
+        table = work.table.log.read()
         if not removes.keys() <= table.files.keys():
             return False
-        if run.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
-            run.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)
-            write_checkpoint_if_due(run.table.topic, run.table.log, table.version + 1, run.tools.on_step)
+        if work.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
+            work.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)
+            write_checkpoint_if_due(work.table.topic, work.table.log, table.version + 1, work.tools.on_step)
             return True
 
 
-def _changed(run: _Run[G], group: G, files: Sequence[File]) -> list[str]:
+def _changed(work: _Work[G], group: G, files: Sequence[File]) -> list[str]:
     """Name the files that have not the digest that the log says."""
-    folder = run.tools.lake.store.url(run.table.log.folder)
+    folder = work.tools.lake.store.url(work.table.log.folder)
     return [
-        f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
-        f"was compacted with it; {run.table.how_to_mend(file)}"
-        for file, found in zip(group.files, run.staging.digests(files), strict=True)
+        f"{work.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
+        f"was compacted with it; {work.table.how_to_mend(file)}"
+        for file, found in zip(group.files, work.staging.digests(files), strict=True)
         if found != file.tags[DIGEST]
     ]

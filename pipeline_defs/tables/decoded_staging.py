@@ -52,7 +52,7 @@ class DecodeTools:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class DecodeWork:
     """What every step of one attempt is given."""
 
     topic: str
@@ -81,7 +81,7 @@ class Batch:
 
 
 def describe(
-    work: Work, manifest: Manifest, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, batch: Batch
+    work: DecodeWork, manifest: Manifest, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, batch: Batch
 ) -> Decoding:
     """Return the document of what was staged of a range, as the first revision."""
     tools, landed = work.tools, manifest.provenance
@@ -127,7 +127,7 @@ def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) 
     return {"event_time": event_time.text, "event_days": days, "first_event_ms": first, "last_event_ms": last}
 
 
-def find_violations(work: Work, ours: Decoding, manifest: Manifest, batch: Batch) -> list[str]:
+def find_violations(work: DecodeWork, ours: Decoding, manifest: Manifest, batch: Batch) -> list[str]:
     """Return why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
     landed = batch.landed.get(manifest.offsets)
     if landed is None:  # it has no rows
@@ -151,5 +151,5 @@ def find_violations(work: Work, ours: Decoding, manifest: Manifest, batch: Batch
     return violations
 
 
-def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
+def _staged(work: DecodeWork, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
     return None if part is None else work.staging.settle(part, f"{manifest.offsets.key}.{name}")

@@ -38,7 +38,7 @@ from ..landing.staging import VERIFY_THREADS, match_parts, stage_anew, stage_emp
 from ..landing.staging_places import Landed
 from ..landing.standing import table_file
 from .decoded_compaction import cut
-from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
+from .decoded_staging import Batch, DecodeTools, DecodeWork, describe, find_violations
 
 RANGES_PER_JOB = 200
 
@@ -62,7 +62,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     ranges = find_ranges(topic, keys, coverage)
     known = tools.decodings.read_ranges(topic)
     staging = tools.open_staging(attempt.id, tools.lake)
-    work = Work(topic, coverage, known, attempt, tools, staging)
+    work = DecodeWork(topic, coverage, known, attempt, tools, staging)
     tools.on_step("find_landed", topic=topic, ranges=len(ranges))
     waiting = []
     for offsets in ranges:
@@ -102,7 +102,9 @@ def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
         yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
 
 
-def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]) -> Iterator[DecodeVerdict]:
+def _decode_batch(
+    work: DecodeWork, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]
+) -> Iterator[DecodeVerdict]:
     """Decode ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
     folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
     with_rows = [manifest for manifest in manifests if manifest.rows]
@@ -129,7 +131,7 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str, postpone
     yield from _commit(work, [each for each in found if isinstance(each, _Verified)], postponed)
 
 
-def _explain(work: Work, manifest: Manifest, error: OffsetlakeError | FileNotFoundError) -> str:
+def _explain(work: DecodeWork, manifest: Manifest, error: OffsetlakeError | FileNotFoundError) -> str:
     """Return why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
     if work.tools.lake.is_replaced(manifest):
         return _landed_anew(work, manifest)
@@ -147,7 +149,7 @@ def _explain(work: Work, manifest: Manifest, error: OffsetlakeError | FileNotFou
     return error.reason
 
 
-def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
+def _stage(work: DecodeWork, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
     """Have Spark decode what has rows, and set aside what does not decode where anything is missing then."""
     tools, topic, staging = work.tools, work.topic, work.staging
     decoder = tools.decoder()
@@ -187,7 +189,7 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: Pu
     )
 
 
-def _parts(work: Work, ranges: Sequence[OffsetRange], folder: PurePath) -> Mapping[OffsetRange, parquet.PartFile | None]:
+def _parts(work: DecodeWork, ranges: Sequence[OffsetRange], folder: PurePath) -> Mapping[OffsetRange, parquet.PartFile | None]:
     work.staging.finish(folder)
     matched = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
     if wrong := [*matched.strays, *matched.damaged]:
@@ -195,7 +197,7 @@ def _parts(work: Work, ranges: Sequence[OffsetRange], folder: PurePath) -> Mappi
     return {each.offsets: part for each, part in matched.parts.items()}
 
 
-def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:
+def _verify_and_place(work: DecodeWork, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:
     """Verify one staged range and give its files names in the table's folder, or say why not."""
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
@@ -214,7 +216,9 @@ def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVer
         return decode_failed(offsets, _explain(work, manifest, error))
 
 
-def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified] | None = None) -> Iterator[DecodeVerdict]:
+def _commit(
+    work: DecodeWork, verified: Sequence[_Verified], postponed: list[_Verified] | None = None
+) -> Iterator[DecodeVerdict]:
     """Commit ranges in one version of the table; yield what became of each.
 
     Where no columns would hold their rows and those that stand they are `postponed`: once all ranges of the attempt go in
@@ -250,7 +254,7 @@ def _commit(work: Work, verified: Sequence[_Verified], postponed: list[_Verified
         yield from (decode_failed(offsets, error.reason) for offsets in left)
 
 
-def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
+def _commit_onto(work: DecodeWork, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
     """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
     tools = work.tools
     found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
@@ -266,12 +270,12 @@ def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) 
     return is_committed
 
 
-def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
+def _give_up(work: DecodeWork, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
     work.tools.decodings.delete(work.topic, paths_of(verified.placed))
     return verdict
 
 
-def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
+def _decide(work: DecodeWork, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
     """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
     offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
@@ -286,7 +290,7 @@ def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding |
     return replace(verified.placed, revision=standing.revision + 1)
 
 
-def _landed_anew(work: Work, manifest: Manifest) -> str:
+def _landed_anew(work: DecodeWork, manifest: Manifest) -> str:
     return (
         f"range {manifest.offsets.text(work.topic)} was landed anew while it was decoded; nothing of it became visible; it is "
         "decoded as it is landed now"
@@ -311,7 +315,7 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
     return True
 
 
-def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
+def _differs(work: DecodeWork, verified: _Verified, error: ColumnsDiffer) -> str:
     """Return what to do as well: what a registry's new version made old is not outdated by defs.yaml, and has ids instead."""
     again = command("decode", work.topic, "--outdated")
     return (

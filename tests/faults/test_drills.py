@@ -214,7 +214,7 @@ BROKEN = {
     "what is committed is not rolled forward": (
         "kill_at_commit",
         "pipeline_defs/landing/committing.py",
-        "        elif not run.coverage.is_landed(offsets):\n",
+        "        elif not work.coverage.is_landed(offsets):\n",
         "        elif False:\n",
     ),
     "what is rolled forward is not verified": (
