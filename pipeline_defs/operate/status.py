@@ -127,7 +127,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         waiting=waiting_text(topic, found, now_ms),
         undecoded=undecoded_text(topic, found.coverage, edges, known),
         why_failed=why_failed(topic, found, instance) if known_of_lake["failed_ranges"] else "",
-        is_landing=bool(pending & found.tries.held.keys()) and found.block is None,
+        is_landing=bool(pending & found.tries.held.keys()) and not found.blocked,
         to_tick=find_missing_tick(instance, now_ms) or find_failing_ticks(topic, instance),
     )
     tables = read_tables(topic, coverage, edges, instance)

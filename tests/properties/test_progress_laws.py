@@ -1,4 +1,4 @@
-"""What is told of a topic: silence and what blocks, lag and pace, how long its records waited, and its time to loss."""
+"""What is told of a topic: silence, lag and pace, how long its records waited, and its time to loss."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.landing import progress
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
-from pipeline_defs.core.landing.progress import ActiveRun, RunState, Silence, Told, Unplanned, find_silences, is_lag_news
+from pipeline_defs.core.landing.progress import Silence, Told, Unplanned, find_silences, is_lag_news
 from pipeline_defs.core.log import latency
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
@@ -105,23 +105,6 @@ def test_failures_in_a_row_keep_the_first_and_the_last(seconds: list[int]) -> No
     assert (tried.attempts, tried.first_failed_ms, tried.last_ended_ms) == (len(times), times[0], times[-1])
     assert tried.failed_run == f"run-{len(times) - 1}"
     assert tried.is_stalled == (len(times) >= 3), "a word for people: the range is still asked for"
-
-
-run = st.builds(ActiveRun, st.uuids().map(str), st.just("land"), st.sampled_from(RunState), st.integers(1, 9), st.booleans())
-runs = st.lists(run, max_size=6)
-
-
-@given(runs, st.integers(-1, 5), st.none() | st.integers(0, 9), st.booleans())
-def test_what_blocks_is_named_if_nothing_gets_on(active: list[ActiveRun], slots: int, landed: int | None, silent: bool) -> None:
-    """A block is of an own run; none is found only where there is no own run, or one has landed something."""
-    own = [each for each in active if each.is_own]
-    block = progress.Turns(active, slots, silent).find_block(landed)
-    if block is None:
-        started = [each for each in own if each.state in {RunState.STARTED, RunState.CANCELING}]
-        assert not own or (started and landed is not None and landed >= min(each.since_ms for each in started))
-    else:
-        assert block.run in own
-        assert all(each.state in progress.WITH_SLOT for each in block.others)
 
 
 COUNTS = st.integers(0, 10**9)

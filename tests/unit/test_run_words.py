@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
 
 import dagster as dg
@@ -19,6 +20,8 @@ from dagster._core.definitions.sensor_definition import SensorType
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
 from dagster_shared.error import SerializableErrorInfo
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
@@ -33,8 +36,10 @@ from pipeline_defs.orchestration.home import dagster_home, dagster_server
 from pipeline_defs.orchestration.home.daemons import read_sensors
 from pipeline_defs.orchestration.home.dagster_home import open_instance, why_silent
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
-from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, read_reason
+from pipeline_defs.orchestration.runs.known import Known
+from pipeline_defs.orchestration.runs.projection import ACTIVE, RANGE_END, RANGE_START, read_reason
 from pipeline_defs.orchestration.runs.runs import selected_keys
+from pipeline_defs.orchestration.runs.waiting import why_blocked
 from pipeline_defs.orchestration.topic_set import Broken, TopicFiles
 from pipeline_defs.topics import LAND_PENDING, Topic
 
@@ -119,6 +124,28 @@ def test_a_key_that_dagster_has_not_any_more_is_told_in_our_words() -> None:
     context.run.tags = {RANGE_START: "0-0-100", RANGE_END: "0-7-8"}
     with pytest.raises(BadKey, match=r"0-0-100 and 0-7-8; .*`offsetlake rebuild orders` gives it those of"):
         selected_keys(context, "orders")
+
+
+def active_run(job: str, status: dg.DagsterRunStatus, since: int) -> Any:
+    run = SimpleNamespace(job_name=job, run_id=f"{status.value}-{since}", status=status, asset_selection=None, tags={})
+    return SimpleNamespace(dagster_run=run, start_time=float(since))
+
+
+runs = st.builds(active_run, st.sampled_from(["others", ORDERS.landing.job]), st.sampled_from(ACTIVE), st.integers(1, 9))
+
+
+@given(st.lists(runs, max_size=6), st.integers(-1, 5), st.none() | st.integers(0, 9), st.booleans())
+def test_what_blocks_is_named_if_nothing_gets_on(active: list[Any], slots: int, landed: int | None, silent: bool) -> None:
+    """A block is of an own run; none is found only where there is no own run, or one has landed something."""
+    own = [each for each in active if each.dagster_run.job_name != "others"]
+    landed_ms = None if landed is None else landed * 1000
+    text = why_blocked(Known({}, active, slots, silent, {}, {}), ORDERS.landing, last_done_ms=landed_ms, done="landed")
+    if not text:
+        started = [each.start_time for each in own if each.dagster_run.status.value in {"STARTED", "CANCELING"}]
+        assert not own or (started and landed is not None and landed >= min(started))
+    else:
+        assert any(text.startswith(f"run {each.dagster_run.run_id[:8]} of {ORDERS.landing.job} is ") for each in own)
+        assert not any(f"({waiting} since" in text for waiting in ("queued", "created")), "only who holds a slot is named"
 
 
 REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"

@@ -35,7 +35,7 @@ from ..runs.known import Known, read_known
 from ..runs.progress import Situation, held_back, read_situation, waiting_text
 from ..runs.projection import find_unseen, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
-from ..runs.waiting import UPDATING, backing_off_text, pending_text, read_undecoded
+from ..runs.waiting import backing_off_text, pending_text, read_undecoded, why_blocked
 
 EVENTS_PER_TICK = 200  # of a topic
 TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up after 60, and it would go on beside the next
@@ -245,7 +245,6 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
     tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)
-    turns = known.turns(topic.upserting)
     is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
     ranges = due.waiting
     if due.standing is not None and not is_held:
@@ -254,7 +253,8 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
         return DerivedTick()
     postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
-    waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
+    blocked = why_blocked(known, topic.upserting)
+    waiting = pending_text(head, blocked, "updating", held=ranges if is_held else 0, postponed=postponed)
     return DerivedTick(not is_held and postponed is None, waiting)
 
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import RunRecord, RunsFilter
 
-from ...core.landing.progress import ActiveRun, RunState, Turns
 from ...topics import LAND_PENDING, STANDING, Duty, Topic
 from ..home.daemons import is_silent, read_silence
 from ..home.run_locks import is_code_server_gone
-from .projection import ACTIVE, is_run_of
+from .projection import ACTIVE
 from .tries import Tries, read_all_tries
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ _HAS_JUDGED, _SLOW, _QUICK = "offsetlake/has_judged", "offsetlake/slow_topics", 
 class Known:
     """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
 
-    `active` are the runs of the instance that have not ended, the oldest first, which wait for one of its `slots`, or for a
-    daemon that is silent. `began` is when all that was read, in seconds of this process.
+    `active` are the runs of the instance that have not ended, the oldest first, which wait for one of its `slots`, negative
+    where there is no limit, or for a daemon that is silent. `began` is when all that was read, in seconds of this process.
     """
 
     tries: Mapping[Duty, Tries]
@@ -47,20 +46,6 @@ class Known:
     assets: Mapping[dg.AssetKey, AssetRecord]
     checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
     began: float = field(default_factory=time.monotonic)
-
-    def turns(self, duty: Duty) -> Turns:
-        """Return the active runs as seen from one duty."""
-        runs = [
-            ActiveRun(
-                record.dagster_run.run_id,
-                record.dagster_run.job_name,
-                RunState(record.dagster_run.status.value),
-                int((record.start_time or record.update_timestamp.timestamp()) * 1000),
-                is_own=is_run_of(record.dagster_run, duty) or record.dagster_run.job_name == LAND_PENDING,
-            )
-            for record in self.active
-        ]
-        return Turns(runs, self.slots, self.is_daemon_silent)
 
     def last(self, key: dg.AssetKey) -> dg.EventLogEntry | None:
         """Return the last materialisation of an asset."""

@@ -15,7 +15,7 @@ import dagster as dg
 from ...adapters.kafka.kafka_transactions import OpenTransaction
 from ...core.advice import command
 from ...core.landing.dispatch import NEVER_TRIED, Tried
-from ...core.landing.progress import Block, Silence, Turns, Unplanned, find_lag, find_silences, patience_seconds
+from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, all_losses
 from ...core.log.plan_step import Watermarks
@@ -29,7 +29,7 @@ from .ledger import Endangered, read_endangered
 from .moments import duration_text, time_text
 from .projection import read_reason
 from .tries import ALL, Tries
-from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
+from .waiting import backing_off_text, pending_text, tail_text, why_blocked
 
 REASON_LENGTH = 600
 REASONS = 100  # of failing ranges of a topic that are told with why: each is looked for in a run's reasons of all its ranges
@@ -39,7 +39,7 @@ REASONS = 100  # of failing ranges of a topic that are told with why: each is lo
 class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `tries` says what became of the tries of each range, `turns` when a run that lands has its turn.
+    `tries` says what became of the tries of each range, `blocked` what keeps runs from landing those that are pending.
     """
 
     coverage: Coverage
@@ -48,17 +48,7 @@ class Situation:
     endangered: Sequence[Endangered]
     transactions: Sequence[OpenTransaction]
     tries: Tries
-    turns: Turns
-
-    @property
-    def last_landed_ms(self) -> int | None:
-        """When something was last landed; none where nothing is."""
-        return max(self.coverage.last_landed().values(), default=None)
-
-    @property
-    def block(self) -> Block | None:
-        """What keeps pending ranges from landing, where it is an active run; none where nothing waits or a run gets on."""
-        return self.turns.find_block(self.last_landed_ms) if self.coverage.pending() else None
+    blocked: str
 
     def losses(self) -> list[Loss]:
         """Return the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
@@ -72,7 +62,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
     """
     seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
     refuse_recreated(topic.name, coverage.log.state, seen.topic_id, seen.cluster_id)
-    marks = seen.watermarks
+    marks, last_ms = seen.watermarks, max(coverage.last_landed().values(), default=None)
     return Situation(
         coverage,
         marks,
@@ -80,7 +70,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
         known.tries[topic.landing],
-        known.turns(topic.landing),
+        why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
 
 
@@ -92,8 +82,7 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
         head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
         held = sum(offsets in found.tries.held for offsets in pending)
         postponed = backing_off_text([found.tries.tried.get(o, NEVER_TRIED) for o in pending], now_ms, found.tries.of(ALL))
-        done_ms = found.last_landed_ms
-        return pending_text(head, found.turns, LANDING, held=held, last_done_ms=done_ms, postponed=postponed)
+        return pending_text(head, found.blocked, "landing", held=held, postponed=postponed)
     records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
     if not records:
         return ""
@@ -184,7 +173,7 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
         )
     holder = found.tries.held.get(silence.planned)
     why = (
-        f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
+        f"{holder} holds it{'; ' + found.blocked if found.blocked else ''}"
         if holder
         else f"no run holds it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
     )

@@ -6,73 +6,84 @@ Every sensor's tick, the progress check and `status` say the same. Invariant: as
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dagster import DagsterRunStatus, RunRecord
+
 from ...adapters.lake.lake import Lake
 from ...core.landing.dispatch import NEVER_TRIED, Tried
-from ...core.landing.progress import ActiveRun, Block, RunState, Turns
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...resources import Edges
-from ...topics import Topic
+from ...topics import LAND_PENDING, Duty, Topic
 from .known import Known
 from .moments import duration_text, time_text
+from .projection import is_run_of
 from .tries import ALL, Tries
 
 SHOWN_RUNS = 4
-_SINCE = {
-    RunState.NOT_STARTED: "created",
-    RunState.QUEUED: "queued",
-    RunState.STARTING: "starting",
-    RunState.STARTED: "started",
-    RunState.CANCELING: "being cancelled",
+_AT_WORK = {DagsterRunStatus.STARTED: "at work", DagsterRunStatus.CANCELING: "being cancelled"}
+_STATES = {
+    DagsterRunStatus.NOT_STARTED: "created",
+    DagsterRunStatus.QUEUED: "queued",
+    DagsterRunStatus.STARTING: "starting",
+    **_AT_WORK,
+    DagsterRunStatus.STARTED: "started",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The forms of a duty's verb that a text needs; `done` is none where nobody knows what a run has done before it ends."""
+def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, done: str = "") -> str:
+    """Return what keeps the pending work of a duty from being done: the run that should do it, what that waits for, since when.
 
-    doing: str
-    done: str | None
-
-
-LANDING = Words("landing", "landed")
-DECODING = Words("decoding", "decoded")
-UPDATING = Words("updating", None)
-
-
-def pending_text(
-    head: str, turns: Turns, words: Words, *, held: int, last_done_ms: int | None = None, postponed: str | None = None
-) -> str:
-    """Return what pending work waits for, and since when; `head` says what and how much it is.
-
-    `held` of it active runs have. Without them it is `postponed` for that reason, or the next run takes it.
+    Empty where there is no such run, or one of them gets on: it has done something since it began, at `last_done_ms`. `done` is
+    the word for that; empty where nobody knows what a run has done before it ends.
     """
-    block = turns.find_block(last_done_ms)
-    if block is not None:
-        return f"{head}: {block_text(block, turns.slots, words)}"
+    own = [each for each in known.active if each.dagster_run.job_name == LAND_PENDING or is_run_of(each.dagster_run, duty)]
+    at_work = [each for each in own if each.dagster_run.status in _AT_WORK]
+    starting = [each for each in own if each.dagster_run.status is DagsterRunStatus.STARTING]
+    if not own or (at_work and last_done_ms is not None and last_done_ms >= min(map(_since_ms, at_work))):
+        return ""
+    first = [*at_work, *starting, *own][0]
+    run = first.dagster_run
+    text = f"run {run.run_id[:8]} of {run.job_name} is {(_STATES | _AT_WORK)[run.status]} since {time_text(_since_ms(first))}"
+    if at_work:
+        return f"{text} and has {done} nothing yet" if done else text
+    return text if starting else f"{text}{_why_queued(known)}"
+
+
+def _why_queued(known: Known) -> str:
+    """Return what a run waits for that has no slot yet."""
+    if known.is_daemon_silent:
+        return ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)"
+    taken = [each for each in known.active if each.dagster_run.status in {DagsterRunStatus.STARTING, *_AT_WORK}]
+    if known.slots == 0:
+        return ": dagster.yaml lets no run start, `max_concurrent_runs` is 0"
+    others = ", ".join(map(_run_text, taken[:SHOWN_RUNS]))
+    others += f", {len(taken) - SHOWN_RUNS} more" if len(taken) > SHOWN_RUNS else ""
+    if 0 < known.slots <= len(taken):
+        return f": {len(taken)} of {known.slots} run slots are taken by {others}"
+    return f": its turn comes after {others}" if others else ""
+
+
+def _run_text(record: RunRecord) -> str:
+    run = record.dagster_run
+    return f"run {run.run_id[:8]} of {run.job_name} ({_STATES[run.status]} since {time_text(_since_ms(record))})"
+
+
+def _since_ms(record: RunRecord) -> int:
+    """Return since when a run is in its state."""
+    return int((record.start_time or record.update_timestamp.timestamp()) * 1000)
+
+
+def pending_text(head: str, blocked: str, doing: str, *, held: int, postponed: str | None = None) -> str:
+    """Return what pending work waits for, and since when; `head` says what and how much it is, `blocked` what keeps it.
+
+    `held` of it active runs have, which are `doing` it. Else it is `postponed` for that reason, or the next run takes it.
+    """
+    if blocked:
+        return f"{head}: {blocked}"
     if held:
-        return f"{head}, {held:,} in runs that are {words.doing} them"
+        return f"{head}, {held:,} in runs that are {doing} them"
     return f"{head}: {postponed or 'the next run takes them'}"
-
-
-def block_text(block: Block, slots: int, words: Words) -> str:
-    """Return what blocks pending work, and since when."""
-    state = {RunState.STARTED: "at work", RunState.CANCELING: "being cancelled"}.get(block.run.state, _SINCE[block.run.state])
-    text = f"run {block.run.run_id[:8]} of {block.run.job} is {state} since {time_text(block.run.since_ms)}"
-    others = _runs_text(block.others)
-    return (
-        text
-        + {
-            "nothing done": f" and has {words.done} nothing yet" if words.done else "",
-            "start": "",
-            "daemon": ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)",
-            "slots": f": {len(block.others)} of {slots} run slots are taken by {others}"
-            if slots
-            else ": dagster.yaml lets no run start, `max_concurrent_runs` is 0",
-            "queue": f": its turn comes after {others}" if others else "",
-        }[block.why]
-    )
 
 
 def backing_off_text(pending: Iterable[Tried], now_ms: int, of_all: Tried = NEVER_TRIED) -> str | None:
@@ -96,27 +107,17 @@ def tail_text(records: int, oldest_ms: int | None, max_age_seconds: float, now_m
     return f"{records:,} {verb} for a full range, {age}cut at {duration_text(max_age_seconds)}"
 
 
-def _runs_text(runs: Iterable[ActiveRun]) -> str:
-    listed = list(runs)
-    texts = [
-        f"run {run.run_id[:8]} of {run.job} ({_SINCE[run.state]} since {time_text(run.since_ms)})"
-        for run in listed[:SHOWN_RUNS]
-    ]
-    more = [f"{len(listed) - SHOWN_RUNS} more"] if len(listed) > SHOWN_RUNS else []
-    return ", ".join([*texts, *more])
-
-
 @dataclass(frozen=True, slots=True)
 class Undecoded:
     """The landed ranges that are not decoded as they are landed now, by when they were landed, and who is at work on them.
 
-    `tries` says what became of the tries of each, `turns` when a run that decodes has its turn.
+    `tries` says what became of the tries of each, `blocked` what keeps runs from decoding them.
     """
 
     due: Mapping[OffsetRange, int]
     decoded: DecodedRanges
     tries: Tries
-    turns: Turns
+    blocked: str
 
     def text(self, now_ms: int) -> str:
         """Return what waits to be decoded, for what and since when; empty where nothing does."""
@@ -129,10 +130,9 @@ class Undecoded:
         )
         return pending_text(
             f"{some} to be decoded since {time_text(min(self.due.values()))}{failed}",
-            self.turns,
-            DECODING,
+            self.blocked,
+            "decoding",
             held=sum(offsets in self.tries.held for offsets in self.due),
-            last_done_ms=self.decoded.sums.last_decoded_ms,
             postponed=backing_off_text([self.tries.tried.get(o, NEVER_TRIED) for o in self.due], now_ms, self.tries.of(ALL)),
         )
 
@@ -155,7 +155,8 @@ def read_undecoded(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
     decoded = edges.decodings.read_ranges(topic.name)
     coverage = with_undecoded(coverage, decoded, edges.lake)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
-    return Undecoded(due, decoded, known.tries[topic.decoding], known.turns(topic.decoding))
+    blocked = why_blocked(known, topic.decoding, last_done_ms=decoded.sums.last_decoded_ms, done="decoded")
+    return Undecoded(due, decoded, known.tries[topic.decoding], blocked)
 
 
 def undecoded_text(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> str:
