@@ -110,7 +110,8 @@ def test_a_loop_that_commits_after_its_write_is_whole_again_by_itself(arena: Are
 
 
 def recover(arena: Arena, name: str, *, kill: bool) -> Row:
-    system = (recover_from_kill if kill else recover_from_failed_write)(arena, name)
+    system = arena.system(name)
+    (recover_from_kill if kill else recover_from_failed_write)(arena, system)
     return arena.judge(system, "recovery", 0.0)
 
 

@@ -6,7 +6,6 @@ the new leader holds; nothing is inferred.
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from ...core.log.planning import Policy
 from ...settings import Settings
 from ...topics import Topic
 from ..processes import wait_until
-from .arena import Row
+from .arena import Row, compare, name_faults
 from .systems import Offsetlake, run_to_end, visible_values
 
 NAME = "lose_leader"
@@ -75,40 +74,15 @@ class Produced:
 
 
 def _judge(system: Offsetlake, level: str, produced: Produced, seconds: float) -> Iterator[Row]:
-    seen = Counter(int(value) for value in visible_values(system.folder))
-    log = Counter(produced.log)
-    lost, doubled = len(produced.lost), len(produced.log) - len(log)
-    faults = [f"{lost} lost"] * bool(lost) + [f"{doubled} doubled"] * bool(doubled)
-    yield Row(
-        "kafka_producer",
-        level,
-        NAME,
-        fault_proven=True,  # lose_leader raises where the leader does not change
-        produced=len(produced.acknowledged),
-        landed=len(produced.acknowledged & set(log)),
-        holes=0,
-        lost=lost,
-        missing=lost,
-        doubled=doubled,
-        verdict=f"before landing: {', '.join(faults)}" if faults else "right",
-        seconds=round(seconds, 1),
-    )
-    missing, too_many = (log - seen).total(), (seen - log).total()
-    books = system.books()
-    yield Row(
-        system.name,
-        system.policy,
-        f"{NAME}, {level}",
-        fault_proven=True,
-        produced=log.total(),
-        landed=(seen & log).total(),
-        holes=books.holes,
-        lost=0,
-        missing=missing,
-        doubled=too_many,
-        verdict=f"wrong: {missing} missing, {too_many} doubled" if missing or too_many else "right",
-        seconds=0.0,
-    )
+    lost, doubled = len(produced.lost), len(produced.log) - len({*produced.log})
+    before = {**compare(produced.acknowledged, produced.log), "lost": lost, "doubled": doubled, "holes": 0}
+    verdict = name_faults("before landing", lost=lost, doubled=doubled)
+    is_proven = True  # lose_leader raises where the leader does not change
+    yield Row("kafka_producer", level, NAME, is_proven, **before, verdict=verdict, seconds=round(seconds, 1), note="")
+    counts = compare(produced.log, [int(value) for value in visible_values(system.folder)])
+    verdict = name_faults("wrong", missing=counts["missing"], doubled=counts["doubled"])
+    after = {**counts, "holes": system.books().holes}
+    yield Row(system.name, system.policy, f"{NAME}, {level}", is_proven, **after, verdict=verdict, seconds=0.0, note="")
 
 
 def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produced:

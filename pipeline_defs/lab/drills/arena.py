@@ -7,11 +7,12 @@ its acknowledgement is there, and, where it is part of a transaction, once that 
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
@@ -56,6 +57,28 @@ class Row:
     note: str = ""
     seconds_until_whole: float | Literal["never"] | None = None
     """From the fault to a glob that shows every record; `None` where the drill does not measure it."""
+
+
+COUNTS = ("produced", "landed", "holes", "lost", "missing", "doubled")
+T = TypeVar("T")
+
+
+def compare(wanted: Iterable[T], seen: Iterable[T], lost: AbstractSet[T] = frozenset()) -> dict[str, int]:
+    """Count what was produced and what of it is seen, in rows; `lost` is what may be missing."""
+    there, shown = Counter(wanted), Counter(seen)
+    return {
+        "produced": there.total(),
+        "landed": (there & shown).total(),
+        "lost": len(lost - shown.keys()),
+        "missing": (there - shown - Counter(lost)).total(),
+        "doubled": (shown - there).total(),
+    }
+
+
+def name_faults(verdict: str, **counts: int) -> str:
+    """Return a verdict with what there is of each fault, `right` where there is nothing."""
+    found = [f"{count} {name}" for name, count in counts.items() if count]
+    return f"{verdict}: {', '.join(found)}" if found else "right"
 
 
 @dataclass
@@ -250,32 +273,24 @@ class Arena:
     def judge(self, system: System, drill: str, seconds: float) -> Row:
         """Hold what a plain glob shows against what was produced, and what the system itself says is lost."""
         books = system.books()
-        lost = self._named_lost(books)
         try:
-            seen = Counter(visible_values(system.folder))
+            seen = visible_values(system.folder)
         except Refused as error:
-            seen, self.note = Counter(), f"the glob cannot be read: {error}"
-        produced = set(self.truth.values())
-        missing = len(produced - set(seen) - lost)
-        doubled = sum(seen.values()) - len(produced & set(seen))
-        allowed = self.delivery is Delivery.AT_LEAST_ONCE and system.name == OURS
-        faults = [f"{missing} missing"] * bool(missing) + [f"{doubled} doubled"] * bool(doubled and not allowed)
-        verdict = "wrong: " + ", ".join(faults) if faults else "right"
+            seen, self.note = [], f"the glob cannot be read: {error}"
+        counts = compare({*self.truth.values()}, seen, self._named_lost(books))
+        may_double = self.delivery is Delivery.AT_LEAST_ONCE and system.name == OURS
+        verdict = name_faults("wrong", missing=counts["missing"], doubled=0 if may_double else counts["doubled"])
         return Row(
             system.name,
             system.policy,
             drill,
             self.fault_proven,
-            len(produced),
-            len(produced & set(seen)),
-            books.holes,
-            len(lost - set(seen)),
-            missing,
-            doubled,
-            verdict if self.fault_proven else "fault not proven",
-            round(seconds, 1),
-            self.note,
-            self.seconds_until_whole,
+            **counts,
+            holes=books.holes,
+            verdict=verdict if self.fault_proven else "fault not proven",
+            seconds=round(seconds, 1),
+            note=self.note,
+            seconds_until_whole=self.seconds_until_whole,
         )
 
     def close(self) -> None:

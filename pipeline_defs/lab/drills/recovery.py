@@ -37,15 +37,13 @@ POLL_SECONDS = 0.2
 _STOP_AT, _STANDS_AT, _DISK_IS_FULL = "stop_at", "stands_at", "disk_is_full"
 
 
-def recover_from_kill(arena: Arena, name: str) -> System:
+def recover_from_kill(arena: Arena, system: System) -> None:
     """Kill the system's process after it has read and before it is done; its supervisor starts it again."""
-    system = arena.system(name)
     arena.produce(EACH)
-    step = KILLED_AT[name]
+    step = KILLED_AT[system.name]
     arena.note = f"killed at {step}"
-    if name == OURS:
-        with _dagster(arena) as folder:
-            wait_until(lambda: arena.is_whole(system), "the rows that were there before the fault")
+    if system.name == OURS:
+        with _dagster(arena, system) as folder:
             (folder / _STOP_AT).write_text(step)
             arena.produce(EACH)
             wait_until((folder / _STANDS_AT).exists, f"a run at step {step}")
@@ -58,17 +56,14 @@ def recover_from_kill(arena: Arena, name: str) -> System:
         with arena.stopped(system, step, each=EACH):
             since = time.monotonic()
         arena.seconds_until_whole = _start_until_whole(arena, system, since)
-    return system
 
 
-def recover_from_failed_write(arena: Arena, name: str) -> System:
+def recover_from_failed_write(arena: Arena, system: System) -> None:
     """Let the disk be full for one attempt, so that its write fails; then there is room again."""
-    system = arena.system(name)
     arena.produce(1)
     count, size = EACH // 4, BIG_RECORD_BYTES
-    if name == OURS:
-        with _dagster(arena) as folder, open_instance(arena.settings.dagster_home) as instance:
-            wait_until(lambda: arena.is_whole(system), "the rows that were there before the fault")
+    if system.name == OURS:
+        with _dagster(arena, system) as folder, open_instance(arena.settings.dagster_home) as instance:
             (folder / _DISK_IS_FULL).touch()
             arena.produce(count, value_bytes=size)
             failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])
@@ -83,7 +78,6 @@ def recover_from_failed_write(arena: Arena, name: str) -> System:
         arena.fail_in_child(replace(system, disk_bytes=DISK_BYTES))
         since = time.monotonic()
         arena.seconds_until_whole = _start_until_whole(arena, system, since)
-    return system
 
 
 def _start_until_whole(arena: Arena, system: System, since: float) -> float | Literal["never"]:
@@ -110,11 +104,12 @@ def _under_dagster(arena: Arena, system: System, since: float) -> float | Litera
 
 
 @contextmanager
-def _dagster(arena: Arena) -> Iterator[Path]:
-    """Run `dagster dev` over the arena's topic; yield the folder in which faults are asked for."""
+def _dagster(arena: Arena, system: System) -> Iterator[Path]:
+    """Run `dagster dev` over the arena's topic; once all rows are there, yield the folder in which faults are asked for."""
     folder = arena.folder / "location"
     workspace = write_location(folder, arena.settings, arena.topic, built_by=f"{__name__}.build_faulty_location")
     with DagsterServer(arena.folder / "server", arena.settings.dagster_home, workspace):
+        wait_until(lambda: arena.is_whole(system), "the rows that were there before the fault")
         yield folder
 
 

@@ -26,9 +26,9 @@ from ..bench.measurement import own_broker
 from . import faults, recovery
 from .acks import NAME as ACKS
 from .acks import drill_acks
-from .arena import Arena, Row
+from .arena import COUNTS, Arena, Row
 from .children import ChildFailed
-from .systems import KILLS, LOOP, OURS, STREAMING, TUTORIAL, Offsetlake, System, run_to_end
+from .systems import KILLS, LOOP, OURS, STREAMING, TUTORIAL, Offsetlake, run_to_end
 
 ALL = (OURS, STREAMING, LOOP)
 COMMITS = (*ALL, TUTORIAL)  # who is drilled where it matters when offsets are committed
@@ -49,12 +49,14 @@ class Drill:
     """One fault: who is drilled with it, and under which policies of Offsetlake."""
 
     name: str
-    act: Callable[[Arena, str], System]
+    act: faults.Fault
     systems: tuple[str, ...] = ALL
     policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
     configs: Mapping[str, str] = field(default_factory=dict)
     is_of_disk: bool = False
     """Brings about what only a lake on this machine's disk has."""
+    recovers_alone: bool = False
+    """Is not run to its end afterwards: whether it gets there without hands is what is drilled."""
 
 
 DRILLS: Mapping[str, Drill] = {
@@ -86,8 +88,8 @@ DRILLS: Mapping[str, Drill] = {
         Drill("lose_answers", faults.lose_answers, (OURS,), is_of_disk=True),
         Drill("race_planners", faults.race_planners, (OURS,)),
         Drill("fill_disk", faults.fill_disk, COMMITS, is_of_disk=True),
-        Drill("recover_from_kill", recovery.recover_from_kill, COMMITS),
-        Drill("recover_from_failed_write", recovery.recover_from_failed_write, COMMITS, is_of_disk=True),
+        Drill("recover_from_kill", recovery.recover_from_kill, COMMITS, recovers_alone=True),
+        Drill("recover_from_failed_write", recovery.recover_from_failed_write, COMMITS, is_of_disk=True, recovers_alone=True),
     )
 }
 
@@ -227,12 +229,13 @@ def _turns(drill: Drill) -> Iterator[tuple[str, Delivery]]:
 
 
 def _run(arena: Arena, drill: Drill, name: str) -> Row:
-    began, stuck = time.monotonic(), ""
+    system, began, stuck = arena.system(name), time.monotonic(), ""
     try:
-        system = drill.act(arena, name)
+        drill.act(arena, system)
+        if not drill.recovers_alone:
+            run_to_end(system)
     except Exception as error:  # noqa: BLE001 (that a system cannot go on is a result)
         arena.note, stuck = f"{type(error).__name__}: {str(error)[:300]}", "stuck: "
-        system = arena.system(name)
     row = arena.judge(system, drill.name, time.monotonic() - began)
     return replace(row, verdict=f"{stuck}{row.verdict}")
 
@@ -240,13 +243,12 @@ def _run(arena: Arena, drill: Drill, name: str) -> Row:
 def _sum_up(rows: Sequence[Row], seed: int) -> Row:
     """Return one line for all random schedules."""
     wrong = [row for row in rows if row.verdict != "right"]
-    counts = ("produced", "landed", "holes", "lost", "missing", "doubled")
     return Row(
         OURS,
         Delivery.EFFECTIVELY_ONCE.value,
         f"{len(rows)} random schedules, seed {seed}",
         any("kill " in row.note for row in rows),
-        **{name: sum(getattr(row, name) for row in rows) for name in counts},
+        **{name: sum(getattr(row, name) for row in rows) for name in COUNTS},
         verdict=f"wrong: {', '.join(row.drill for row in wrong[:10])}" if wrong else "right",
         seconds=round(sum(row.seconds for row in rows), 1),
     )
