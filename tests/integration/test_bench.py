@@ -1,7 +1,9 @@
 """The benchmark's parts on real parts: small loads, the same code. Figures are not held against their aims here."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,8 +33,6 @@ from tests.support.world import World
 
 pytestmark = pytest.mark.scenario
 
-SMALL = Load(100, 20, 10, 2)
-
 
 def told(text: str) -> None:
     assert text
@@ -42,8 +42,8 @@ def told(text: str) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads that take seconds where they take minutes."""
     for module in (client_cost, append_cost, run_cost, watched, driver_bytes):
-        monkeypatch.setattr(module, "LOAD", SMALL)
-    monkeypatch.setattr(decode_cost, "LOAD", Load(1_000, 20, 5, 2))
+        monkeypatch.setattr(module, "LOAD", Load(module.LOAD.topic, 100, 20, 10, 2))
+    monkeypatch.setattr(decode_cost, "LOAD", Load(decode_cost.LOAD.topic, 1_000, 20, 5, 2))
     monkeypatch.setattr(decode_cost, "WARM_UPS", 0)
     monkeypatch.setattr(run_cost, "IDLE_SECONDS", 1.0)
     monkeypatch.setattr(backlog, "RANGES", 6)
@@ -59,9 +59,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bench(world: World, small: None, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A world of the benchmark on the broker and the Spark that all tests share."""
-    for module in (client_cost, backlog, append_cost, decode_cost, topics_cost, history):
+    for module in (backlog, topics_cost, history):
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
+    for module in (client_cost, append_cost, decode_cost):
+        rename(monkeypatch, module, world.name)
     return Bench(world.edges, world.edges.pyspark(), world.folder, 0.0, 0.0, os.getpid())
+
+
+def rename(monkeypatch: pytest.MonkeyPatch, module: Any, prefix: str) -> None:
+    """Have a part take a topic that is not there yet."""
+    monkeypatch.setattr(module, "LOAD", replace(module.LOAD, topic=f"{prefix}-{module.LOAD.topic}"))
 
 
 def test_client_and_backlog_are_measured_unless_they_wrote_too_little(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,12 +76,13 @@ def test_client_and_backlog_are_measured_unless_they_wrote_too_little(bench: Ben
     assert 0.1 < client["cpu_seconds"]["median"] < client["seconds"]["median"] * (os.cpu_count() or 1)
     found = backlog.measure_backlog(bench, 1, told)
     assert len(found["ranges_per_second"]["all"]) == 1
+    rename(monkeypatch, client_cost, "again")
+    monkeypatch.setattr(backlog, "TOPIC", f"{backlog.TOPIC}-2")
     for module in (client_cost, backlog):
-        monkeypatch.setattr(module, "TOPIC", f"{module.TOPIC}-2")
         monkeypatch.setattr(module, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
-    with pytest.raises(NotMeasured, match="wrote 19 rows of 20"):
+    with pytest.raises(NotMeasured, match="a client gave 19 rows of 20"):
         client_cost.measure_client(bench, 1, told)
-    with pytest.raises(NotMeasured, match="are landed"):
+    with pytest.raises(NotMeasured, match="landing gave"):
         backlog.measure_backlog(bench, 1, told)
 
 
@@ -125,7 +133,7 @@ def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkey
         *(found[name]["all"] for name in ("append_to_landing", "append_seconds", "seconds")), strict=True
     ):
         assert 0 < append < whole and share == pytest.approx(append / (whole - append), abs=0.01)
-    monkeypatch.setattr(append_cost, "TOPIC", f"{append_cost.TOPIC}-2")
+    rename(monkeypatch, append_cost, "again")
     monkeypatch.setattr(append_cost, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
     with pytest.raises(NotMeasured, match="19 rows of 20 records"):
         append_cost.measure_append(bench, 1, told)
@@ -139,7 +147,7 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
         ratio = found["ratios"][f"{kind}_to_landing"]["median"]
         assert ratio == pytest.approx(seconds[kind] / seconds[f"landing_{kind}"], rel=0.05)
     rounds = iter(range(1, 100))
-    monkeypatch.setattr(decode_cost, "TOPIC", f"{decode_cost.TOPIC}-2")
+    rename(monkeypatch, decode_cost, "again")
     monkeypatch.setattr(decode_cost, "WARM_UPS", 1)
     monkeypatch.setattr(decode_cost, "VALUES", {"json": VALUES["json"]})
     monkeypatch.setattr(decode_cost, "_take_round", lambda bench, kind: (1.0, {kind: next(rounds)}))

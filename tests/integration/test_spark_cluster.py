@@ -189,6 +189,6 @@ def test_a_cluster_sends_us_no_data(
     (tmp_path / "jars").symlink_to(JARS)
     edges = Edges(settings)
     bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
-    bench.fill(LOAD.topic, LOAD)
+    bench.fill(LOAD, print)
     assert count_driver_bytes(bench, s3_cluster, s3_seen) <= 0.05
     assert count_control(bench, s3_seen) >= 1

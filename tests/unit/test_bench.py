@@ -32,7 +32,7 @@ from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.lab.processes import NotMeasured
 from pipeline_defs.settings import Settings
 
-LOAD = rounds.Load(1_000, 16_000, 1_000)
+LOAD = rounds.Load("t", 1_000, 16_000, 1_000)
 
 
 def settings(folder: Path) -> Settings:
@@ -227,7 +227,7 @@ def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
-    load = rounds.Load(1_000, 60, 10)
+    load = rounds.Load("t", 1_000, 60, 10)
     produced = list(VALUES[kind](load))
     assert (len(produced), len(set(produced))) == (60, 60)
     assert produced == list(VALUES[kind](load))

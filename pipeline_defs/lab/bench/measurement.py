@@ -58,13 +58,13 @@ def values(load: Load) -> Iterator[bytes]:
         yield head + pool[number % len(pool)][: load.value_bytes - len(head)]
 
 
-def produce(bootstrap_servers: str, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
-    """Produce the load, or other values, in turn to each Kafka partition; the keys are customers."""
+def produce(bootstrap_servers: str, load: Load, records: Iterable[bytes] | None = None) -> None:
+    """Produce the load to its topic, or other values, in turn to each Kafka partition; the keys are customers."""
     keyed = (
         Record(b"customer-%07d" % (number * 7919 % 1_000_003), value, partition=number % load.kafka_partitions)
         for number, value in enumerate(values(load) if records is None else records)
     )
-    produce_all(bootstrap_servers, topic, keyed, "nothing was measured")
+    produce_all(bootstrap_servers, load.topic, keyed, "nothing was measured")
 
 
 def _body(size: int, chance: random.Random, vocabulary: list[str]) -> bytes:
@@ -91,10 +91,11 @@ class Bench:
     first_job_seconds: float
     jvm_pid: int
 
-    def fill(self, topic: str, load: Load, records: Iterable[bytes] | None = None) -> None:
-        """Create a topic and produce a load to it, or other values."""
-        self.edges.kafka().create_topic(topic, load.kafka_partitions)
-        produce(self.edges.bootstrap_servers(), topic, load, records)
+    def fill(self, load: Load, tell: Tell, records: Iterable[bytes] | None = None) -> None:
+        """Create the topic of a load and produce that to it, or other values."""
+        tell(f"{load.topic}: producing {load.records:,} records")
+        self.edges.kafka().create_topic(load.topic, load.kafka_partitions)
+        produce(self.edges.bootstrap_servers(), load, records)
 
 
 def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
@@ -152,8 +153,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
 def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
     """Produce the load, warms every system up, then let them take turns; yield each turn as it ends."""
     size = f"{load.value_bytes:,} B"
-    tell(f"{size}: producing {load.records:,} records")
-    bench.fill(load.topic, load)
+    bench.fill(load, tell)
     for number in range(rounds + 1):
         for system in order_of(systems, number):
             tell(f"{size}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, {system}")
@@ -165,8 +165,8 @@ def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
         place = Place(load, bench.edges, bench.pyspark, Path(out))
         taken = take(SYSTEMS[system](place), bench.jvm_pid)
         rows, size, files = _count(place.out / "data")
-        if rows != load.records and system not in WRITES_NOTHING:
-            raise NotMeasured(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
+        if system not in WRITES_NOTHING:
+            check_rows(system, rows, load)
         return Turn(system, number, taken, rows, size, files, place.steps)
 
 
@@ -178,6 +178,12 @@ def _count(folder: Path) -> tuple[int, int, int]:
 def count_rows(folder: Path) -> int:
     """Count the rows of all Parquet files below a folder."""
     return _count(folder)[0]
+
+
+def check_rows(who: str, rows: int, load: Load) -> None:
+    """Raise `NotMeasured` where not every record has become a row."""
+    if rows != load.records:
+        raise NotMeasured(f"{who} gave {rows:,} rows of {load.records:,} records of {load.topic}")
 
 
 def environment(settings: Settings) -> dict[str, object]:

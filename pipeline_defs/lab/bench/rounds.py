@@ -30,17 +30,19 @@ TARGETS: Mapping[int, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is read: so many records of one value size, over Kafka partitions of equal length, cut at a grid."""
+    """What a topic has: so many records of one value size, over Kafka partitions of equal length, cut at a grid."""
 
+    topic: str
     value_bytes: int
     records: int
     records_per_range: int
     kafka_partitions: int = 4
 
     @property
-    def topic(self) -> str:
-        """The topic that holds this load."""
-        return f"bench-{self.value_bytes}"
+    def ranges_text(self) -> str:
+        """In words what is landed of it."""
+        count = self.records // self.records_per_range
+        return f"{count} ranges of {self.records_per_range:,} records of {self.value_bytes:,} B"
 
 
 @dataclass(frozen=True, slots=True)

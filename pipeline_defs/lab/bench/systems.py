@@ -49,7 +49,6 @@ class Place:
     pyspark: LazyPySparkResource
     out: Path
     steps: dict[str, float] = field(default_factory=dict)
-    topic_name: str | None = None  # where it is not the load's own
 
     @property
     def session(self) -> SparkSession:
@@ -60,7 +59,7 @@ class Place:
     def topic(self) -> Topic:
         """The topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
-        return Topic(self.topic_name or self.load.topic, policy)
+        return Topic(self.load.topic, policy)
 
 
 def fresh_edges(edges: Edges, out: Path) -> Edges:

@@ -22,8 +22,7 @@ from .location import read_marks, write_location
 from .measurement import Bench, Tell, produce, repeat
 from .rounds import Load, spread
 
-LOAD = Load(1_000, 100_000, 25_000)  # a range for each of its Kafka partitions, and no tail
-TOPIC = "bench-visible"
+LOAD = Load("bench-visible", 1_000, 100_000, 25_000)  # a range for each of its Kafka partitions, and no tail
 # what each part of the time is, and the mark that ends it
 _PARTS: Mapping[str, str] = {
     "tick_and_plan": "tick_requested",
@@ -39,7 +38,6 @@ class Watched:
     """The topic that Dagster watches: `pid` is that of `dagster dev`, `rows` how many records were produced so far."""
 
     bench: Bench
-    topic: str
     load: Load
     folder: Path
     pid: int
@@ -52,13 +50,13 @@ class Watched:
 
     def produce(self) -> float:
         """Produce the load once more and return when the last record was acknowledged."""
-        produce(self.bench.edges.bootstrap_servers(), self.topic, self.load)
+        produce(self.bench.edges.bootstrap_servers(), self.load)
         self.rows += self.load.records
         return time.time()
 
     def await_rows(self) -> float:
         """Wait until a DuckDB glob shows all that was produced, and return when it did."""
-        folder = Path(self.bench.edges.settings.lake) / "data" / self.topic
+        folder = Path(self.bench.edges.settings.lake) / "data" / self.load.topic
         connection = duckdb.connect()
         query = f"SELECT count(*) FROM read_parquet('{folder}/**/*.parquet')"  # noqa: S608 (our own folder)
 
@@ -77,14 +75,14 @@ class Watched:
 
 
 @contextmanager
-def watching(bench: Bench, topic: str, load: Load) -> Iterator[Watched]:
+def watching(bench: Bench, load: Load) -> Iterator[Watched]:
     """Create the topic of a load and have a Dagster watch it while the context is open, from its sensor's first tick on."""
     settings = bench.edges.settings
-    bench.edges.kafka().create_topic(topic, load.kafka_partitions)
-    folder = bench.folder / f"location-{topic}"
-    workspace = write_location(folder, settings, Topic(topic, Policy(records_per_range=load.records_per_range)))
+    bench.edges.kafka().create_topic(load.topic, load.kafka_partitions)
+    folder = bench.folder / f"location-{load.topic}"
+    workspace = write_location(folder, settings, Topic(load.topic, Policy(records_per_range=load.records_per_range)))
     with DagsterServer(bench.folder / "server", settings.dagster_home, workspace) as server:
-        watched = Watched(bench, topic, load, folder, server.pid)
+        watched = Watched(bench, load, folder, server.pid)
         watched.await_step("tick_requested")
         yield watched
 
@@ -95,7 +93,7 @@ def measure_visible(bench: Bench, repeats: int, tell: Tell) -> dict[str, Any]:
     The first time is a warm-up, which starts what is started once, and counts nowhere.
     """
     tell("time to visible: starting Dagster")
-    with watching(bench, TOPIC, LOAD) as watched:
+    with watching(bench, LOAD) as watched:
 
         def see(_: int) -> dict[str, float]:
             produced_at = watched.produce()

@@ -56,7 +56,7 @@ def choose_loads(sizes: str, records: int | None) -> list[Load]:
             raise BadSetting(f"value size {text!r} is not a number of bytes from 40 to 1000000; nothing was started")
         size = int(text)
         per_range = math.ceil((records or RECORDS.get(size) or TURN_BYTES // (size + 200)) / RANGES)
-        loads.append(Load(size, per_range * RANGES, per_range, KAFKA_PARTITIONS))
+        loads.append(Load(f"bench-{size}", size, per_range * RANGES, per_range, KAFKA_PARTITIONS))
     return loads
 
 

@@ -6,41 +6,31 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....resources import Edges
-from ...processes import NotMeasured
-from ..measurement import Bench, Tell, count_rows, repeat
+from ..measurement import Bench, Tell, check_rows, count_rows, repeat
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake
 from ..usage import timed
 
-LOAD = Load(1_000, 1_000_000, 62_500)
-TOPIC = "bench-append"
+LOAD = Load("bench-append", 1_000, 1_000_000, 62_500)
 STEPS = ("link_to_table", "append")  # of the append; the first one ends with what was read to find what is due
 
 
 def measure_append(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     """Land the load `rounds` times, each into a lake of its own; return the append's seconds over those of the rest."""
-    tell(f"{TOPIC}: producing {LOAD.records:,} records")
-    bench.fill(TOPIC, LOAD)
-    found = repeat(lambda _: _take_turn(bench), TOPIC, rounds, tell)
-    seconds, appends = zip(*found[1:], strict=True)
+    bench.fill(LOAD, tell)
+    found = repeat(lambda _: _take_turn(bench), LOAD.topic, rounds, tell)[1:]
     return {
-        "measured": (
-            f"landing {LOAD.records:,} records of {LOAD.value_bytes:,} B in {LOAD.records // LOAD.records_per_range} ranges: "
-            "the seconds that end with a step of the raw table's append, over all others"
-        ),
-        "append_to_landing": spread([append / (whole - append) for whole, append in found[1:]]),
-        "seconds": spread(seconds),
-        "append_seconds": spread(appends),
+        "measured": f"landing {LOAD.ranges_text}: the seconds that end with a step of the raw table's append, over all others",
+        "append_to_landing": spread([append / (whole - append) for whole, append in found]),
+        "seconds": spread([whole for whole, _ in found]),
+        "append_seconds": spread([append for _, append in found]),
     }
 
 
 def _take_turn(bench: Bench) -> tuple[float, float]:
     """Return the seconds of landing, and those of them that the append took."""
     with TemporaryDirectory(dir=bench.folder) as out:
-        edges = Edges(replace(bench.edges.settings, has_raw_table=True))
-        place = Place(LOAD, edges, bench.pyspark, Path(out), topic_name=TOPIC)
+        place = Place(LOAD, Edges(replace(bench.edges.settings, has_raw_table=True)), bench.pyspark, Path(out))
         seconds = timed(offsetlake(place))
-        rows = count_rows(place.out / "data")
-        if rows != LOAD.records:
-            raise NotMeasured(f"{rows:,} rows of {LOAD.records:,} records of {TOPIC} are landed")
+        check_rows("landing", count_rows(place.out / "data"), LOAD)
         return seconds, sum(place.steps[step] for step in STEPS)

@@ -2,14 +2,14 @@
 
 import random
 import shutil
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from ....core.log.planning import Policy
 from ....resources import Edges
 from ....topics import Topic
 from ...processes import NotMeasured
-from ..measurement import SEED, Bench, Tell, count_rows, produce, repeat
+from ..measurement import SEED, Bench, Tell, check_rows, count_rows, produce, repeat
 from ..rounds import Load, spread
 from ..systems import fresh_edges, land_pending
 from ..usage import timed
@@ -25,14 +25,19 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     """Plan a backlog once and land it `rounds` times, each in a lake of its own; the first time counts nowhere."""
     topic = Topic(TOPIC, Policy(max_age_seconds=0))
     tell("backlog: producing and planning")
-    planned = fresh_edges(bench.edges, bench.folder / "backlog")
     bench.edges.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
-    records = _plan(planned, topic)
+    backlog = _plan(fresh_edges(bench.edges, bench.folder / "backlog"), topic)
 
     def land(number: int) -> float:
         folder = bench.folder / f"backlog-{number}"
         shutil.copytree(bench.folder / "backlog", folder)
-        seconds = _land(fresh_edges(bench.edges, folder), bench, topic, records)
+        edges = fresh_edges(bench.edges, folder)
+        edges.check_lake()
+        tools = edges.tools(topic, bench.pyspark)
+        tools.kafka.read_ids(TOPIC)  # connects
+        seconds = timed(partial(land_pending, topic, edges, tools))
+        edges.kafka(topic).close()
+        check_rows("landing", count_rows(folder / "data"), backlog)
         shutil.rmtree(folder)
         return seconds
 
@@ -47,29 +52,16 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     }
 
 
-def _plan(edges: Edges, topic: Topic) -> int:
-    """Produce and plan by turns, so that each turn is a range of another length per Kafka partition; return the records."""
+def _plan(edges: Edges, topic: Topic) -> Load:
+    """Produce and plan by turns, so that each turn is a range of another length per Kafka partition; return all of it."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
-    produced = 0
+    backlog = Load(topic.name, VALUE_BYTES, 0, RECORDS[1], KAFKA_PARTITIONS)
     for _ in range(RANGES // KAFKA_PARTITIONS):
-        each = chance.randint(*RECORDS)
-        load = Load(VALUE_BYTES, each * KAFKA_PARTITIONS, each, KAFKA_PARTITIONS)
-        produce(edges.bootstrap_servers(), topic.name, load)
-        produced += load.records
+        turn = replace(backlog, records=chance.randint(*RECORDS) * KAFKA_PARTITIONS)
+        produce(edges.bootstrap_servers(), turn)
+        backlog = replace(backlog, records=backlog.records + turn.records)
         edges.planner(topic, "bench").commit(through_end=True)
     found = edges.lake.coverage(topic.name).pending()
-    if len(found) != RANGES or sum(map(len, found)) != produced:
+    if len(found) != RANGES or sum(map(len, found)) != backlog.records:
         raise NotMeasured(f"{len(found)} ranges of {topic.name} are planned, and {RANGES} were to be")
-    return produced
-
-
-def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
-    edges.check_lake()
-    tools = edges.tools(topic, bench.pyspark)
-    tools.kafka.read_ids(topic.name)  # connects
-    seconds = timed(partial(land_pending, topic, edges, tools))
-    edges.kafka(topic).close()
-    rows = count_rows(Path(edges.settings.lake) / "data")
-    if rows != records:
-        raise NotMeasured(f"{rows:,} rows of {records:,} records of {topic.name} are landed")
-    return seconds
+    return backlog

@@ -9,6 +9,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
@@ -22,7 +23,7 @@ from ....resources import Edges
 from ....tables.compaction import compact
 from ....tables.decoding import decode
 from ...processes import NotMeasured
-from ..measurement import SEED, Bench, Tell, repeat
+from ..measurement import SEED, Bench, Tell, check_rows, repeat
 from ..rounds import Load, spread
 from ..systems import Place, attempt, fresh_edges, offsetlake
 from ..usage import timed
@@ -49,8 +50,7 @@ DECODES: Mapping[str, Decode] = {
     "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
     "avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET),
 }
-LOAD = Load(1_000, 240_000, 15_000)
-TOPIC = "bench-derived"
+LOAD = Load("bench-derived", 1_000, 240_000, 15_000)
 WARM_UPS = 16  # landing and decoding get faster until then, while the JVM compiles them: Avro in its twelfth round still
 
 
@@ -105,8 +105,7 @@ def _order(chance: random.Random, size: int) -> dict[str, object]:
 def measure_decoding(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     """Measure landing and what is derived from it; return seconds, and how many times as long as landing the same each took."""
     for kind, values in VALUES.items():
-        tell(f"{_topic(kind)}: producing {LOAD.records:,} records")
-        bench.fill(_topic(kind), LOAD, values(LOAD))
+        bench.fill(_load_of(kind), tell, values(LOAD))
     seconds: dict[str, list[float]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
 
@@ -119,26 +118,26 @@ def measure_decoding(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
                 for name, value in taken.items():
                     ratios[f"{name}_to_landing"].append(value / landing)
 
-    repeat(take_round, TOPIC, rounds, tell, WARM_UPS)
+    repeat(take_round, LOAD.topic, rounds, tell, WARM_UPS)
     return {
         "measured": (
-            f"{LOAD.records:,} records of {LOAD.value_bytes:,} B in {LOAD.records // LOAD.records_per_range} ranges, the same "
-            "orders in each format; each round lands them into a lake of its own, decodes them, and compacts what is landed"
+            f"{LOAD.ranges_text}, the same orders in each format; each round lands them into a lake of its own, decodes them, "
+            "and compacts what is landed"
         ),
         "seconds": {name: spread(values) for name, values in seconds.items()},
         "ratios": {name: spread(values) for name, values in ratios.items()},
     }
 
 
-def _topic(kind: str) -> str:
-    return f"{TOPIC}-{kind}"
+def _load_of(kind: str) -> Load:
+    return replace(LOAD, topic=f"{LOAD.topic}-{kind}")
 
 
 def _take_round(bench: Bench, kind: str) -> tuple[float, dict[str, float]]:
     """Return the seconds of landing, and by name those of what is derived from it."""
     with TemporaryDirectory(dir=bench.folder) as folder:
         out = Path(folder)
-        place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
+        place = Place(_load_of(kind), bench.edges, bench.pyspark, out)
         landing, seconds = timed(offsetlake(place)), dict[str, float]()
         seconds[kind] = timed(partial(_decode, bench, place, DECODES[kind], fresh_edges(bench.edges, out)))
         seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, fresh_edges(bench.edges, out)))
@@ -147,12 +146,10 @@ def _take_round(bench: Bench, kind: str) -> tuple[float, dict[str, float]]:
 
 def _decode(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
     """Decode all ranges of a landed topic; every record must come out."""
-    ranges = {offsets.key: len(offsets) for offsets in edges.lake.coverage(place.topic.name).log.ranges}
-    verdicts = list(decode(place.topic.name, [*ranges], attempt(), edges.decode_tools(config, bench.pyspark)))
+    keys = [offsets.key for offsets in edges.lake.coverage(place.topic.name).log.ranges]
+    verdicts = list(decode(place.topic.name, keys, attempt(), edges.decode_tools(config, bench.pyspark)))
     _check([text for verdict in verdicts for text in verdict.violations])
-    rows, records = sum(each.decoding.rows for each in verdicts if each.decoding), sum(ranges.values())
-    if rows != records:
-        raise NotMeasured(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
+    check_rows("decoding", sum(each.decoding.rows for each in verdicts if each.decoding), place.load)
 
 
 def _compact(bench: Bench, place: Place, edges: Edges) -> None:

@@ -1,38 +1,31 @@
 """Bytes through the run's process and Spark's driver for each byte that is landed, on a cluster whose lake is in a bucket.
 
 What anybody says to the store, and the run's process and the driver to each other, goes through proxies that count. The
-control is a Spark in the run's own process on the same store, which uploads each byte. The run's process is this module, run
-with the topic and how many records a range has; it prints how many bytes the landed files have.
+control is a Spark in the run's own process on the same store, which uploads each byte.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ....adapters.spark.spark_liveness import LOOPBACK
 from ....adapters.system.jars import resolve_jars
-from ....core.log.planning import Policy
-from ....resources import Edges
-from ....settings import IN_PROCESS, read_settings
-from ....topics import Topic
+from ....settings import IN_PROCESS
 from ...processes import NotMeasured, variables_of
 from ..measurement import Bench, Tell
 from ..rounds import Load, spread
-from ..systems import land_pending, plan_all
+from . import clients
 from .client_cost import run_client
 from .loopback import BUCKET, CountingProxy, s3_environment, s3_server, s3a_conf
 from .spark_cluster import SparkCluster
 
-LOAD = Load(10_000, 9_000, 3_000, 1)  # zstd halves it: files of more than 10 MB
+LOAD = Load("bench-10000", 10_000, 9_000, 3_000, 1)  # zstd halves it: files of more than 10 MB
 
 
 def measure_driver_bytes(bench: Bench, tell: Tell) -> dict[str, object]:
     """Land the same ranges once by a cluster and once, as the control, in process; return both shares."""
     folder = bench.folder / "cluster"
     folder.mkdir()
-    tell("driver bytes: producing")
-    bench.fill(LOAD.topic, LOAD)
+    bench.fill(LOAD, tell)
     tell("driver bytes: jars for S3, some 560 MB, fetched once")
     jars = [*resolve_jars("spark", bench.edges.settings.jars), *resolve_jars("s3a", bench.edges.settings.jars)]
     tell("driver bytes: starting a cluster")
@@ -44,10 +37,9 @@ def measure_driver_bytes(bench: Bench, tell: Tell) -> dict[str, object]:
         control = count_control(bench, store)
     return {
         "measured": (
-            f"{LOAD.records // LOAD.records_per_range} ranges of {LOAD.records_per_range:,} records of {LOAD.value_bytes:,} B, "
-            "landed by a cluster of two workers into an S3-compatible server: bytes that the run's process and Spark's "
-            "driver exchange with the store and with each other, for each byte of the landed files; the control is a Spark "
-            "in the run's own process"
+            f"{LOAD.ranges_text}, landed by a cluster of two workers into an S3-compatible server: bytes that the run's "
+            "process and Spark's driver exchange with the store and with each other, for each byte of the landed files; the "
+            "control is a Spark in the run's own process"
         ),
         "per_landed_byte": spread([found]),
         "control": spread([control]),
@@ -79,22 +71,5 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
     # Dagster's home remembers where the topic is landed
     own = replace(bench.edges.settings, home=bench.folder, dagster_home=bench.folder / lake, lake=f"s3://{BUCKET}/{lake}")
     environment = {**variables_of(own), **s3_environment(store.url), **spark}
-    module = [__name__, LOAD.topic, str(LOAD.records_per_range)]
-    pid, printed = run_client("a landing process", module, bench.folder, environment)
-    return pid, int(printed)
-
-
-def land_all(topic: Topic) -> int:
-    """Plan and land all that a topic holds, by the environment's settings; return how many bytes the landed files have."""
-    edges = Edges(read_settings(project=Path.cwd()))
-    edges.check_lake()
-    pyspark = edges.pyspark()
-    plan_all(topic, edges)
-    verdicts = land_pending(topic, edges, edges.tools(topic, pyspark))
-    edges.engine(pyspark).close()
-    files = [each.manifest.file for each in verdicts if each.manifest is not None]
-    return sum(file.bytes for file in files if file is not None)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{land_all(Topic(sys.argv[1], Policy(records_per_range=int(sys.argv[2]))))}")
+    given = {"name": LOAD.topic, "records_per_range": LOAD.records_per_range}
+    return run_client(clients.land_all, bench.folder, environment, **given)

@@ -7,13 +7,12 @@ own, with that process's peak of memory.
 
 import hashlib
 import io
-import json
 import os
 import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,9 @@ from ....core.tables.raw_table import COLUMNS, SETTLED, compacted_file, compacte
 from ....landing.appending import append_landed, write_checkpoint_if_due
 from ....orchestration.home.project import COMPONENT, plan_project, write_project
 from ...processes import variables_of
-from .. import peak as peak_module
 from ..measurement import Bench, Tell
 from ..rounds import Load
-from . import history_client
+from . import clients
 from .client_cost import run_client
 
 PARTITIONS = 8
@@ -56,24 +54,24 @@ COMPACTED_AT = 10_000  # ranges of the table; a topic with fewer has a file of e
 
 def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
     """Measure one topic with so many landed ranges; return seconds, and the largest peak of a process in MB."""
-    load = Load(VALUE_BYTES, ranges + NEW_RANGES, RANGE_OF, PARTITIONS)
-    tell(f"{ranges:,} ranges: producing")
-    bench.fill(TOPIC, load)
+    bench.fill(Load(TOPIC, VALUE_BYTES, ranges + NEW_RANGES, RANGE_OF, PARTITIONS), tell)
     tell(f"{ranges:,} ranges: writing them as landed")
     write_history(bench, ranges)
     os.sync()  # else whoever waits for the disk next waits for all of it
     project = _write_project(bench)
     found: dict[str, Any] = {"ranges": ranges}
     peaks = []
-    for figures, command in {
-        ("open_seconds",): [history_client.__name__, "open", TOPIC],
-        ("planning_tick_seconds", "tick_seconds"): [history_client.__name__, "tick", TOPIC],
-        ("run_seconds",): [history_client.__name__, "run", TOPIC],
-        ("status_seconds",): ["pipeline_defs.cli", "status", TOPIC, "--json"],
-        ("trace_seconds",): ["pipeline_defs.cli", "trace", TOPIC, "0", "0", "--json"],
+    for figures, act in {
+        ("open_seconds",): partial(run_client, clients.open_history, name=TOPIC),
+        ("planning_tick_seconds", "tick_seconds"): partial(run_client, clients.tick_twice, name=TOPIC),
+        ("run_seconds",): partial(run_client, clients.run_pending, name=TOPIC),
+        ("status_seconds",): partial(run_client, clients.run_command, words=["status", TOPIC, "--json"]),
+        ("trace_seconds",): partial(run_client, clients.run_command, words=["trace", TOPIC, "0", "0", "--json"]),
     }.items():
         tell(f"{ranges:,} ranges: {figures[-1]}")
-        seconds, peak_bytes = _measure(bench, project, command)
+        began = time.monotonic()
+        _, (seconds, peak_bytes) = act(folder=project, environment=variables_of(bench.edges.settings))
+        seconds = seconds or [time.monotonic() - began]
         tell(f"{ranges:,} ranges: {figures[-1]} {seconds[-1]:.2f}, {peak_bytes / 1e6:.0f} MB")
         found |= {figure: round(each, 2) for figure, each in zip(figures, seconds, strict=True)}
         peaks.append(peak_bytes)
@@ -168,14 +166,3 @@ def _write_project(bench: Bench) -> Path:
     files = plan_project(project, [TOPIC], None)
     write_project({**files, **{path: yaml.safe_dump(document) for path in files if path.name == "defs.yaml"}})
     return project
-
-
-def _measure(bench: Bench, project: Path, command: Sequence[str]) -> tuple[Sequence[float], int]:
-    """Run a module in the project; return its seconds, its own where it prints them, and its peak of resident bytes."""
-    peak, began = bench.folder / "history.peak", time.monotonic()
-    module, environment = [peak_module.__name__, str(peak), *command], variables_of(bench.edges.settings)
-    _, printed = run_client(" ".join(command), module, project, environment)
-    seconds = [time.monotonic() - began]
-    if command[0] == history_client.__name__:
-        seconds = json.loads(printed)["seconds"]
-    return seconds, int(peak.read_text())

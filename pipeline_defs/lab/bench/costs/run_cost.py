@@ -15,8 +15,7 @@ from ..rounds import Load, spread
 from ..usage import ProcessUsage, read_tree, tree_seconds
 from ..watched import Watched, watching
 
-LOAD = Load(1_000, 2_000, 1_000, 2)  # two ranges
-TOPIC = "bench-run"
+LOAD = Load("bench-run", 1_000, 2_000, 1_000, 2)  # two ranges
 IDLE_SECONDS = 30.0  # six ticks of the sensor
 _HELPER = "multiprocessing.resource_tracker"
 
@@ -39,7 +38,7 @@ def measure_run_cost(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]
     The first time is a warm-up and counts nowhere.
     """
     tell("a run's CPU: starting Dagster")
-    with watching(bench, TOPIC, LOAD) as watched:
+    with watching(bench, LOAD) as watched:
         _take_run(watched)
         tell(f"a run's CPU: {IDLE_SECONDS:.0f} s of nothing")
         before = _look(watched)
@@ -55,9 +54,8 @@ def measure_run_cost(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]
         found = repeat(run, "a run's CPU", rounds, tell, warm_ups=0)
     return {
         "measured": (
-            f"a landing run of {LOAD.kafka_partitions} ranges of {LOAD.records_per_range:,} records of {LOAD.value_bytes:,} B "
-            "through dagster dev and its real launcher, from before its records are produced to the end of its process: "
-            "planning, tick, queue, launch, landing, checks and events"
+            f"a landing run of {LOAD.ranges_text} through dagster dev and its real launcher, from before its records are "
+            "produced to the end of its process: planning, tick, queue, launch, landing, checks and events"
         ),
         "cpu_seconds": spread(found),
         "idle_cpu_seconds_per_second": round(idle, 4),
