@@ -22,12 +22,8 @@ PATIENCE_MS = 120_000
 WIDTH, HEIGHT = 1200, 700
 FLAGS = (
     "--no-sandbox",  # root may not have one; the only pages are our own, on loopback
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
 )
 
 

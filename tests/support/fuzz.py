@@ -5,6 +5,7 @@ import json
 import math
 import random
 import struct
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -53,14 +54,13 @@ def draw_datum(dice: random.Random, schema: Any) -> tuple[Any, Any]:
             return datum, value
         return datum, {f"member_{each}": value if each == branch else None for each in kind}
     match kind:
-        case "record":
-            pairs = {each["name"]: draw_datum(dice, each["type"]) for each in schema["fields"]}
-            return {name: datum for name, (datum, _) in pairs.items()}, {name: value for name, (_, value) in pairs.items()}
         case "array":
-            pairs_ = [draw_datum(dice, schema["items"]) for _ in range(dice.randrange(4))]
-            return [datum for datum, _ in pairs_], [value for _, value in pairs_]
-        case "map":
-            named = {f"k{at}": draw_datum(dice, schema["values"]) for at in range(dice.randrange(4))}
+            pairs = [draw_datum(dice, schema["items"]) for _ in range(dice.randrange(4))]
+            return [datum for datum, _ in pairs], [value for _, value in pairs]
+        case "record" | "map":
+            inner = {each["name"]: each["type"] for each in schema.get("fields", ())}
+            inner |= {f"k{at}": schema["values"] for at in range(dice.randrange(4) if kind == "map" else 0)}
+            named = {name: draw_datum(dice, each) for name, each in inner.items()}
             return {name: datum for name, (datum, _) in named.items()}, {name: value for name, (_, value) in named.items()}
     choices: dict[str, list[Any]] = {
         "null": [None],
@@ -141,6 +141,27 @@ def _ddl(shape: Shape) -> str:
     return shape.name
 
 
+def schema_of(dice: random.Random, shape: Shape) -> dict[str, Any]:
+    """Return a JSON Schema of a shape, with what no column says: what must be there, how much at most, and which values."""
+    null = ["null"] * shape.is_nullable
+    match shape.name:
+        case "STRUCT":
+            properties = {name: schema_of(dice, each) for name, each in shape.inner}
+            more: dict[str, Any] = {"required": ["f0"]} if dice.random() < 0.5 else {}
+            more |= {"additionalProperties": False} if dice.random() < 0.3 else {}
+            return {"type": ["object", *null], "properties": properties, **more}
+        case "ARRAY":
+            return {"type": ["array", *null], "items": schema_of(dice, shape.inner[0][1]), "maxItems": 2}
+        case "MAP":
+            return {"type": ["object", *null], "additionalProperties": schema_of(dice, shape.inner[0][1])}
+        case "STRING" if dice.random() < 0.3:
+            return {"enum": [*TEXTS[:5], *[None] * shape.is_nullable]}
+    if shape.name in BITS:
+        most = min(1000, (1 << BITS[shape.name] - 1) - 1)
+        return {"type": ["integer", *null], "minimum": -most, "maximum": most}
+    return {"type": [{"DOUBLE": "number", "BOOLEAN": "boolean", "STRING": "string"}[shape.name], *null]}
+
+
 def draw_value(dice: random.Random, shape: Shape, wild: float) -> Any:
     """Draw a value of a shape; with the chance `wild`, at each place, of any other one."""
     if dice.random() < wild:
@@ -174,9 +195,9 @@ def expect(body: bytes, shape: Shape) -> Any:
     """Return the decoded value of a document; raise `Wrong` where it must be set aside."""
     try:
         document = json.loads(body.decode(), object_pairs_hook=_Pairs, parse_constant=_refuse)
+        json.dumps(document, ensure_ascii=False).encode()  # half of a surrogate pair anywhere, in what no column has too
     except (ValueError, RecursionError) as error:
         raise Wrong from error
-    _refuse_halves(document)
     if document is None:
         raise Wrong
     return _value(document, shape)
@@ -190,69 +211,27 @@ def _refuse(text: str) -> None:
     raise ValueError(text)
 
 
-def _refuse_halves(value: Any) -> None:
-    """Refuse half of a surrogate pair anywhere, in what no column has too."""
-    try:
-        if isinstance(value, str):
-            value.encode()
-        elif isinstance(value, _Pairs):
-            for name, each in value:
-                name.encode()
-                _refuse_halves(each)
-        elif isinstance(value, list):
-            for each in value:
-                _refuse_halves(each)
-    except UnicodeEncodeError as error:
-        raise Wrong from error
-
-
 def _value(value: Any, shape: Shape) -> Any:
-    if value is None:
-        if not shape.is_nullable:
-            raise Wrong
-        return None
+    is_object, most = isinstance(value, _Pairs), 1 << BITS.get(shape.name, 1) - 1
     match shape.name:
-        case "STRUCT":
-            given = dict(_pairs(value))
+        case _ if value is None and shape.is_nullable:
+            return None
+        case "STRUCT" if is_object:
+            given = dict(value)
             return {name: _value(given.get(name), each) for name, each in shape.inner}
-        case "MAP":
-            pairs = _pairs(value)
-            if len(dict(pairs)) < len(pairs):
-                raise Wrong
-            return {name: _value(each, shape.inner[0][1]) for name, each in pairs}
-        case "ARRAY":
-            if not isinstance(value, list) or isinstance(value, _Pairs):
-                raise Wrong
+        case "MAP" if is_object and len(dict(value)) == len(value):
+            return {name: _value(each, shape.inner[0][1]) for name, each in value}
+        case "ARRAY" if isinstance(value, list) and not is_object:
             return [_value(each, shape.inner[0][1]) for each in value]
-    return _leaf(value, shape)
-
-
-def _leaf(value: Any, shape: Shape) -> Any:
-    if shape.name == "STRING":
-        return value if isinstance(value, str) else ...  # its JSON, as Spark writes it
-    if shape.name == "BOOLEAN":
-        is_right = isinstance(value, bool)
-    elif shape.name == "DOUBLE":
-        is_right = not isinstance(value, bool) and isinstance(value, int | float) and not math.isinf(_as_float(value))
-    else:
-        bits = BITS[shape.name]
-        is_right = type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1
-    if not is_right:
-        raise Wrong
-    return float(value) if shape.name == "DOUBLE" else value
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _pairs(value: Any) -> _Pairs:
-    if not isinstance(value, _Pairs):
-        raise Wrong
-    return value
+        case "STRING" if value is not None:
+            return value if isinstance(value, str) else ...  # its JSON, as Spark writes it
+        case "BOOLEAN" if isinstance(value, bool):
+            return value
+        case "DOUBLE" if type(value) in {int, float} and abs(value) <= sys.float_info.max:
+            return float(value)
+        case name if name in BITS and type(value) is int and -most <= value < most:
+            return value
+    raise Wrong
 
 
 def is_same(found: Any, expected: Any) -> bool:
@@ -405,18 +384,10 @@ def _draw_number(dice: random.Random, name: str) -> bytes:
 
 def _draw_unknown(dice: random.Random, depth: int, number: int = 0) -> bytes:
     number = number or dice.choice([300, 100_000, (1 << 29) - 1])
-    match dice.randrange(5):
-        case 0:
-            return _tag(number, 0) + varint(dice.choice(INTEGERS))
-        case 1:
-            return _tag(number, 1) + dice.randbytes(8)
-        case 2:
-            return _sized(dice, number, dice.randbytes(dice.randrange(9)))
-        case 3:
-            return _tag(number, 5) + dice.randbytes(4)
-        case _:
-            inner = _draw_unknown(dice, depth - 1) if depth > 0 else b""
-            return _tag(number, 3) + inner + _tag(number, 4)
+    inner = _draw_unknown(dice, depth - 1) if depth > 0 else b""
+    forms = [_tag(number, 0) + varint(dice.choice(INTEGERS)), _tag(number, 1) + dice.randbytes(8)]
+    forms += [_sized(dice, number, dice.randbytes(dice.randrange(9))), _tag(number, 5) + dice.randbytes(4)]
+    return dice.choice([*forms, _tag(number, 3) + inner + _tag(number, 4)])
 
 
 def _tag(number: int, wire: int) -> bytes:

@@ -31,6 +31,11 @@ settings.register_profile(
 )
 settings.load_profile("laws")
 
+
+class PanicException(BaseException):
+    """What a library that is written in Rust raises where it fails; pyo3 lets nobody import its own."""
+
+
 T = TypeVar("T")
 TOPIC = "orders"
 EPOCH_MS = 1_700_000_000_000

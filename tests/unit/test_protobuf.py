@@ -3,6 +3,7 @@
 import io
 import tempfile
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from pipeline_defs.adapters.formats.protobuf_batches import arrow_type, decode_b
 from pipeline_defs.adapters.formats.protobuf_schema import MAIN, compile_proto, encode_path, find_message, find_mismatches
 from pipeline_defs.core.errors import UnusableSchema
 from tests.support.fuzz import Unsaid, draw_message, draw_proto, read_row, split_enum
-from tests.support.strategies import draws, mutate
+from tests.support.strategies import PanicException, draws, mutate
 
 ORDER = """
 syntax = "proto3";
@@ -56,10 +57,6 @@ def test_a_batch_keeps_each_message_at_its_place() -> None:
     assert [error is None for error in errors] == [True, True, False, True, True]
     assert decode(ORDER, "Order", []) == ([], [])
     assert decode(ORDER, "Order", [None]) == ([None], [None])
-
-
-class PanicException(BaseException):
-    """As pyo3 makes it of a panic in Rust."""
 
 
 def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
@@ -297,8 +294,7 @@ def test_every_message_is_the_row_that_protobufs_runtime_reads_or_an_error_of_it
         reader = open_reader(file.descriptors, kind.full_name)
         wanted = arrow_type(pa.struct(list(reader.handler.schema())))
         values, errors = decode_bodies(pa.array(bodies, pa.binary()), reader, wanted)
-        numbers = values.cast(_with_numbers(values.type)).to_pylist()  # times as microseconds
-        rows = zip(bodies, [_plain(each, values.type) for each in numbers], errors, strict=True)
+        rows = zip(bodies, map(_plain, values.to_pylist()), errors, strict=True)
         found = [None if body is None else "an error" if error else value for body, value, error in rows]
         assert list(map(repr, found)) == list(map(repr, expected)), f"seed {seed}: {text}"  # a NaN is itself
         outcomes |= {type(each).__name__ for each in expected}
@@ -314,22 +310,15 @@ def _expect(read: Any, body: bytes | None) -> Any:
         return "an error"
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as `read_row` has it: maps in an order."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    if pa.types.is_map(kind):
-        return sorted(((key, _plain(each, kind.item_type)) for key, each in value), key=repr)
-    return [_plain(each, kind.value_type) for each in value] if pa.types.is_list(kind) else value
-
-
-def _with_numbers(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _with_numbers(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_with_numbers(kind.key_type), _with_numbers(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_with_numbers(kind.value_type))
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
+def _plain(value: Any) -> Any:
+    """Return a value as `read_row` has it: maps in an order, times as microseconds."""
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case [(_, _), *_]:
+            return sorted(((key, _plain(each)) for key, each in value), key=repr)
+        case list():
+            return [_plain(each) for each in value]
+        case datetime():
+            return (value - datetime(1970, 1, 1, tzinfo=value.tzinfo)) // timedelta(microseconds=1)
+    return value

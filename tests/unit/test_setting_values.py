@@ -35,7 +35,7 @@ from pipeline_defs.orchestration.home.project import find_other_config, make_hom
 from pipeline_defs.settings import PREFIX, STARTED_BY_US, VARIABLES, check_home, load_env_file, read_env_file, read_settings
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.secured import jaas, write_properties
-from tests.support.strategies import draws, mutate
+from tests.support.strategies import PanicException, draws, mutate
 
 SECRET = "hush-4711"
 
@@ -260,10 +260,6 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
         with pytest.raises(LakeUnavailable, match=step) as caught:
             store.get("plan/x")
         assert ("OFFSETLAKE_LAKE" in str(caught.value)) == ("directory" in words)
-
-
-class PanicException(BaseException):
-    """What a library that is written in Rust raises where it fails; pyo3 lets nobody import its own."""
 
 
 def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
