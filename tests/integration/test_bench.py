@@ -24,7 +24,7 @@ from pipeline_defs.lab.bench.costs import (
 )
 from pipeline_defs.lab.bench.costs.decode_cost import VALUES
 from pipeline_defs.lab.bench.costs.upsert import DeltaState
-from pipeline_defs.lab.bench.measurement import Bench, run_part
+from pipeline_defs.lab.bench.measurement import Bench, Part, run_part
 from pipeline_defs.lab.bench.rounds import Load
 from pipeline_defs.lab.cli.parts import DERIVED_AIMS, ENGINE_AIMS, measure_derived, measure_engine
 from pipeline_defs.lab.processes import NotMeasured
@@ -43,17 +43,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads that take seconds where they take minutes."""
     for module in (client_cost, append_cost, run_cost, watched, driver_bytes):
         monkeypatch.setattr(module, "LOAD", Load(module.LOAD.topic, 100, 20, 10, 2))
-    monkeypatch.setattr(decode_cost, "LOAD", Load(decode_cost.LOAD.topic, 1_000, 20, 5, 2))
-    monkeypatch.setattr(decode_cost, "WARM_UPS", 0)
-    monkeypatch.setattr(run_cost, "IDLE_SECONDS", 1.0)
-    monkeypatch.setattr(backlog, "RANGES", 6)
-    for name in ("STATE", "LARGE"):
-        monkeypatch.setattr(upsert, name, upsert.UpsertState(keys=500, rows=200))
-    monkeypatch.setattr(upsert, "WARM_UPS", 1)
-    monkeypatch.setattr(upsert, "LARGE_ROUNDS", 1)
-    monkeypatch.setattr(topics_cost, "POLICY", Policy(max_age_seconds=1))
-    for name in ("WARM_UP_SECONDS", "SECONDS"):
-        monkeypatch.setattr(topics_cost, name, 2)
+    for part, small in {
+        decode_cost: {"LOAD": Load(decode_cost.LOAD.topic, 1_000, 20, 5, 2), "WARM_UPS": 0},
+        run_cost: {"IDLE_SECONDS": 1.0},
+        backlog: {"RANGES": 6},
+        upsert: {**dict.fromkeys(("STATE", "LARGE"), upsert.UpsertState(500, 200)), "WARM_UPS": 1, "LARGE_ROUNDS": 1},
+        topics_cost: {"POLICY": Policy(max_age_seconds=1), "WARM_UP_SECONDS": 2, "SECONDS": 2},
+    }.items():
+        for name, value in small.items():
+            monkeypatch.setattr(part, name, value)
 
 
 @pytest.fixture
@@ -96,15 +94,7 @@ def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
 def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their_own(bench: Bench) -> None:
     """H: what is written at once is whole to the audit, and the run lands ten ranges behind it."""
     found = history.measure_history(bench, 60, told)
-    figures = (
-        "open_seconds",
-        "planning_tick_seconds",
-        "tick_seconds",
-        "run_seconds",
-        "status_seconds",
-        "trace_seconds",
-        "peak_mb",
-    )
+    figures = [*(f"{what}_seconds" for what in ("open", "planning_tick", "tick", "run", "status", "trace")), "peak_mb"]
     assert list(found) == ["ranges", *figures]
     assert all(found[figure] > 0 for figure in figures if figure not in {"open_seconds", "tick_seconds"})
     coverage = bench.edges.lake.coverage(history.TOPIC)
@@ -154,30 +144,26 @@ def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench, monk
     assert decode_cost.measure_decoding(bench, 1, told)["seconds"]["json"]["all"] == [2.0], "a warm-up does not count"
 
 
+ENGINE_FIGURES = {f"engine.{name}" for name in (*ENGINE_AIMS, "backlog_ranges_per_second")}
+
+
 @pytest.mark.long
-def test_derived_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("measure", "named"), [(measure_derived, {*DERIVED_AIMS}), (measure_engine, ENGINE_FIGURES)])
+def test_a_part_leaves_nothing(
+    measure: Part, named: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    report = run_part(measure_derived, settings, 1, told)
+    report = run_part(measure, settings, 1, told)
     figures = {
-        f"{section}.{name}": (report[section][name], figure["median"])
-        for section in ("upsert", "derived", "table")
-        for name, figure in report[section]["spread"].items()
+        f"{section}.{name}": (found[name], figure["median"])
+        for section, found in report.items()
+        for name, figure in (found["spread"].items() if section in {each.partition(".")[0] for each in named} else ())
     }
-    assert figures.keys() == DERIVED_AIMS.keys()
+    assert figures.keys() == named
     assert all(told == median > 0 for told, median in figures.values())
-    assert report["environment"]["load_average_before"]
-    assert list(tmp_path.iterdir()) == []
-    assert read_server(tmp_path) is None
-
-
-@pytest.mark.long
-def test_a_whole_part_leaves_nothing(settings: Settings, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    report = run_part(measure_engine, settings, 1, told)
-    found = report["engine"]
-    assert found["spread"].keys() == {*ENGINE_AIMS, "backlog_ranges_per_second"}
-    assert all(found[name] == figure["median"] > 0 for name, figure in found["spread"].items())
-    assert found["run_cpu_seconds"] > 0.5, "the run's process has ended before it is looked at, and is counted even so"
+    if measure is measure_engine:
+        assert figures["engine.run_cpu_seconds"][0] > 0.5, "the run's process has ended before it is looked at, and is counted"
     assert report["environment"]["load_average_before"]
     assert list(tmp_path.iterdir()) == []
     assert read_server(tmp_path) is None

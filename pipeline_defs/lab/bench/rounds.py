@@ -4,7 +4,7 @@ Pure. Invariant: a ratio is of medians over the same rounds; above 1 means that 
 below 1 means that ours are fewer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -74,9 +74,13 @@ def order_of(systems: Sequence[str], number: int) -> list[str]:
     return [*systems[shift:], *systems[:shift]]
 
 
-def median_seconds(turns: Sequence[Turn], system: str) -> float | None:
-    """Return the median over the rounds that count; none where the system did not run."""
-    return _median([turn.taken.seconds for turn in turns if turn.system == system and turn.round > 0])
+def medians(turns: Sequence[Turn], of: Callable[[Turn], float]) -> dict[str, float]:
+    """Return the median of a figure over the rounds that count, by system."""
+    found: dict[str, list[float]] = {}
+    for turn in turns:
+        if turn.round > 0:
+            found.setdefault(turn.system, []).append(of(turn))
+    return {system: median(values) for system, values in found.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -92,11 +96,11 @@ def p95(values: Sequence[float]) -> float:
 
 def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
     """Hold our median against each other's; none where one of the two did not run."""
-    ours = median_seconds(turns, OURS)
+    seconds, sizes = medians(turns, lambda turn: turn.taken.seconds).get, medians(turns, lambda turn: turn.bytes).get
     line: dict[str, float | int | None] = {"value_bytes": load.value_bytes}
-    line |= {f"to_{system}": over(median_seconds(turns, system), ours) for system in OTHERS}
-    line["without_dagster_to_through_dagster"] = over(median_seconds(turns, THROUGH_DAGSTER), ours)
-    line[f"bytes_to_{BYTES_TO}"] = over(_bytes(turns, OURS), _bytes(turns, BYTES_TO))
+    line |= {f"to_{system}": over(seconds(system), seconds(OURS)) for system in OTHERS}
+    line["without_dagster_to_through_dagster"] = over(seconds(THROUGH_DAGSTER), seconds(OURS))
+    line[f"bytes_to_{BYTES_TO}"] = over(sizes(OURS), sizes(BYTES_TO))
     return line
 
 
@@ -143,7 +147,8 @@ def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
 
 def _system(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
     counted = [turn for turn in turns if turn.round > 0]
-    seconds = _median([turn.taken.seconds for turn in counted])
+    seconds = median(turn.taken.seconds for turn in counted) if counted else None
+    steps = dict.fromkeys(name for turn in counted for name in turn.steps)
     return {
         "seconds": [round(turn.taken.seconds, 3) for turn in counted],
         "warm_up_seconds": [round(turn.taken.seconds, 3) for turn in turns if turn.round == 0],
@@ -155,21 +160,8 @@ def _system(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
         "files": turns[-1].files,
         "peak_driver_jvm_bytes": max(turn.taken.jvm_peak_bytes for turn in turns),
         "peak_python_bytes": max(turn.taken.peak_bytes for turn in turns),
-        "step_seconds": _steps(counted),
+        "step_seconds": {name: round(median(turn.steps.get(name, 0.0) for turn in counted), 3) for name in steps},
     }
-
-
-def _steps(turns: Sequence[Turn]) -> dict[str, float]:
-    names = dict.fromkeys(name for turn in turns for name in turn.steps)
-    return {name: round(median(turn.steps.get(name, 0.0) for turn in turns), 3) for name in names}
-
-
-def _bytes(turns: Sequence[Turn], system: str) -> float | None:
-    return _median([turn.bytes for turn in turns if turn.system == system and turn.bytes])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
 
 
 def over(numerator: float | None, denominator: float | None) -> float | None:

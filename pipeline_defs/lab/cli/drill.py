@@ -13,18 +13,8 @@ from ...core.errors import RangesFailed
 from ...settings import read_settings
 
 COLUMNS = (
-    "system",
-    "policy",
-    "drill",
-    "fault_proven",
-    "produced",
-    "landed",
-    "holes",
-    "lost",
-    "missing",
-    "doubled",
-    "seconds_until_whole",
-    "verdict",
+    *("system", "policy", "drill", "fault_proven", "produced", "landed", "holes", "lost", "missing", "doubled"),
+    *("seconds_until_whole", "verdict"),
 )
 
 

@@ -36,18 +36,8 @@ OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop
 TUTORIAL = "tutorial_consumer"
 KILLS: Mapping[str, tuple[str, ...]] = {
     OURS: (
-        "plan_decided",
-        "plan_committed",
-        "keys_registered",
-        "find",
-        "claim",
-        "scan",
-        "stage",
-        "verify",
-        "commit",
-        "publish",
-        "reported",
-        "report",
+        *("plan_decided", "plan_committed", "keys_registered"),
+        *("find", "claim", "scan", "stage", "verify", "commit", "publish", "reported", "report"),
     ),
     STREAMING: ("writing", "written"),
     LOOP: ("written", "committed"),

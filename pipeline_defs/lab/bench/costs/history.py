@@ -48,7 +48,6 @@ RANGE_OF = 1  # offsets: a range costs the same, whatever is in it
 POLICY = Policy(records_per_range=RANGE_OF, budget=200)
 VALUE_BYTES = 10
 STEPS_PER_FRONTIER = 50
-LINKS_OF_A_FILE = 10_000  # a file system bounds how many names a file may have
 COMPACTED_AT = 10_000  # ranges of the table; a topic with fewer has a file of each
 
 
@@ -84,23 +83,13 @@ def write_history(bench: Bench, ranges: int) -> None:
     now_ms, log_state, planned = bench.edges.now_ms() - 2 * WINDOW_MS, LogState(), 0
     lake = bench.edges.lake
     state = bench.edges.kafka().read_topic_state(TOPIC, log_state, POLICY, now_ms)
-    content = _file_of([OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
-    source = root / "staging" / "history"
-    source.mkdir(parents=True)
     uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
         step = plan(log_state, state, policy, now_ms)
         assert step is not None
         _write(root / f"plan/{TOPIC}/{step.seq:020d}.json", step.to_json())
-        for number, offsets in enumerate(step.ranges, start=planned):
-            file = source / f"{number // LINKS_OF_A_FILE}.parquet"
-            if not file.exists():
-                file.write_bytes(content)
-            path = root / data_path(TOPIC, offsets)
-            _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json())
-            _make_folder(path.parent)
-            os.link(file, path)
+        write_landed(root, TOPIC, step)
         log_state, planned, uncompacted = step.after(log_state), planned + len(step.ranges), [*uncompacted, *step.ranges]
         if len(uncompacted) >= COMPACTED_AT:
             _add_compacted(uncompacted, lake, now_ms)
@@ -111,6 +100,24 @@ def write_history(bench: Bench, ranges: int) -> None:
     append_landed(TOPIC, lake, lambda: now_ms)
 
 
+def write_landed(root: Path, topic: str, step: PlanStep) -> None:
+    """Write the ranges of a plan step as they are once they are landed, below a lake's folder: one file with many names."""
+    content = _file_of(topic, [OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
+    digest, at_ms = hashlib.sha256(content).hexdigest(), step.planned_at_ms
+    source = root / "staging" / "history" / f"{step.seq}.parquet"
+    _write(source, content)
+    for offsets in step.ranges:
+        staged = f"staging/00000000-00000000/{offsets.key}.parquet"
+        file = StagedFile(staged, len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms)
+        provenance = Provenance("bench", "0" * 36, "bench", "bench", step.seq, step.topic_id, at_ms, 0.1)
+        columns = {each.name: str(each.type) for each in RAW_SCHEMA}
+        manifest = Manifest(topic, offsets, file, (), provenance, schema=columns)
+        _write(root / manifest_path(topic, offsets, 0), manifest.to_json())
+        path = root / data_path(topic, offsets)
+        _make_folder(path.parent)
+        os.link(source, path)
+
+
 def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> None:
     """Add ranges to the raw table as a compaction leaves them there: one file of each Kafka partition."""
     log = raw_table_log(TOPIC, lake.store)
@@ -119,7 +126,7 @@ def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> No
     for partition in range(PARTITIONS):
         own = [each for each in ranges if each.partition == partition]
         offsets = OffsetRange(0, partition, own[0].start, own[-1].end)
-        name, content = compacted_name(offsets, str(uuid.uuid4())), _file_of(own)
+        name, content = compacted_name(offsets, str(uuid.uuid4())), _file_of(TOPIC, own)
         lake.store.put_new(f"{log.folder}/{name}", content, "staging/history")
         at = name, len(content), hashlib.sha256(content).hexdigest(), len(own), offsets.start, offsets.end - 1
         added.append(compacted_file(name, offsets, StagedFile(*at, now_ms, now_ms), {}, now_ms, len(content)))
@@ -128,24 +135,15 @@ def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> No
     write_checkpoint_if_due(TOPIC, log, table.version + 1, no_step)
 
 
-def _file_of(ranges: Sequence[OffsetRange]) -> bytes:
+def _file_of(topic: str, ranges: Sequence[OffsetRange]) -> bytes:
     """Return a file with the rows of some ranges."""
     moment = datetime(2020, 1, 1, tzinfo=UTC)
-    row = {"topic": TOPIC, "generation": 0, "timestamp": moment, "timestamp_type": 0, "key": b"k"}
+    row = {"topic": topic, "generation": 0, "timestamp": moment, "timestamp_type": 0, "key": b"k"}
     row |= {"value": b"v" * VALUE_BYTES, "headers": []}
     rows = [{**row, "partition": each.partition, "offset": each.start} for each in ranges]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, RAW_SCHEMA), buffer)
     return buffer.getvalue()
-
-
-def _manifest(offsets: OffsetRange, step: PlanStep, content: bytes) -> Manifest:
-    at_ms = step.planned_at_ms
-    digest = hashlib.sha256(content).hexdigest()
-    path = f"staging/00000000-00000000/{offsets.key}.parquet"
-    file = StagedFile(path, len(content), digest, 1, offsets.start, offsets.start, at_ms, at_ms)
-    provenance = Provenance("bench", "0" * 36, "bench", "bench", step.seq, step.topic_id, at_ms, 0.1)
-    return Manifest(TOPIC, offsets, file, (), provenance, schema={each.name: str(each.type) for each in RAW_SCHEMA})
 
 
 def _write(path: Path, data: bytes) -> None:
