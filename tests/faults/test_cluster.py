@@ -97,7 +97,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def send_large(world: World, records: int = RECORDS) -> None:
-    with closing(world.producer(batch_size=1 << 19)) as producer:
+    with closing(world.operations.producer(batch_size=1 << 19)) as producer:
         world.send(({"partition": 0, "value": os.urandom(RECORD_BYTES)} for _ in range(records)), producer)
 
 

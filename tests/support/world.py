@@ -173,14 +173,8 @@ class World:
     def add_partitions(self, total: int) -> None:
         self.operations.add_partitions(self.name, total)
 
-    def producer(self, **config: Any) -> KafkaProducer:
-        return self.operations.producer(**config)
-
     def begin_transaction(self, name: str = "tx", **config: Any) -> KafkaProducer:
-        producer = self.producer(transactional_id=f"{self.name}-{name}", **config)
-        producer.init_transactions()
-        producer.begin_transaction()
-        return producer
+        return self.operations.begin_transaction(f"{self.name}-{name}", **config)
 
     def send_aborted(self, count: int = 1, **record: Any) -> None:
         """Send a record so many times in a transaction that is aborted: no ground truth."""

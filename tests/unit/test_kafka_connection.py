@@ -101,7 +101,7 @@ def test_a_leader_that_moves_between_two_looks_costs_no_waiting(monkeypatch: pyt
     """[R-9] The look that all topics share is of before: this one is observed again, and its new leader asked."""
     kafka, asked = Kafka("nowhere:1"), list[int]()
     ends = [{0: OffsetAndTimestamp(100, -1, epoch)} for epoch in (5, 6)]
-    kafka._glance = Glance({"t": TopicGlance("id", {0: 1}, {0: 0}, dict.fromkeys(ISOLATION, ends[0]), {})})
+    kafka._glance = Glance({"t": TopicGlance(Description("id", {0: 1}, 1), {0: 0}, dict.fromkeys(ISOLATION, ends[0]), {})})
 
     def observe(topic: str, isolation_level: str) -> Observation:
         seen = kafka._glance.seen.get(topic)
@@ -427,7 +427,7 @@ class FakeProducer:
     def flush(self) -> None:
         """Wait for nothing."""
 
-    def close(self) -> None:
+    def close(self, **_: object) -> None:
         for each in self.waiting:
             each.success(None)
 

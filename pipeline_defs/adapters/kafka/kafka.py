@@ -94,7 +94,7 @@ class Kafka(Connection):
         """
         seen, began = self._glanced(topic), time.monotonic()
         if seen is not None:
-            return TopicIds(seen.topic_id, seen.cluster_id)
+            return TopicIds(seen.told.topic_id, seen.told.cluster_id)
 
         def question(admin: KafkaAdminClient) -> TopicIds:
             told = self._describe_led(topic, began, by_some=True)
@@ -145,7 +145,7 @@ class Kafka(Connection):
 
     def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
         seen = self._glance.seen.get(topic)
-        if seen is not None and seen.leaders.keys() >= {*partitions}:
+        if seen is not None and seen.told.leaders.keys() >= {*partitions}:
             return {p: seen.ends[isolation_level][p].offset for p in partitions}
         ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
         return {p: end.offset for p, end in ends.items()}
@@ -234,7 +234,7 @@ class Kafka(Connection):
         seen = self._glance.seen.get(topic)
         if seen is None:
             return self._read_timestamps(topic, offsets, isolation_level)
-        places = {p: (topic, seen.topic_id, p, offset, isolation_level) for p, offset in offsets.items()}
+        places = {p: (topic, seen.told.topic_id, p, offset, isolation_level) for p, offset in offsets.items()}
         known = {p: self._glance.recall(place) for p, place in places.items()}
         unknown = {p: offsets[p] for p, at_ms in known.items() if at_ms is None}
         read = self._read_timestamps(topic, unknown, isolation_level)
@@ -276,7 +276,7 @@ class Kafka(Connection):
         if glance.seen.get(topic) is None:
             return self._read_sizes({topic: partitions}).get(topic, {})
         if glance.sizes is None:
-            glance.sizes = self._read_sizes({name: [*each.leaders] for name, each in [*glance.seen.items()]})
+            glance.sizes = self._read_sizes({name: [*each.told.leaders] for name, each in [*glance.seen.items()]})
         return glance.sizes.get(topic, {})
 
     def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
@@ -422,13 +422,13 @@ class Kafka(Connection):
 
     def _partitions(self, topic: str) -> list[int]:
         seen = self._glance.seen.get(topic)
-        return list((seen or self._describe(topic)).leaders)
+        return list((seen.told if seen else self._describe(topic)).leaders)
 
     def _glanced(self, topic: str) -> TopicGlance | None:
         """Return what a glance has seen of a topic, none where nothing; raise `NoLeader` where that is that nobody leads it."""
         seen = self._glance.seen.get(topic)
-        if seen is not None and not seen.leaders:
-            raise self._no_leader(topic, seen.leaderless)
+        if seen is not None and not seen.told.leaders:
+            raise self._no_leader(topic, seen.told.leaderless)
         return seen
 
     def _describe_led(self, topic: str, began: float, *, by_some: bool = False) -> Description:

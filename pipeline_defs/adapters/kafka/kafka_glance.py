@@ -43,48 +43,6 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicGlance:
-    """What was seen of one topic; `ends` is by isolation level, then by Kafka partition.
-
-    Of `leaderless` Kafka partitions nothing was.
-    """
-
-    topic_id: str | None
-    leaders: Mapping[int, int]
-    firsts: Mapping[int, int]
-    ends: Mapping[str, Mapping[int, OffsetAndTimestamp]]
-    config: dict[str, str]
-    cluster_id: str | None = None
-    leaderless: tuple[int, ...] = ()
-
-    def observation(self, isolation_level: str) -> Observation:
-        """Return it as a reader at an isolation level sees it."""
-        ends = self.ends[isolation_level]
-        marks = {p: Watermarks(first, ends[p].offset) for p, first in self.firsts.items()}
-        return Observation(self.topic_id, marks, {p: ends[p].leader_epoch for p in marks}, self.cluster_id, self.leaderless)
-
-
-@dataclass(slots=True)
-class Glance:
-    """What is answered from one look: topics by name, sizes by topic and Kafka partition once they were asked for.
-
-    `known` are timestamps of records that the glance before has used; those that this one uses are in `timestamps`.
-    """
-
-    seen: dict[str, TopicGlance] = field(default_factory=dict)
-    sizes: Mapping[str, dict[int, int]] | None = None
-    known: Mapping[Place, int] = field(default_factory=dict)
-    timestamps: dict[Place, int] = field(default_factory=dict)
-
-    def recall(self, place: Place) -> int | None:
-        """Return the timestamp of the first record from a place on, none where it was not read yet."""
-        found = self.timestamps.get(place, self.known.get(place))
-        if found is not None:
-            self.timestamps[place] = found
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class Description:
     """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
 
@@ -116,6 +74,46 @@ class Description:
         return replace(self, cluster_id=next(iter(ids)).cluster_id)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicGlance:
+    """What was seen of one topic that is `told` of; `ends` is by isolation level, then by Kafka partition.
+
+    Of Kafka partitions that nobody leads nothing was.
+    """
+
+    told: Description
+    firsts: Mapping[int, int]
+    ends: Mapping[str, Mapping[int, OffsetAndTimestamp]]
+    config: dict[str, str]
+
+    def observation(self, isolation_level: str) -> Observation:
+        """Return it as a reader at an isolation level sees it."""
+        told, ends = self.told, self.ends[isolation_level]
+        marks = {p: Watermarks(first, ends[p].offset) for p, first in self.firsts.items()}
+        epochs = {p: ends[p].leader_epoch for p in marks}
+        return Observation(told.topic_id, marks, epochs, told.cluster_id, told.leaderless)
+
+
+@dataclass(slots=True)
+class Glance:
+    """What is answered from one look: topics by name, sizes by topic and Kafka partition once they were asked for.
+
+    `known` are timestamps of records that the glance before has used; those that this one uses are in `timestamps`.
+    """
+
+    seen: dict[str, TopicGlance] = field(default_factory=dict)
+    sizes: Mapping[str, dict[int, int]] | None = None
+    known: Mapping[Place, int] = field(default_factory=dict)
+    timestamps: dict[Place, int] = field(default_factory=dict)
+
+    def recall(self, place: Place) -> int | None:
+        """Return the timestamp of the first record from a place on, none where it was not read yet."""
+        found = self.timestamps.get(place, self.known.get(place))
+        if found is not None:
+            self.timestamps[place] = found
+        return found
+
+
 def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicGlance]:
     """Look at topics; those of which it is not certain what is so are left out."""
     before = _describe(admin, topics)
@@ -129,15 +127,8 @@ def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Topic
         own = [TopicPartition(topic, p) for p in told.leaders]
         is_whole = all(ends[level][tp].offset >= firsts[tp].offset for level in ISOLATION for tp in own)
         if topic in after and after[topic].topic_id == told.topic_id and is_whole:
-            seen[topic] = TopicGlance(
-                told.topic_id,
-                told.leaders,
-                {tp.partition: firsts[tp].offset for tp in own},
-                {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION},
-                configs[topic],
-                told.cluster_id,
-                told.leaderless,
-            )
+            of_levels = {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION}
+            seen[topic] = TopicGlance(told, {tp.partition: firsts[tp].offset for tp in own}, of_levels, configs[topic])
     return seen
 
 

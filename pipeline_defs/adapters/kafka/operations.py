@@ -30,6 +30,13 @@ class Operations:
         """Open a producer that is acknowledged by all replicas."""
         return KafkaProducer(bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config)
 
+    def begin_transaction(self, transactional_id: str, **config: Any) -> KafkaProducer:
+        """Open a producer whose transaction has begun; what becomes of that is the caller's."""
+        producer = self.producer(transactional_id=transactional_id, **config)
+        producer.init_transactions()
+        producer.begin_transaction()
+        return producer
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and all its records."""
         with self.admin() as admin:

@@ -207,11 +207,7 @@ def produce(
             **access.kafka_python(),
             **guarantees.config(),
         )
-        if guarantees.transactional_id is None:
-            _produce_plainly(producer, records, tally)
-        else:
-            each = guarantees.records_per_transaction or RECORDS_PER_TRANSACTION
-            _produce_in_transactions(producer, records, tally, each)
+        _send_all(producer, records, tally, guarantees)
         if tally.failure is not None:
             raise tally.failure
     except Refused as error:
@@ -229,33 +225,28 @@ def produce(
     return tally.acknowledged
 
 
-def _produce_plainly(producer: KafkaProducer, records: Iterable[Record], tally: _Tally) -> None:
-    try:
-        for record in records:
-            tally.send(producer, record)
-        producer.flush()
-    finally:
-        producer.close()
-
-
-def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, each: int) -> None:
-    """Commit after every `each` records; what fails aborts the open transaction and leaves the committed ones."""
+def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, guarantees: Guarantees) -> None:
+    """Send records; in transactions what fails aborts the open one and leaves the committed ones."""
+    is_transactional, each = guarantees.transactional_id is not None, guarantees.records_per_transaction
     committed, is_open, is_answering = 0, False, True
     try:
-        producer.init_transactions()
+        if is_transactional:
+            producer.init_transactions()
         for record in records:
-            if not is_open:
+            if is_transactional and not is_open:
                 producer.begin_transaction()
                 is_open = True
             tally.send(producer, record)
-            if tally.sent - committed == each:
+            if is_open and tally.sent - committed == (each or RECORDS_PER_TRANSACTION):
                 producer.commit_transaction()
                 committed, is_open = tally.sent, False
         if is_open:
             producer.commit_transaction()
             committed, is_open = tally.sent, False
+        producer.flush()
     finally:
-        tally.acknowledged = committed
+        if is_transactional:
+            tally.acknowledged = committed
         if is_open:
             is_answering = _abort(producer)
         producer.close(timeout=None if is_answering else 0)

@@ -1,7 +1,7 @@
 """`offsetlake produce`: records from a file into a topic."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +19,19 @@ from ..terminal import ERRORS, OUT, progress
 MOST_PARTITIONS = 200_000  # what a whole cluster may have
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """What the command line says beside topic and file."""
-
-    key_field: str | None
-    raw: bool
-    key_separator: str | None
-    timestamp_field: str | None
-    partitions: int | None
-    replicas: int | None
-    acks: producer.Acks
-    idempotence: bool | None
-    transactional_id: str | None
-    records_per_transaction: int | None
-
-    def read(self, path: Path) -> Iterator[producer.Record]:
-        if self.raw:
-            given = self.key_separator
-            separator = "\t" if given is None or given == r"\t" else given
-            return producer.read_raw(path, separator.encode())
-        return producer.read_jsonl(path, self.key_field, self.timestamp_field)
-
-    def check(self, topic: str) -> None:
-        """Refuse what contradicts itself."""
-        if self.raw and (self.key_field or self.timestamp_field):
-            raise BadSetting(
-                "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and "
-                "--timestamp-field out"
-            )
-        if self.key_separator is not None and not self.raw:
-            raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
-        if self.transactional_id == "":
-            raise BadSetting(
-                "--transactional-id is empty, expected a name; nothing was produced; name one, or leave the option out"
-            )
-        if is_internal(topic):
-            raise BadSetting(f"topic {topic} is Kafka's own, as all are that begin with __; nothing was produced; name another")
-        if self.replicas is not None and self.partitions is None:
-            raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
-
-    def guarantees(self) -> producer.Guarantees:
-        return producer.Guarantees(self.acks, self.idempotence, self.transactional_id, self.records_per_transaction)
+def _read(
+    path: Path, *, raw: bool, key_field: str | None, key_separator: str | None, timestamp_field: str | None
+) -> Iterator[producer.Record]:
+    if raw and (key_field or timestamp_field):
+        raise BadSetting(
+            "--raw takes lines as they are and has no fields; nothing was produced; leave --key-field and --timestamp-field out"
+        )
+    if raw:
+        separator = "\t" if key_separator in {None, r"\t"} else str(key_separator)
+        return producer.read_raw(path, separator.encode())
+    if key_separator is not None:
+        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key-field")
+    return producer.read_jsonl(path, key_field, timestamp_field)
 
 
 @click.command()
@@ -83,6 +54,7 @@ class _Options:
 )
 @click.option(
     "--idempotence/--no-idempotence",
+    "enable_idempotence",
     default=None,
     help="Whether a record that is sent again stands once. [default: with acks=all]",
 )
@@ -92,7 +64,7 @@ class _Options:
     type=click.IntRange(min=1),
     help=f"Commit after so many records. [default: {producer.RECORDS_PER_TRANSACTION}]",
 )
-def produce(topic: str, path: Path, **given: Any) -> None:
+def produce(topic: str, path: Path, partitions: int | None, replicas: int | None, **given: Any) -> None:
     """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
 
     A line that is no record ends it: what came before is produced, but for its open transaction, and that is said.
@@ -104,9 +76,16 @@ def produce(topic: str, path: Path, **given: Any) -> None:
       offsetlake produce orders --file poison.txt --raw --key-separator ,
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
-    options = _Options(**given)
-    options.check(topic)
-    records, guarantees = options.read(path), options.guarantees()
+    guarantees = producer.Guarantees(**{each.name: given.pop(each.name) for each in fields(producer.Guarantees)})
+    if guarantees.transactional_id == "":
+        raise BadSetting(
+            "--transactional-id is empty, expected a name; nothing was produced; name one, or leave the option out"
+        )
+    if is_internal(topic):
+        raise BadSetting(f"topic {topic} is Kafka's own, as all are that begin with __; nothing was produced; name another")
+    if replicas is not None and partitions is None:
+        raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
+    records = _read(path, **given)
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
         found = load_topics()
@@ -121,29 +100,29 @@ def produce(topic: str, path: Path, **given: Any) -> None:
                 soft_wrap=True,
             )
         kafka = edges.kafka(configured)
-        _make_topic(topic, kafka, options)
+        _make_topic(topic, kafka, partitions, replicas or 1)
         count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
-    if options.acks == "0":
+    if guarantees.acks == "0":
         OUT.print(
             f"{counted(count, 'record')} sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
         )
-    elif options.transactional_id is not None:
-        OUT.print(f"{counted(count, 'record')} committed to {topic} by {options.transactional_id}")
+    elif guarantees.transactional_id is not None:
+        OUT.print(f"{counted(count, 'record')} committed to {topic} by {guarantees.transactional_id}")
     else:
         OUT.print(f"{counted(count, 'record')} acknowledged by {topic}")
 
 
-def _make_topic(topic: str, kafka: Kafka, options: _Options) -> None:
-    """Make a topic that is not there as the options say; refuse where they do not."""
+def _make_topic(topic: str, kafka: Kafka, partitions: int | None, replicas: int) -> None:
+    """Make a topic that is not there of so many Kafka partitions; refuse where nobody says how many."""
     try:
         kafka.read_ids(topic)
-        if options.partitions is not None:
+        if partitions is not None:
             ERRORS.print(f"topic {topic} is there already: --partitions and --replicas change nothing of it", soft_wrap=True)
     except UnknownTopic:
-        if options.partitions is None:
+        if partitions is None:
             near = meant(topic, kafka.list_topics())
             raise UnknownTopic(
                 f"topic {topic} does not exist at {kafka.bootstrap_servers}{near}; nothing was produced; to "
                 "create it with N Kafka partitions first, add --partitions N"
             ) from None
-        kafka.create_topic(topic, options.partitions, replicas=options.replicas or 1)
+        kafka.create_topic(topic, partitions, replicas=replicas)

@@ -132,7 +132,7 @@ class Arena:
     def produce_aborted(self, count: int, transactional_id: str) -> None:
         """Produce records in a transaction that is aborted, and produces the same records again in one that commits."""
         records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
-        with self.transaction(transactional_id) as producer:
+        with self.operations.begin_transaction(transactional_id) as producer:
             self._send(records, producer)
             producer.abort_transaction()
             producer.begin_transaction()
@@ -144,22 +144,11 @@ class Arena:
     def open_transaction(self, count: int) -> Iterator[None]:
         """Have a transaction with records be open for the while; then it is aborted, and they are produced again."""
         records = [self._record(p) for p in range(self.partitions) for _ in range(count)]
-        with self.transaction(f"{self.topic.name}-open") as producer:
+        with self.operations.begin_transaction(f"{self.topic.name}-open") as producer:
             self._send(records, producer)
             yield
             producer.abort_transaction()
         self.truth |= self._send(records)
-
-    @contextmanager
-    def transaction(self, transactional_id: str) -> Iterator[Any]:
-        """Begin a transaction; what becomes of it is the caller's."""
-        producer = self.operations.producer(transactional_id=transactional_id)
-        try:
-            producer.init_transactions()
-            producer.begin_transaction()
-            yield producer
-        finally:
-            producer.close()
 
     def _record(self, partition: int, **record: Any) -> dict[str, Any]:
         self.numbers += 1
