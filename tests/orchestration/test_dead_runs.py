@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_d
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
-from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying
+from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying, trying_all
 from pipeline_defs.settings import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
@@ -221,24 +222,26 @@ def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(ins
     assert end_dead_runs(instance, LATER_MS) == [run.run_id]
 
 
-@pytest.mark.parametrize("before", [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING])
-def test_a_run_that_nobody_has_launched_is_ended_after_a_while(instance: dg.DagsterInstance, before: DagsterRunStatus) -> None:
-    """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it."""
+@pytest.mark.parametrize(
+    ("before", "is_being_created"),
+    [(DagsterRunStatus.NOT_STARTED, False), (DagsterRunStatus.STARTING, False), (DagsterRunStatus.NOT_STARTED, True)],
+)
+def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
+    instance: dg.DagsterInstance, before: DagsterRunStatus, is_being_created: bool
+) -> None:
+    """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it.
+
+    Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait.
+    """
     run = create_run(instance, before)
-    since_ms = int(record_of(instance, run).update_timestamp.timestamp() * 1000)
-    assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) - 1_000) == []
-    assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) + 1_000) == [run.run_id]
+    since = record_of(instance, run).update_timestamp.timestamp()
+    if is_being_created:
+        since += UNLAUNCHED_SECONDS + 10
+        planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
+        instance.report_dagster_event(planned, run.run_id, timestamp=since)
+    assert end_dead_runs(instance, int((since + UNLAUNCHED_SECONDS) * 1000) - 1_000) == []
+    assert end_dead_runs(instance, int((since + UNLAUNCHED_SECONDS) * 1000) + 1_000) == [run.run_id]
     assert status(instance, run) is DagsterRunStatus.FAILURE
-
-
-def test_a_run_that_is_still_being_created_is_left_alone(instance: dg.DagsterInstance) -> None:
-    """[R-26] Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait."""
-    run = create_run(instance, DagsterRunStatus.NOT_STARTED)
-    later = record_of(instance, run).update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
-    planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
-    instance.report_dagster_event(planned, run.run_id, timestamp=later)
-    assert end_dead_runs(instance, int(later * 1000) + 1_000) == []
-    assert end_dead_runs(instance, int((later + UNLAUNCHED_SECONDS) * 1000) + 1_000) == [run.run_id], "the control"
 
 
 def test_two_ticks_at_once_end_a_run_once(instance: dg.DagsterInstance) -> None:
@@ -436,6 +439,15 @@ def test_a_run_that_is_killed_has_failed_at_what_it_was_at(fresh: dg.DagsterInst
     assert read_tries(fresh, TOPIC.landing).tried[RANGES[0]].attempts == 1
     attempt(fresh, RANGES[:1], set(), NOW_MS)
     assert read_tries(fresh, TOPIC.landing).tried[RANGES[0]].attempts == 2, "the next run adds to it"
+
+
+def test_what_is_tried_for_the_first_time_beside_what_was_tried_before_is_noted(fresh: dg.DagsterInstance) -> None:
+    """[R-33] A new topic in the batch of an old one."""
+    attempt(fresh, RANGES[:1], set(), NOW_MS)
+    duties = [TOPIC.landing, replace(TOPIC, name="new").landing]
+    with trying_all(fresh, {duty: [RANGES[0].key] for duty in duties}, "gone", lambda: NOW_MS):
+        pass
+    assert [read_tries(fresh, duty).tried[RANGES[0]].attempts for duty in duties] == [2, 1]
 
 
 def test_what_another_run_has_taken_over_is_its_to_tell(fresh: dg.DagsterInstance) -> None:

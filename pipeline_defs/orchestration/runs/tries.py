@@ -168,7 +168,16 @@ def _change(
     for duty, known in settled.items():
         after = {key: entry for key, entry in {**known, **news(duty, known)}.items() if entry is not None}
         texts[_name(duty)] = json.dumps({key: asdict(entry) for key, entry in after.items()})
-    instance.daemon_cursor_storage.set_cursor_values(texts)
+    write_values(instance, texts)
+
+
+def write_values(instance: dg.DagsterInstance, values: Mapping[str, str]) -> None:
+    """Write values that Dagster keeps by name; those of new names apart, which SQLite would drop beside known ones."""
+    storage = instance.daemon_cursor_storage
+    known = storage.get_cursor_values({*values}).keys() if values else set[str]()
+    for names in (values.keys() - known, values.keys() & known):
+        if names:
+            storage.set_cursor_values({name: values[name] for name in names})
 
 
 def _name(duty: Duty) -> str:
