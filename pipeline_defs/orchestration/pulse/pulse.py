@@ -17,7 +17,7 @@ from dagster_pyspark import LazyPySparkResource
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
-from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
+from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
 from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, is_slow, read_known, read_slow
 from ..runs.moments import duration_text
@@ -125,9 +125,10 @@ def find_runs(
 ) -> tuple[list[dg.RunRequest], list[str]]:
     """Find which runs to ask for now, at most one of each lane; say why one that is due is not asked for, and what is slow."""
     lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
-    slow = read_slow(instance, edges.now_ms()) if lanes > 1 else set[str]()
+    slow = read_slow(instance, (each.topic for each in ticks), edges.now_ms()) if lanes > 1 else set[Duty]()
     if slow:
-        postponed.append(f"slow, so apart for ten minutes, or until a job of its own is quick: {', '.join(sorted(slow))}")
+        names = ", ".join(sorted(duty.asset_key.to_user_string() for duty in slow))
+        postponed.append(f"slow, so apart for ten minutes, or until a job of its own is quick: {names}")
     due = (lane_of(each.topic.name, lanes, each.failures, is_slow=is_slow(each.topic, slow)) for each in ticks if each.is_due)
     for lane in sorted(set(due)):
         tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}

@@ -32,7 +32,7 @@ from ..assets.checks import QUICK, as_result, lake_result
 from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
 from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
 from ..assets.raw_asset import landed_lineage, materialization
-from ..runs.known import SLOW_SECONDS, is_slow, name_of, note_speed, read_known, read_slow
+from ..runs.known import SLOW_SECONDS, is_slow, note_speed, read_known, read_slow
 from ..runs.moments import telling_pace
 from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_of
@@ -93,12 +93,12 @@ class _PulseRun:
     served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
     left: int = field(default_factory=lambda: RANGES_PER_RUN)
     most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
-    slow: set[str] = field(default_factory=set)
+    slow: set[Duty] = field(default_factory=set)
     retries: dict[str, int] = field(default_factory=dict)  # by topic, how many ranges that have failed are decoded at once
 
     def __post_init__(self) -> None:
         if self.lane is not None:
-            self.slow = read_slow(self.context.instance, self.edges.now_ms())
+            self.slow = read_slow(self.context.instance, self.topics.values(), self.edges.now_ms())
 
     def land(self) -> None:
         """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
@@ -240,14 +240,15 @@ class _PulseRun:
         """
         if self.lane is None:
             return
-        names, run_id, instance = {*map(name_of, duties)}, self.context.run.run_id, self.context.instance
+        instance, now_ms = self.context.instance, self.edges.now_ms()
         if seconds > SLOW_SECONDS:
-            self.context.log.warning("step=slow asset=%s seconds=%s", ",".join(sorted(names)), round(seconds))
-            self.slow |= names
-            note_speed(names, run_id, instance, is_slow=True)
-        elif len(names) == 1 and names <= self.slow:
-            self.slow -= names
-            note_speed(names, run_id, instance, is_slow=False)
+            names = ",".join(sorted(duty.asset_key.to_user_string() for duty in duties))
+            self.context.log.warning("step=slow asset=%s seconds=%s", names, round(seconds))
+            self.slow.update(duties)
+            note_speed(instance, duties, now_ms, is_slow=True)
+        elif len(duties) == 1 and duties[0] in self.slow:
+            self.slow -= {*duties}
+            note_speed(instance, duties, now_ms, is_slow=False)
 
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; what was last decoded longest ago comes first."""

@@ -1,26 +1,25 @@
 """What Dagster knows of topics, read for all of them in few queries: a tick asks for a hundred topics as for one.
 
 It is of one moment; a run may begin right after it. Which topics are slow, and have a lane apart for a while so that the
-others of theirs need not wait, runs note in their own tags, so every process finds the same. Invariant: nothing else is decided
-from what is here.
+others of theirs need not wait, runs note in Dagster's database, so every process finds the same. Invariant: nothing else is
+decided from what is here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster import RunRecord, RunsFilter
 
-from ...topics import LAND_PENDING, STANDING, Duty, Topic
+from ...topics import STANDING, Duty, Topic
 from ..home.daemons import is_silent, read_silence
 from ..home.run_locks import is_code_server_gone
 from .projection import ACTIVE
-from .tries import Tries, read_all_tries
+from .tries import Tries, read_all_tries, write_values
 
 if TYPE_CHECKING:
     from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 SLOW_SECONDS = 60.0  # of a job, which is to take ten
 SLOW_FOR_MS = 600_000
-_HAS_JUDGED, _SLOW, _QUICK = "offsetlake/has_judged", "offsetlake/slow_topics", "offsetlake/quick_topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +74,22 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
     )
 
 
-def name_of(duty: Duty) -> str:
-    """Return the name by which a duty is noted: that of its asset."""
-    return duty.asset_key.to_user_string()
-
-
-def is_slow(topic: Topic, found: Collection[str]) -> bool:
+def is_slow(topic: Topic, found: Collection[Duty]) -> bool:
     """Return whether a topic's landing or decoding is among what was found slow."""
-    return any(name_of(duty) in found for duty in (topic.landing, topic.decoding))
+    return topic.landing in found or topic.decoding in found
 
 
-def note_speed(duties: Collection[str], run_id: str, instance: dg.DagsterInstance, *, is_slow: bool) -> None:
-    """Note in the tags of a run what it found slow, or quick after all, beside what it found before."""
-    slow, quick = _read(instance.get_run_by_id(run_id))
-    slow, quick = (slow | {*duties}, quick - {*duties}) if is_slow else (slow - {*duties}, quick | {*duties})
-    tags = {_HAS_JUDGED: "yes", _SLOW: ",".join(sorted(slow)), _QUICK: ",".join(sorted(quick))}
-    instance.add_run_tags(run_id, tags)
+def note_speed(instance: dg.DagsterInstance, duties: Iterable[Duty], now_ms: int, *, is_slow: bool) -> None:
+    """Note of duties that they were found slow now, or quick after all."""
+    write_values(instance, {_slow_name(duty): str(now_ms if is_slow else 0) for duty in duties})
 
 
-def read_slow(instance: dg.DagsterInstance, now_ms: int) -> set[str]:
-    """Read what runs of the last ten minutes have found slow, as `name_of` names it; the word of the newest one counts."""
-    since = datetime.fromtimestamp((now_ms - SLOW_FOR_MS) / 1000, UTC)
-    found: set[str] = set()
-    judged = RunsFilter(job_name=LAND_PENDING, tags={_HAS_JUDGED: "yes"}, updated_after=since)
-    for run in reversed(instance.get_runs(judged)):
-        slow, quick = _read(run)
-        found = (found | slow) - quick
-    return found
+def read_slow(instance: dg.DagsterInstance, topics: Iterable[Topic], now_ms: int) -> set[Duty]:
+    """Read what of topics was found slow within the last ten minutes, and not quick since."""
+    duties = {_slow_name(duty): duty for topic in topics for duty in (topic.landing, topic.decoding)}
+    found = instance.daemon_cursor_storage.get_cursor_values({*duties}) if duties else {}
+    return {duties[name] for name, since_ms in found.items() if abs(now_ms - int(since_ms)) < SLOW_FOR_MS}
 
 
-def _read(run: dg.DagsterRun | None) -> tuple[set[str], set[str]]:
-    tags = run.tags if run is not None else {}
-    slow, quick = (set(filter(None, tags.get(name, "").split(","))) for name in (_SLOW, _QUICK))
-    return slow, quick
+def _slow_name(duty: Duty) -> str:
+    return f"offsetlake/slow/{duty.asset_key.to_user_string()}"
