@@ -3,12 +3,10 @@
 Of each an asset, its checks and a job, but for days, which are told of; nothing of what defs.yaml does not name.
 """
 
-from typing import TypeVar, cast
-
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from ..topics import NOTHING_LOST, TIME_TO_LOSS, Duty, Topic, op_name
+from ..topics import NOTHING_LOST, TIME_TO_LOSS, Duty, Topic
 from .assets.catalog import days_spec, ledger_spec, source_spec
 from .assets.checks import QUICK, build_checks
 from .assets.decoded_asset import build_decoded_asset, build_decoded_checks
@@ -16,8 +14,6 @@ from .assets.latest_asset import build_latest_asset, build_latest_check
 from .assets.raw_asset import build_raw_asset
 from .backfilling import build_backfill
 from .home.run_locks import hold_own_lock
-
-Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
 
 
 def build_topic_defs(topic: Topic, lake: str) -> dg.Definitions:
@@ -44,28 +40,10 @@ def build_topic_defs(topic: Topic, lake: str) -> dg.Definitions:
         compared = "then compares a share of the keys with a recomputation"
         jobs.append(_job(topic.upserting, f"Updates the latest record of each key of `{name}`, {compared}."))
 
-    own = dg.Definitions(
-        assets=[*specs, *map(with_own_op_name, assets)], asset_checks=[*map(with_own_op_name, checks)], jobs=jobs
-    )
+    own = dg.Definitions(assets=[*specs, *assets], asset_checks=checks, jobs=jobs)
     return dg.Definitions.merge(own, build_backfill(topic))
 
 
 def _job(duty: Duty, description: str) -> UnresolvedAssetJobDefinition:
     selection = dg.AssetSelection.assets(duty.asset_key)
     return dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
-
-
-def with_own_op_name(definition: Defined) -> Defined:
-    """Return the asset, or the check, with an op whose name no other topic has.
-
-    Dagster derives it from the asset's key with `-` and `.` made into `_`, so the ops of topics `a-b` and `a_b` would share
-    one name, and the code location would not load.
-    """
-    if definition.keys:
-        name = op_name(definition.key)
-    else:
-        (check,) = definition.check_keys
-        name = f"{op_name(check.asset_key)}_{check.name}"
-    renamed = definition.op.with_replaced_properties(name=name)
-    attributes = {**definition.get_attributes_dict(), "node_def": renamed}
-    return cast("Defined", definition.__class__.dagster_internal_init(**attributes))

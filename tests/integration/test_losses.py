@@ -24,7 +24,7 @@ from pipeline_defs.core.log.losses import BEFORE_LANDED, BEFORE_PLANNED, find_sk
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.landing.auditing import check_completeness, check_published, check_replay, check_tiling
-from pipeline_defs.orchestration.assets.checks import lake_result
+from pipeline_defs.orchestration.assets.checks import tiling_of
 from pipeline_defs.orchestration.map.page import lost_offsets, read_picture
 from pipeline_defs.orchestration.runs.ledger import accept_loss, check_nothing_lost, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
@@ -286,12 +286,12 @@ def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: Wor
     behind.plan()
     behind.land([behind.pending[-1].key])
     assert not check_tiling(behind.name, behind.edges.lake).passed, "the control"
-    assert not lake_result(behind.topic, "tiling", behind.edges, held=()).passed, "the control"
+    assert not tiling_of(behind.topic, behind.edges, ()).passed, "the control"
     held = behind.pending
-    assert lake_result(behind.topic, "tiling", behind.edges, held=held).passed, "a run is at them, in an order of its own"
-    assert not lake_result(behind.topic, "tiling", behind.edges, held=held[1:]).passed, "the control"
+    assert tiling_of(behind.topic, behind.edges, held).passed, "a run is at them, in an order of its own"
+    assert not tiling_of(behind.topic, behind.edges, held[1:]).passed, "the control"
     behind.with_policy(order="newest_first")
-    assert lake_result(behind.topic, "tiling", behind.edges, held=()).passed, "also before anything more is planned"
+    assert tiling_of(behind.topic, behind.edges, ()).passed, "also before anything more is planned"
 
 
 SEGMENT_MS = HOUR_MS * 2 // 3

@@ -4,7 +4,6 @@ Descriptions, owners, tags, where the files lie, and which document to read on i
 """
 
 import re
-from collections.abc import Callable, Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -17,66 +16,59 @@ from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days
 from ...core.tables.latest import Latest
 from ...settings import DOCS
-from ...topics import LAND_PENDING, TOPIC_TAG, Duty, Topic
+from ...topics import LAND_PENDING, TOPIC_TAG, Topic
 
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _SHOWN_TYPES = {RawType.INTEGER: "int", RawType.HEADERS: "array<struct<key: string, value: binary>>"}  # others as they are
 _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
 
 
+def spec_of(topic: Topic, key: dg.AssetKey, text: str, **own: Any) -> dg.AssetSpec:
+    """Return what one of the topic's assets says of itself: what all of them have, and its `own`.
+
+    The text, without its indentation, comes after what the topic's own defs.yaml says of it.
+    """
+    said = dedent(text).strip()
+    return dg.AssetSpec(
+        key,
+        description=f"{topic.description.strip()}\n\n{said}" if topic.description else said,
+        owners=topic.owners,
+        tags={**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags},
+        **{"group_name": key.path[0], **own},
+    )
+
+
 def source_spec(topic: Topic) -> dg.AssetSpec:
     """Return the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
-    return _external(
-        topic,
-        topic.source_key,
-        group_name="kafka",
-        description=_described(
-            topic,
-            f"""
-            Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
+    text = f"""
+        Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
 
-            The sensor `{LAND_PENDING}` notes here how far landing is behind it, at most once a minute and only
-            where that has changed: a topic on which nothing happens says nothing. **Plots** of the events show it over time:
+        The sensor `{LAND_PENDING}` notes here how far landing is behind it, at most once a minute and only
+        where that has changed: a topic on which nothing happens says nothing. **Plots** of the events show it over time:
 
-            - `lag`: offsets on the broker that no landed range covers yet;
-            - `lag_seconds`: for how long the oldest record of them has waited;
-            - `end_offset`: the sum of all end offsets; its slope is how fast the topic grows.
-            """,
-        ),
-    )
+        - `lag`: offsets on the broker that no landed range covers yet;
+        - `lag_seconds`: for how long the oldest record of them has waited;
+        - `end_offset`: the sum of all end offsets; its slope is how fast the topic grows.
+        """
+    return spec_of(topic, topic.source_key, text, kinds={"kafka"}, metadata=_read_on())
 
 
 def ledger_spec(topic: Topic) -> dg.AssetSpec:
     """Return the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
-    return _external(
-        topic,
-        topic.losses_key,
-        deps=[topic.source_key],
-        group_name="losses",
-        description=_described(
-            topic,
-            f"""
-            What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it; and what was left
-            out on purpose. Empty, where all is landed; the sensor reports each change.
+    text = f"""
+        What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it; and what was left
+        out on purpose. Empty, where all is landed; the sensor reports each change.
 
-            - The check `nothing_lost` is red until a person has accepted each loss (`offsetlake accept-loss`) or the topic
-              says `on_loss: record`. Nothing is ever reset or skipped in silence.
-            - The check `time_to_loss` warns before: it says how long the broker will keep what is not landed.
-            """,
-        ),
-    )
+        - The check `nothing_lost` is red until a person has accepted each loss (`offsetlake accept-loss`) or the topic
+          says `on_loss: record`. Nothing is ever reset or skipped in silence.
+        - The check `time_to_loss` warns before: it says how long the broker will keep what is not landed.
+        """
+    return spec_of(topic, topic.losses_key, text, kinds={"kafka"}, metadata=_read_on(), deps=[topic.source_key])
 
 
-def _external(topic: Topic, key: dg.AssetKey, **own: Any) -> dg.AssetSpec:
-    """Return an asset of the topic that nothing here materialises, with what all of them have."""
-    return dg.AssetSpec(key, kinds={"kafka"}, owners=topic.owners, tags=asset_tags(topic), metadata=_read_on(), **own)
-
-
-def raw_description(topic: Topic) -> str:
-    """Return what the raw asset is, what its keys and colours mean, and what happens on a click."""
-    return _described(
-        topic,
-        f"""
+def raw_spec(topic: Topic, lake: str) -> dg.AssetSpec:
+    """Return the raw asset: what its keys and colours mean, what happens on a click, columns, and where the files lie."""
+    text = f"""
         Every record of Kafka topic `{topic.name}`, as it was: key, value, headers, timestamp. **One partition is one offset
         range**: one Parquet file that never changes, and one manifest with its facts and its digest.
 
@@ -88,15 +80,18 @@ def raw_description(topic: Topic) -> str:
         - Materialising a landed range again reads it again from Kafka and compares; the file stays, unless the run's config
           says `on_change: replace`.
         - Offsets without a record (compaction, transaction markers) are explained in the metadata as `holes`.
-        """,
-    )
+        """
+    shown = [(each, _SHOWN_TYPES.get(each.type, each.type.value)) for each in RAW_COLUMNS]
+    columns = [dg.TableColumn(each.name, type=kind, description=each.text) for each, kind in shown]
+    metadata = {"dagster/column_schema": dg.TableSchema(columns=columns), **_files("data", topic, lake), **_read_on()}
+    metadata["files"] = dg.MetadataValue.path(f"{metadata['dagster/uri']}/**/*.parquet")
+    kinds = {"kafka", "spark", "parquet"}
+    return spec_of(topic, topic.asset_key, text, kinds=kinds, metadata=metadata, deps=[topic.source_key], skippable=True)
 
 
-def decoded_description(topic: Topic, decode: Decode) -> str:
-    """Return what the decoded asset is and what becomes of records that cannot be decoded."""
-    return _described(
-        topic,
-        f"""
+def decoded_spec(topic: Topic, decode: Decode, lake: str) -> dg.AssetSpec:
+    """Return the decoded asset: what it is and what becomes of records that cannot be decoded."""
+    text = f"""
         What the records of Kafka topic `{topic.name}` say: keys decoded as `{decode.key.format}`, values as
         `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, the rows are in one Delta table, made
         from landed rows alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
@@ -106,8 +101,9 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
           {decode.budget.records} of a range, or more than {decode.budget.share:.2%}, and the range fails.
         - `rows + dead letters + holes + lost` are the offsets of the range, always; the check `decoded_completeness` proves it.
         - Materialising a range again decodes it again; what comes out otherwise takes the place of what was there.
-        """,
-    )
+        """
+    own = {"kinds": {"spark", "parquet"}, "metadata": _files("tables/decoded", topic, lake)}
+    return spec_of(topic, topic.decoded_key, text, deps=[topic.asset_key], skippable=True, **own)
 
 
 def days_spec(topic: Topic, days: Days, lake: str) -> dg.AssetSpec:
@@ -122,24 +118,20 @@ def days_spec(topic: Topic, days: Days, lake: str) -> dg.AssetSpec:
         - Rows of days before {days.start}, of days to come and without a time are in the table as ever; the check
           `rows_outside_of_days` of `decoded/{topic.name}` names them.
         """
-    return dg.AssetSpec(
+    return spec_of(
+        topic,
         topic.days_key,
+        text,
         deps=[dg.AssetDep(topic.decoded_key, partition_mapping=dg.AllPartitionMapping())],
         partitions_def=dg.DailyPartitionsDefinition(start_date=days.start, end_offset=1),
-        group_name="days",
         kinds={"delta", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
-        metadata=_files(topic, "tables/decoded", "", lake),
-        description=_described(topic, text),
+        metadata=_files("tables/decoded", topic, lake),
     )
 
 
-def latest_description(topic: Topic, config: Latest) -> str:
-    """Return what the latest table is, and when it is right."""
-    return _described(
-        topic,
-        f"""
+def latest_spec(topic: Topic, config: Latest, lake: str) -> dg.AssetSpec:
+    """Return the asset of latest records: what the table is, and when it is right."""
+    text = f"""
         **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
         record is a tombstone (its value is null). Records without a key are left out. Newest is
         what has the greatest {f"`{config.sequence}`" if config.sequence else "offset in the key's Kafka partition"},
@@ -152,53 +144,14 @@ def latest_description(topic: Topic, config: Latest) -> str:
           the keys each time.
         - The runs of `{LAND_PENDING}` update it where that is due. Materialising does nothing where none is;
           the run's config `full: true` makes the table anew from all ranges.
-        """,
-    )
+        """
+    own = {"kinds": {"spark", "parquet"}, "metadata": _files("tables/latest", topic, lake)}
+    return spec_of(topic, topic.latest_key, text, deps=[topic.decoded_key], **own)
 
 
-def raw_metadata(topic: Topic, lake: str) -> Mapping[str, Any]:
-    """Return the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
-    shown = [(each, _SHOWN_TYPES.get(each.type, each.type.value)) for each in RAW_COLUMNS]
-    columns = [dg.TableColumn(each.name, type=kind, description=each.text) for each, kind in shown]
-    return {
-        "dagster/column_schema": dg.TableSchema(columns=columns),
-        **_files(topic, "data", "**/*.parquet", lake),
-        **_read_on(),
-    }
-
-
-def derived_asset(
-    topic: Topic, duty: Duty, tree: str, lake: str, **own: Any
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return `dg.asset` with what assets made of landed ranges share; `tree` is the folder of the lake with their tables."""
-    decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
-        key=duty.asset_key,
-        pool=duty.pool,
-        group_name=duty.asset_key.path[0],
-        kinds={"spark", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
-        metadata=_files(topic, tree, "", lake),
-        **own,
-    )
-    return decorator
-
-
-def _files(topic: Topic, tree: str, glob: str, lake: str) -> dict[str, Any]:
-    """Say where the files of an asset lie, and by which glob they are read."""
-    folder = open_store(lake).url(f"{tree}/{topic.name}")
-    return {"dagster/uri": folder} | ({"files": dg.MetadataValue.path(f"{folder}/{glob}")} if glob else {})
-
-
-def asset_tags(topic: Topic) -> Mapping[str, str]:
-    """Return the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
-    return {**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags}
-
-
-def _described(topic: Topic, text: str) -> str:
-    """Return the text with its indentation taken away, after what the topic's own defs.yaml says of it."""
-    own = dedent(text).strip()
-    return f"{topic.description.strip()}\n\n{own}" if topic.description else own
+def _files(tree: str, topic: Topic, lake: str) -> dict[str, Any]:
+    """Say where the files of an asset lie."""
+    return {"dagster/uri": open_store(lake).url(f"{tree}/{topic.name}")}
 
 
 def _read_on() -> dict[str, Any]:

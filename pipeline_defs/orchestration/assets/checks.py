@@ -1,25 +1,22 @@
 """Dagster's asset checks of a raw asset: one unpartitioned check per question; metadata names the bad ranges."""
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Any
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster_pyspark import LazyPySparkResource
 
-from ...adapters.lake.lake import Lake
 from ...core.log.losses import Loss
 from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ...resources import Edges
-from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
+from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic, op_name
 from ..map.page import read_picture, summary, write_page
 from ..runs.known import Known, read_known
 from ..runs.ledger import check_expiry, check_nothing_lost, read_endangered, read_ledger
 from ..runs.moments import DAY_MS
 from ..runs.progress import Situation, check_progress, read_situation
-from ..runs.projection import CONCERNS, report_check
+from ..runs.projection import CONCERNS, as_evaluation, report_check
 from ..runs.tries import read_tries
 from ..runs.waiting import undecoded_text
 
@@ -27,36 +24,53 @@ REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED, PUBLISHED, REPLAY = "coverage_map", "published_digest", "replay"
 _ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
-Question = Callable[[Edges, dg.DagsterInstance], dg.AssetCheckResult]
-_Held = Collection[OffsetRange]
-_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, _Held, bool], Finding], str]] = {
-    "tiling": (
-        lambda topic, lake, held, is_recent: check_tiling(
-            topic.name, lake, is_newest_first=topic.policy.is_newest_first, is_recent=is_recent, held=held
-        ),
-        "No gap and no overlap over all history, from the first link to the head.",
-    ),
-    "completeness": (
-        lambda topic, lake, _, is_recent: check_completeness(topic.name, lake, is_recent=is_recent),
-        "rows + holes + lost = end - start for every landed range.",
-    ),
-}
+Ask = Callable[[Topic, Edges, dg.AssetCheckExecutionContext], Finding | dg.AssetCheckResult]
 
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's landed ranges, and of what is around them, which the sensors tell of too."""
-
-    def of_lake(name: str) -> Question:
-        return lambda edges, instance: lake_result(topic, name, edges, held=read_tries(instance, topic.landing).held)
-
-    lake = [build_check(topic.check_key(name), text, of_lake(name)) for name, (_, text) in _LAKE_CHECKS.items()]
-    standing = [build_check(topic.check_key(name), text, partial(ask, topic)) for name, (ask, text) in _STANDING_CHECKS.items()]
-    return [*lake, _replay_check(topic), *standing]
+    pools = {REPLAY: topic.landing.pool}
+    return [build_check(topic, topic.check_key(name), *each, pools.get(name)) for name, each in _CHECKS.items()]
 
 
 def audit_keys(topic: Topic) -> list[dg.AssetCheckKey]:
     """Return the keys of all checks that an audit of a topic makes."""
-    return [topic.check_key(name) for name in (*_LAKE_CHECKS, REPLAY, *_STANDING_CHECKS)]
+    return [topic.check_key(name) for name in _CHECKS]
+
+
+def build_check(
+    topic: Topic, key: dg.AssetCheckKey, ask: Ask, description: str, pool: str | None = None
+) -> dg.AssetChecksDefinition:
+    """Build a check of an asset of a topic, whose op has a name that no other topic has.
+
+    Dagster would derive it from the asset's key with `-` and `.` made into `_`, so that of topics `a-b` and `a_b` the code
+    location would not load.
+    """
+    spec = dg.AssetCheckSpec(key.name, asset=key.asset_key, description=description)
+
+    @dg.multi_asset_check(name=f"{op_name(key.asset_key)}_{key.name}", specs=[spec], pool=pool)
+    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        found = ask(topic, edges, context)
+        return as_result(found) if isinstance(found, Finding) else found
+
+    return check
+
+
+def tiling_of(topic: Topic, edges: Edges, held: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
+    """Check that a topic's ranges tile; `held` are ranges that runs are at."""
+    is_newest_first = topic.policy.is_newest_first
+    return check_tiling(topic.name, edges.lake, is_newest_first=is_newest_first, is_recent=is_recent, held=held)
+
+
+def check_quickly(topic: Topic, edges: Edges, held: Collection[OffsetRange]) -> list[dg.AssetCheckEvaluation]:
+    """Return what the `QUICK` checks find now, without what a frontier document sums up."""
+    found = [tiling_of(topic, edges, held, is_recent=True), check_completeness(topic.name, edges.lake, is_recent=True)]
+    return [evaluation_of(topic.asset_key, finding) for finding in found]
+
+
+def evaluation_of(asset: dg.AssetKey, finding: Finding) -> dg.AssetCheckEvaluation:
+    """Return a finding of a run as the event of that asset's check."""
+    return as_evaluation(dg.AssetCheckKey(asset, finding.check), as_result(finding))
 
 
 def report_standing(
@@ -67,43 +81,43 @@ def report_standing(
     Returns what does not get on.
     """
     progress = check_progress(topic, found, instance, now_ms)
-    for name, finding in (
-        (NOTHING_LOST, check_nothing_lost(topic, ledger)),
-        (TIME_TO_LOSS, check_expiry(topic, found.endangered)),
-        (PROGRESS, progress),
-    ):
-        key = topic.check_key(name)
+    for finding in (check_nothing_lost(topic, ledger), check_expiry(topic, found.endangered), progress):
+        key = topic.check_key(finding.check)
         report_check(instance, key, as_result(finding), known.checks.get(key))
     return progress
 
 
-def _ask_expiry(topic: Topic, edges: Edges, _: dg.DagsterInstance) -> dg.AssetCheckResult:
+def _ask_expiry(topic: Topic, edges: Edges, _: dg.AssetCheckExecutionContext) -> Finding:
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return as_result(check_expiry(topic, read_endangered(topic, edges.lake.recent(topic.name), marks, edges)))
+    return check_expiry(topic, read_endangered(topic, edges.lake.recent(topic.name), marks, edges))
 
 
-def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+def _ask_progress(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
     coverage = edges.lake.recent(topic.name)
-    known = read_known(instance, [topic], edges.now_ms())
+    known = read_known(context.instance, [topic], edges.now_ms())
     found = read_situation(topic, coverage, edges, known)
     undecoded = undecoded_text(topic, coverage, edges, known)
-    return as_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
+    return check_progress(topic, found, context.instance, edges.now_ms(), undecoded=undecoded)
 
 
-def _ask_published(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+def _ask_published(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
     """Ask tonight's part of the files, and again what the last result named: no night after it says that all is well."""
-    storage, key = instance.event_log_storage, topic.check_key(PUBLISHED)
+    storage, key = context.instance.event_log_storage, topic.check_key(PUBLISHED)
     doubted = ""
     for last in storage.get_asset_check_execution_history(key, limit=1, status=_ENDED):
         told = last.event.dagster_event if last.event else None
         if told and (named := told.asset_check_evaluation_data.metadata.get(CONCERNS)):
             doubted = str(named.value)
-    night = edges.now_ms() // DAY_MS
-    return as_result(check_published(topic.name, edges.lake, night=night, doubted=doubted.split(", ")))
+    return check_published(topic.name, edges.lake, night=edges.now_ms() // DAY_MS, doubted=doubted.split(", "))
 
 
-def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    picture, remark = read_picture(topic, edges, instance)
+def _ask_replay(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
+    run_id, tools = context.run.run_id, edges.tools(topic, edges.pyspark())
+    return check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=run_id, run_id=run_id)
+
+
+def _draw(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    picture, remark = read_picture(topic, edges, context.instance)
     file = edges.settings.home / "maps" / f"{topic.name}.html"  # on the machine that the audit runs on
     write_page(picture, remark, edges.now_ms(), file)
     metadata: dict[str, dg.MetadataValue[Any]] = {
@@ -116,13 +130,22 @@ def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetC
     return dg.AssetCheckResult(passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {}))
 
 
-_STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
+_CHECKS: dict[str, tuple[Ask, str]] = {
+    "tiling": (
+        lambda topic, edges, context: tiling_of(topic, edges, read_tries(context.instance, topic.landing).held),
+        "No gap and no overlap over all history, from the first link to the head.",
+    ),
+    "completeness": (
+        lambda topic, edges, _: check_completeness(topic.name, edges.lake),
+        "rows + holes + lost = end - start for every landed range.",
+    ),
+    REPLAY: (_ask_replay, f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows."),
     PUBLISHED: (
         _ask_published,
         "Every published file has the sha256 that its manifest names; of a large topic not all of them are read each night.",
     ),
     NOTHING_LOST: (
-        lambda topic, edges, _: as_result(check_nothing_lost(topic, read_ledger(topic, edges))),
+        lambda topic, edges, _: check_nothing_lost(topic, read_ledger(topic, edges)),
         "No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
     ),
     TIME_TO_LOSS: (
@@ -138,43 +161,6 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
         "Draws what is landed, planned, failed or lost: a bar per Kafka partition here, and an HTML file to look closely.",
     ),
 }
-
-
-def build_check(key: dg.AssetCheckKey, description: str, ask: Question) -> dg.AssetChecksDefinition:
-    """Build a check of an asset."""
-
-    @dg.asset_check(asset=key.asset_key, name=key.name, description=description)
-    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return ask(edges, context.instance)
-
-    return check
-
-
-def lake_result(topic: Topic, name: str, edges: Edges, *, held: _Held, is_recent: bool = False) -> dg.AssetCheckResult:
-    """Return what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up.
-
-    `held` are ranges that runs are at.
-    """
-    question, _ = _LAKE_CHECKS[name]
-    return as_result(question(topic, edges.lake, held, is_recent))
-
-
-def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=topic.asset_key,
-        name=REPLAY,
-        description=f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows.",
-        pool=topic.landing.pool,
-    )
-    def replay(
-        context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
-    ) -> dg.AssetCheckResult:
-        tools = edges.tools(topic, pyspark)
-        return as_result(
-            check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=context.run.run_id, run_id=context.run.run_id)
-        )
-
-    return replay
 
 
 def as_result(finding: Finding) -> dg.AssetCheckResult:

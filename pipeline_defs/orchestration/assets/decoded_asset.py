@@ -27,13 +27,13 @@ from ...core.tables.delta import Snapshot
 from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
-from ...topics import Topic
+from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
-from ..runs.projection import as_evaluation, read_data_versions
+from ..runs.projection import read_data_versions
 from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import trying
-from .catalog import decoded_description, derived_asset
-from .checks import Question, as_result, build_check
+from .catalog import decoded_spec
+from .checks import Ask, build_check, evaluation_of
 from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
 
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
@@ -97,16 +97,12 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
     """Build the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
 
-    @derived_asset(
-        topic,
-        duty,
-        TREE,
-        lake,
-        deps=[topic.asset_key],
+    @dg.multi_asset(
+        name=op_name(topic.decoded_key),
+        specs=[decoded_spec(topic, config, lake)],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both
-        output_required=False,
-        description=decoded_description(topic, config),
+        pool=duty.pool,
     )
     def decoded(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
@@ -130,8 +126,8 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
             tell_decoded(topic, made, context, began_ms, edges)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
-                for name, result in decoded_results(topic, edges).items():
-                    context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
+                for evaluation in check_decodings(topic, edges):
+                    context.log_event(evaluation)
             if failures:
                 raise RangesFailed(
                     f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(failures)} are decoded and {len(failures)} "
@@ -210,15 +206,16 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edg
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's decoded asset."""
 
-    def asking(name: str) -> Question:
-        return lambda edges, _: as_result(_CHECKS[name][0](topic, edges))
+    def asking(name: str) -> Ask:
+        return lambda topic, edges, _: _CHECKS[name][0](topic, edges)
 
-    return [build_check(dg.AssetCheckKey(topic.decoded_key, name), _CHECKS[name][1], asking(name)) for name in _names(topic)]
+    key = partial(dg.AssetCheckKey, topic.decoded_key)
+    return [build_check(topic, key(name), asking(name), _CHECKS[name][1]) for name in _names(topic)]
 
 
-def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
-    """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
-    return {name: as_result(_CHECKS[name][0](topic, edges, is_recent=True)) for name in _names(topic)}
+def check_decodings(topic: Topic, edges: Edges) -> list[dg.AssetCheckEvaluation]:
+    """Return what all checks of the decoded asset find now, for a run that has just decoded."""
+    return [evaluation_of(topic.decoded_key, _CHECKS[name][0](topic, edges, is_recent=True)) for name in _names(topic)]
 
 
 def _names(topic: Topic) -> list[str]:

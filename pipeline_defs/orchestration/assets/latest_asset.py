@@ -24,11 +24,11 @@ from ...landing.auditing import Finding
 from ...landing.staging_places import staging_here
 from ...resources import Edges
 from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
-from ...topics import Topic
+from ...topics import Topic, op_name
 from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
-from .catalog import derived_asset, latest_description
-from .checks import as_result
+from .catalog import latest_spec
+from .checks import build_check
 
 
 class UpdateConfig(dg.Config):
@@ -40,7 +40,7 @@ class UpdateConfig(dg.Config):
 def build_latest_asset(topic: Topic, config: Latest, lake: str) -> dg.AssetsDefinition:
     """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
-    @derived_asset(topic, topic.upserting, TREE, lake, deps=[topic.decoded_key], description=latest_description(topic, config))
+    @dg.multi_asset(name=op_name(topic.latest_key), specs=[latest_spec(topic, config, lake)], pool=topic.upserting.pool)
     def latest(
         context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges]
     ) -> dg.MaterializeResult[Any]:
@@ -110,16 +110,11 @@ COMPARED_EVERY_MS = 3_600_000  # by runs of the pulse, which update tables each 
 def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition:
     """Build the check of a topic's latest table."""
 
-    @dg.asset_check(
-        asset=topic.latest_key,
-        name=RECOMPUTED,
-        description=f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives.",
-    )
-    def latest_recomputed(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        share = share_of(context.run.run_id)
-        return as_result(check_share(topic.name, config, share, edges.latest_tools()))
+    def ask(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
+        return check_share(topic.name, config, share_of(context.run.run_id), edges.latest_tools())
 
-    return latest_recomputed
+    text = f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives."
+    return build_check(topic, dg.AssetCheckKey(topic.latest_key, RECOMPUTED), ask, text)
 
 
 def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:

@@ -25,11 +25,10 @@ from ...landing.standing import standing_path
 from ...resources import Edges
 from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
-from ..runs.projection import as_evaluation
 from ..runs.runs import end_siblings, new_attempt, read_landed_by, read_siblings, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import read_tries, trying
-from .catalog import asset_tags, raw_description, raw_metadata
-from .checks import QUICK, lake_result
+from .catalog import raw_spec
+from .checks import check_quickly
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -55,19 +54,12 @@ def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
 def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
     """Build the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
-    @dg.asset(
-        key=topic.asset_key,
-        deps=[topic.source_key],
+    @dg.multi_asset(
+        name=op_name(topic.asset_key),
+        specs=[raw_spec(topic, lake)],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGES_PER_RUN),
         pool=topic.landing.pool,
-        output_required=False,
-        group_name="raw",
-        kinds={"kafka", "spark", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
-        description=raw_description(topic),
-        metadata=raw_metadata(topic, lake),
     )
     def raw(
         context: dg.AssetExecutionContext, config: LandConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
@@ -105,10 +97,8 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
                     tell(verdict)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
-                held = read_tries(context.instance, topic.landing).held
-                for name in QUICK:
-                    found = lake_result(topic, name, edges, held=held, is_recent=True)
-                    context.log_event(as_evaluation(topic.check_key(name), found))
+                for evaluation in check_quickly(topic, edges, read_tries(context.instance, topic.landing).held):
+                    context.log_event(evaluation)
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
 

@@ -5,7 +5,7 @@ is done; what is done is reported even so, and what is not is tried again later.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,13 +28,12 @@ from ...landing.landing import land_topics
 from ...resources import Edges
 from ...tables.decoding import decode
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
-from ..assets.checks import QUICK, as_result, lake_result
-from ..assets.decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
-from ..assets.latest_asset import RECOMPUTED, check_share, is_check_due, share_of, update_and_tell
+from ..assets.checks import check_quickly, evaluation_of
+from ..assets.decoded_asset import NEWLY_DECODED, check_decodings, decoded_event, tell_decoded
+from ..assets.latest_asset import check_share, is_check_due, share_of, update_and_tell
 from ..assets.raw_asset import landed_lineage, materialization
 from ..runs.known import SLOW_SECONDS, is_slow, note_speed, read_known, read_slow
 from ..runs.moments import telling_pace
-from ..runs.projection import as_evaluation
 from ..runs.runs import StepSummary, at_work, attempt_of
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 from ..runs.waiting import read_undecoded
@@ -130,9 +129,7 @@ class _PulseRun:
         tries = read_all_tries(self.context.instance, [self.topics[name].landing for name in landed])
         for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
-                for check in QUICK:
-                    found = lake_result(topic, check, self.edges, held=tries[topic.landing].held, is_recent=True)
-                    self._report_check(topic.check_key(check), found)
+                self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].held))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job."""
@@ -289,8 +286,7 @@ class _PulseRun:
         self.retries[topic.name] = 2 * len(keys) if done >= {*keys} else 1
         self._judge([topic.decoding], (edges.now_ms() - began_ms) / 1000)
         tell_decoded(topic, made, context, began_ms, edges)
-        for name, result in decoded_results(topic, edges).items():
-            self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
+        self._report_checks(check_decodings(topic, edges))
         return bool(done)
 
     def update(self) -> None:
@@ -315,7 +311,7 @@ class _PulseRun:
                     taken[topic.upserting].add(UPDATE)
                 if is_check_due(topic, context.instance, edges.now_ms()):
                     finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), edges.latest_tools())
-                    self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
+                    self._report_checks([evaluation_of(topic.latest_key, finding)])
 
     @contextmanager
     def _isolated(self, topic: Topic, note: Callable[[Topic, OffsetlakeError], None]) -> Iterator[None]:
@@ -360,8 +356,9 @@ class _PulseRun:
             event = dg.DagsterEvent.build_asset_materialization_planned_event(LAND_PENDING, LAND_AND_DERIVE, planned)
             self.context.instance.report_dagster_event(event, self.context.run.run_id)
 
-    def _report_check(self, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> None:
-        self.context.log_event(cast("Any", as_evaluation(key, result)))
+    def _report_checks(self, evaluations: Iterable[dg.AssetCheckEvaluation]) -> None:
+        for each in evaluations:
+            self.context.log_event(cast("Any", each))
 
     def _timer(self, seconds: float) -> Callable[[], bool]:
         began_ms = self.edges.now_ms()
