@@ -156,34 +156,29 @@ def test_a_run_that_takes_nothing_is_red_and_a_dead_decoder_tried_once(world: Wo
     assert not result.success and "ImportError" in reasons(result)
 
 
-def test_a_refused_topic_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
-    for each in (world, other):
-        each.fill(100)
-    refuse(monkeypatch, Kafka, "read_topic_state", world.name, BrokerUnavailable("the fault"))
-    assert is_asked(world, other.topic)
-    assert run_pulse(world, other.topic).success
-    other.assert_all_landed_once()
+@pytest.mark.parametrize("broken", ["broker", "plan log", "refused"])
+def test_a_broken_topic_stops_no_other(world: World, other: World, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """[R-30] Neither the sensor nor the run; what is broken is said, and makes the tick red once nothing else is due.
 
-
-@pytest.mark.parametrize("broken", ["broker", "plan log"])
-def test_a_broken_topic_stops_no_other(world: World, other: World, broken: str) -> None:
-    """[R-30] Neither the sensor nor the run; what is broken is said, and makes the tick red once nothing else is due."""
+    An ACL of one topic, or a partition of it without a leader, says nothing of the cluster: it is refused.
+    """
     for each in (world, other):
         each.fill(100)
     topic = other.topic
+    if broken == "refused":
+        refuse(monkeypatch, Kafka, "read_topic_state", topic.name, BrokerUnavailable("the fault"))
     if broken == "broker":
         topic = dataclasses.replace(topic, bootstrap_servers="127.0.0.1:1")
         world.edges.kafka_timeout_seconds = 1
         other.plan()
-    else:
+    if broken == "plan log":
         other.plan()
         (step,) = (world.lake_folder / "plan" / other.name).rglob("*.json")
         step.write_text("{torn")
     assert is_asked(world, topic)
     result = run_pulse(world, topic)
-    assert result.success is (broken == "plan log"), "of which nothing was taken"
-    assert broken == "plan log" or other.name in reasons(result)
+    assert result.success is (broken != "broker"), "of which nothing was taken"
+    assert broken != "broker" or other.name in reasons(result)
     world.assert_all_landed_once()
     with pytest.raises(TopicsFailed) as told:
         ask(world, topic)
