@@ -30,7 +30,7 @@ from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, re
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.resources import Edges
-from pipeline_defs.topics import PROGRESS, TIME_TO_LOSS
+from pipeline_defs.topics import LAND_PENDING, PROGRESS, TIME_TO_LOSS
 from tests.support.pulse import audited, said
 from tests.support.world import World
 
@@ -268,6 +268,34 @@ def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World
     assert world.tick().stalled == ()
     assert [each.passed for each in told(world)] == [False, False, False, True]
     assert audited(world, PROGRESS).passed
+
+
+def test_decoding_that_fails_thrice_is_red_and_says_why_once_the_run_has(world: World) -> None:
+    """[R-56] [R-33] In the words that the run has for that range alone: others failed in it as well."""
+    world.derive("id BIGINT")
+    world.fill(30)
+    world.plan_and_land()
+    (offsets,) = world.coverage.manifests
+    runs = [create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.STARTED) for _ in range(2)]
+
+    def decode(run: dg.DagsterRun, *well: str) -> None:
+        with trying(world.instance, world.topic.decoding, [offsets.key], run.run_id, world.edges.now_ms) as done:
+            done.update(well)
+
+    for _ in range(3):
+        decode(runs[0])
+    assert not world.tick().stalled and not told(world), "it has not said why"
+    others = [f"range {name}/0 [0, 30): theirs" for name in (f"eu.{world.name}", "other")]
+    reasons = [*others, f"range {world.name}/0 [0, 30): ours", f"{world.name}/0 [0, 300): later"]
+    world.instance.report_run_failed(runs[0], "\n  - ".join(["4 failed", *reasons]))
+    (sentence,) = world.tick().stalled
+    assert sentence.startswith(f"decoding range {world.name}/0 [0, 30) has failed 3 times in a row since ")
+    assert sentence.endswith(f", last in run {runs[0].run_id[:8]}: {reasons[2]}")
+    (red,) = told(world)
+    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, f"decoding {offsets.key}")
+    assert world.status()["next_action"] == sentence
+    decode(runs[1], offsets.key)
+    assert not world.tick().stalled and [each.passed for each in told(world)] == [False, True]
 
 
 def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:

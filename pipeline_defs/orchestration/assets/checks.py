@@ -154,7 +154,7 @@ _CHECKS: dict[str, tuple[Ask, str]] = {
     ),
     PROGRESS: (
         _ask_progress,
-        "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
+        "What arrives is landed, and decoded: no range fails again and again, nothing waits in silence, no transaction hangs.",
     ),
     MAPPED: (
         _draw,

@@ -1,11 +1,12 @@
-"""Whether a topic lands what arrives: ranges that fail again and again, silence, transactions that do not end.
+"""Whether a topic lands and decodes what arrives: ranges that fail again and again, silence, transactions that do not end.
 
 Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
 Invariants: a topic on which nothing waits has nothing to say; one that is read without regard to transactions is held back by
 none.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ import dagster as dg
 
 from ...adapters.kafka.kafka_transactions import OpenTransaction
 from ...core.advice import command
-from ...core.landing.dispatch import NEVER_TRIED, Tried
+from ...core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS, Tried
 from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, all_losses
@@ -31,6 +32,8 @@ from .projection import read_reason
 from .tries import ALL, Tries
 from .waiting import backing_off_text, pending_text, tail_text, why_blocked
 
+_RANGE = re.compile(r"range \S+/\d+ (g\d+ )?\[")
+DECODING = "decoding "
 REASON_LENGTH = 600
 REASONS = 100  # of failing ranges of a topic that are told with why: each is looked for in a run's reasons of all its ranges
 
@@ -39,7 +42,8 @@ REASONS = 100  # of failing ranges of a topic that are told with why: each is lo
 class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `tries` says what became of the tries of each range, `blocked` what keeps runs from landing those that are pending.
+    `tries` says what became of the tries of each range, `decodings` of those to decode them; `active` are the runs that have
+    not ended, by id, `blocked` what keeps them from landing what is pending.
     """
 
     coverage: Coverage
@@ -48,6 +52,8 @@ class Situation:
     endangered: Sequence[Endangered]
     transactions: Sequence[OpenTransaction]
     tries: Tries
+    decodings: Tries
+    active: Collection[str]
     blocked: str
 
     def losses(self) -> list[Loss]:
@@ -70,6 +76,8 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
         known.tries[topic.landing],
+        known.tries[topic.decoding],
+        {each.dagster_run.run_id for each in known.active},
         why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
 
@@ -93,25 +101,25 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
 def check_progress(
     topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
 ) -> Finding:
-    """Check that what arrives is landed; a warning where runs are still at work on it.
+    """Check that what arrives is landed and decoded; a warning where runs are still at work on it.
 
     `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
     """
     pending = found.coverage.pending()
-    tried = found.tries.tried
-    failing = [offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled]
+    failing = _find_failing(topic, found)
+    told = {offsets for offsets, _, what in failing if not what}
     waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
     silent = [
         silence
         for silence in find_silences(found.coverage, waiting, topic.policy.max_age_seconds, now_ms)
-        if silence.planned not in failing
+        if silence.planned not in told
     ]
     patience = patience_seconds(topic.policy.max_age_seconds)
     holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
     violations = [
-        _failing_text(topic, o, tried[o], reason_of(tried[o].failed_run) if number < REASONS else "")
-        for number, o in enumerate(failing)
+        _failing_text(topic, offsets, tried, reason_of(tried.failed_run) if number < REASONS else "", what)
+        for number, (offsets, tried, what) in enumerate(failing)
     ]
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
@@ -119,13 +127,14 @@ def check_progress(
         f"{topic.name}/{each}: no broker leads it; what it has is neither planned nor landed until one that has it is started"
         for each in found.leaderless
     ]
-    concerns = [offsets.key for offsets in failing]
+    concerns = [f"{what}{offsets.key}" for offsets, _, what in failing]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
     concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
     concerns += [f"{each}-" for each in found.leaderless]
     facts = {
         "pending_ranges": len(pending),
-        "failing_ranges": len(failing),
+        "failing_ranges": len(told),
+        "failing_decodings": len(failing) - len(told),
         "silent_partitions": len(silent),
         "open_transactions": len(found.transactions),
     }
@@ -133,6 +142,19 @@ def check_progress(
     looked_at = "; ".join(filter(None, (waiting_text(topic, found, now_ms), undecoded))) or "nothing waits"
     is_warning = is_at_work and not (failing or holding or found.leaderless)
     return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
+
+
+def _find_failing(topic: Topic, found: Situation) -> list[tuple[OffsetRange, Tried, str]]:
+    """Find the ranges that have failed often enough to be told of: to be landed, and, with the word for that, to be decoded."""
+    pending = {*found.coverage.pending()}
+    failing = [(offsets, tried, "") for offsets, tried in sorted(found.tries.tried.items()) if offsets in pending]
+    if topic.decode is not None:
+        failing += [(offsets, tried, DECODING) for offsets, tried in sorted(found.decodings.tried.items())]
+    return [
+        (offsets, tried, what)
+        for offsets, tried, what in failing  # a run says at its end why
+        if tried.is_stalled and (tried.attempts > STALLED_AFTER_ATTEMPTS or tried.failed_run not in found.active)
+    ]
 
 
 def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
@@ -150,17 +172,19 @@ def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> 
     return ""
 
 
-def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
+def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str, what: str) -> str:
     return (
-        f"range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
+        f"{what}range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
         f"{time_text(tried.first_failed_ms)}, {_last_text(topic, offsets, tried, reason)}"
     )
 
 
 def _last_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
-    lines = [line.strip() for line in reason.splitlines()]
-    own = [line for line in lines if offsets.text(topic.name) in line or f"{offsets.folder}/{offsets.stem}" in line]
-    why = " ".join(own or lines).removeprefix("- ")[:REASON_LENGTH]
+    """Return in which run a range failed last, and why: not in the lines of other ranges, which failed in that run as well."""
+    lines = [line.strip().removeprefix("- ") for line in reason.splitlines()]
+    own = [f"range {offsets.text(topic.name)}", f"/{topic.name}/{offsets.folder}/{offsets.stem}"]
+    of_it = [line for line in lines if any(each in line for each in own)]
+    why = " ".join(of_it or [line for line in lines if not _RANGE.search(line)])[:REASON_LENGTH]
     return f"last in run {tried.failed_run[:8]}{f': {why}' if why else ''}"
 
 
