@@ -89,11 +89,15 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
 
 
 def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(deaf: Deaf) -> None:
-    """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so."""
-    asker = Engine(lambda: deaf.url)
+    """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so.
+
+    One that has lost its folder, say, would be asked again for hours: it is ended.
+    """
+    ended: list[str] = []
+    asker = Engine(lambda: deaf.url, ended.append)
     with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{deaf.port}: it listens, and does not do what it is "):
         asker.session({})
-    assert not asker._works(deaf.url)
+    assert not asker._works(deaf.url) and ended == [deaf.url]
     assert "Config" in deaf.asked, "the control: it was asked"
 
     asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}

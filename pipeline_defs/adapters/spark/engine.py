@@ -240,7 +240,10 @@ class Engine:
         self._end_stuck(url)
 
     def _works(self, url: str) -> bool:
-        """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
+        """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more.
+
+        So does one that has lost its folder, and it would for hours: one of ours is ended, and the next job starts another.
+        """
         if self._why_silent(url):
             return False
         try:
@@ -251,6 +254,8 @@ class Engine:
             finally:
                 end(probe, is_told=True)
         except failures():
+            if self._why_silent(url) is None:
+                self._end_stuck(url)
             return False
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
