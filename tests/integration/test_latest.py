@@ -235,6 +235,12 @@ def upsert_twice(state: State) -> None:
     state.update()
 
 
+def leave_checkpoint_alone(state: State) -> None:
+    """Have delta-rs read a version of which the entry is gone: without a checkpoint it reads the version before."""
+    DeltaTable(str(state.folder)).create_checkpoint()
+    state.last_entry.unlink()
+
+
 def cut(path: Path, at: Callable[[bytes], int]) -> None:
     path.write_bytes(path.read_bytes()[: at(path.read_bytes())])
 
@@ -245,6 +251,7 @@ TORN: dict[str, tuple[Callable[[State], object], str]] = {
     "torn": (lambda state: cut(state.last_entry, lambda _: 700), "its log cannot be read"),
     "at_a_line": (lambda state: cut(state.last_entry, lambda text: text.index(b'{"remove"')), "is torn: it is cut off"),
     "last_line": (lambda state: cut(state.last_entry, lambda text: text.rstrip().rindex(b"\n") + 1), "is torn: it is cut off"),
+    "entry_gone": (leave_checkpoint_alone, "is missing"),
     "file_gone": (lambda state: state.files[0].unlink(), "is missing"),
     "file_short": (lambda state: cut(state.files[0], lambda _: 100), "has 100 bytes, expected"),
     "no_log": (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),

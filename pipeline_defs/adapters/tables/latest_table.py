@@ -9,6 +9,7 @@ do after each commit, and a last one that a power cut has torn is recognised.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ TREE = "tables/latest"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
 _TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
+_MARKS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
 _MARK = "offsetlake"
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
@@ -129,7 +131,7 @@ class LatestTable:
             if listed.get(path) != size:
                 found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
                 return LatestSnapshot(table.version(), schema, {}, f"its file {path} {found}", table, listed)
-        if torn := self._find_torn(listed):
+        if torn := self._find_torn(table.version(), listed):
             return LatestSnapshot(damage=torn)
         return LatestSnapshot(table.version(), schema, files, table=table, listed=listed)
 
@@ -143,7 +145,7 @@ class LatestTable:
             added = table.get_add_actions()
             return table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
         except (DeltaError, ValueError, TypeError) as error:
-            return f"its log cannot be read: {first_line(error)}"
+            return f"its log cannot be read: {_said(error)}"
         except OSError as error:  # of the store or the disk, which says nothing of what is there
             raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from error
 
@@ -278,7 +280,7 @@ class LatestTable:
         except CommitFailedError:
             return False
         except (DeltaError, OSError) as error:
-            raise self._refused(first_line(error)) from error
+            raise self._refused(_said(error)) from error
         except BaseException as error:
             if not is_panic(error):
                 raise
@@ -302,11 +304,14 @@ class LatestTable:
             path=self.folder,
         )
 
-    def _find_torn(self, listed: Mapping[str, int]) -> str:
-        """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole."""
+    def _find_torn(self, version: int, listed: Mapping[str, int]) -> str:
+        """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole.
+
+        Where it is gone, and its checkpoint is there, delta-rs reads the version and never writes another one.
+        """
         entries = sorted(path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json"))
-        if not entries:
-            return ""
+        if (opened := f"{self.folder}/_delta_log/{version:020d}.json") not in entries:
+            return f"the last entry of its log, {opened}, is missing"
         lines = (self.lake.store.get(entries[-1]) or b"").splitlines()
         try:
             actions = [json.loads(line) for line in lines]
@@ -318,9 +323,17 @@ class LatestTable:
         return ""
 
 
+def _said(error: Exception) -> str:
+    """Return what delta-rs says; of an error of a store with its causes, which stand in lines below."""
+    first = first_line(error)
+    if "Generic " not in first:
+        return first
+    return ": ".join(_MARKS.sub("", line) for line in str(error).splitlines())
+
+
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
     return LakeUnavailable(
-        f"cannot read the table {url}: {first_line(error)}; nothing was written, the table stays as it is; the next look tries "
+        f"cannot read the table {url}: {_said(error)}; nothing was written, the table stays as it is; the next look tries "
         "again",
         path=path,
     )

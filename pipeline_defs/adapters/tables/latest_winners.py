@@ -21,6 +21,7 @@ from ...core.errors import LakeUnavailable, first_line
 from ...core.offsets import OffsetRange, merge_ranges
 from ...core.tables.latest import Latest, Stretch
 from ..lake.lake import Lake
+from ..store.disk import errno_in, mend
 from .columns_of_table import POSITION, SEQUENCE, parts_of
 from .sql_text import as_pattern, file_at, literal, quoted
 
@@ -169,9 +170,10 @@ class Winners:
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 yield connection
         except duckdb.Error as error:
+            said = _explain(error)
             raise LakeUnavailable(
-                f"cannot find the latest records in {self._lake.store.root}: {_explain(error)}; nothing was written, what "
-                "stands stays; the next update tries again"
+                f"cannot find the latest records in {self._lake.store.root}: {said}; nothing was written, what stands stays; "
+                f"{mend(errno_in(said)) or 'the next update tries again'}"
             ) from error
         except RuntimeError as error:
             if str(error) == "Query interrupted":  # as DuckDB says that Ctrl-C was pressed
