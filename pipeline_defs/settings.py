@@ -33,6 +33,7 @@ from .core.setting_values import (
     check_plain,
     check_remote,
     check_web_address,
+    shown_value,
 )
 
 PACKAGE = Path(__file__).parent
@@ -190,7 +191,7 @@ def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -
     environment = os.environ if environment is None else environment
     path = project / ENV_FILE
     found: dict[str, str] = {}
-    if path.is_dir() or not path.exists():  # a virtual environment of that name is nobody's setting
+    if path.is_dir() or not (path.exists() or path.is_symlink()):  # a virtual environment of that name is nobody's setting
         return found
     try:
         lines = list(parse_stream(StringIO(read_text_file(path))))
@@ -386,7 +387,9 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """Return a setting that has one of some values, the first of them where it is not set; raise `BadSetting`."""
     found = env.get(name) or allowed[0]
     if found not in allowed:
-        raise BadSetting(f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it")
+        raise BadSetting(
+            f"{name} is {shown_value(found)}, expected {' or '.join(allowed)}; nothing was started; correct or unset it"
+        )
     return found
 
 
@@ -397,7 +400,8 @@ def _days(name: str, env: Mapping[str, str], default: str) -> int | None:
         return None
     if not re.fullmatch(r"[1-9]\d{0,3}", found, re.ASCII):
         raise BadSetting(
-            f"{name} is {found!r}, expected a number of days from 1 to 9999, or off; nothing was started; correct or unset it"
+            f"{name} is {shown_value(found)}, expected a number of days from 1 to 9999, or off; nothing was started; correct "
+            "or unset it"
         )
     return int(found)
 
@@ -444,6 +448,11 @@ def _folder(name: str, text: str, project: Path) -> Path:
 
 
 def _path(name: str, text: str, project: Path) -> Path:
+    if text.startswith("$"):
+        raise BadSetting(
+            f"{name} is {text}, in which nobody replaces a variable; nothing was started; in .env write it as ${{HOME}}, or "
+            "write the whole path"
+        )
     try:
         path = Path(text).expanduser()
     except RuntimeError:

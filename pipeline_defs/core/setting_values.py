@@ -22,6 +22,7 @@ _REMOTE = re.compile(
     r"(/(;[a-z0-9_.-]+(?<!-bin)=([A-Za-z0-9._~!$&'()*+,:@-]|%([2-6][0-9A-Fa-f]|7[0-9A-Ea-e]))+)*)?"
 )
 _ENCODE = "write such signs as %2F for /, %3D for =, %2B for +, %23 for #, %3F for ?, %3B for ; and %25 for %"
+_LIKE_A_LOGIN = re.compile(r"[@=;]")
 _MEMORY = re.compile(r"([0-9]{1,9})([kmgt])", re.IGNORECASE)
 _MIB_OF = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
 
@@ -75,7 +76,10 @@ def check_lake(text: str) -> str:
 def check_master(text: str) -> str:
     """Return a Spark master; raise `ValueError`."""
     if not _MASTER.fullmatch(text):
-        raise ValueError(f"found {_shown(text)!r}, expected local[*], local[N] with N from 1, or spark://host:port")
+        raise ValueError(
+            f"found {shown_value(text)}, expected local[*], local[N] with N from 1, or spark://host:port; sc://host:port is "
+            "OFFSETLAKE_SPARK_REMOTE's"
+        )
     return text
 
 
@@ -83,9 +87,9 @@ def check_memory(text: str) -> str:
     """Return a size of a JVM's heap; raise `ValueError`."""
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise ValueError(f"found {_shown(text)!r}, expected a number with k, m, g or t, such as 4g")
+        raise ValueError(f"found {shown_value(text)}, expected a number with k, m, g or t, such as 4g")
     if int(found[1]) * _MIB_OF[found[2].lower()] < LEAST_MEMORY_MIB:
-        raise ValueError(f"found {_shown(text)!r}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less")
+        raise ValueError(f"found {shown_value(text)}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less")
     return text
 
 
@@ -119,7 +123,8 @@ def check_web_address(text: str) -> str:
     """Return an http address of somebody's; raise `ValueError`, which shows no login."""
     url = _split(text)
     if url.scheme.lower() not in {"http", "https"}:
-        raise ValueError(f"it begins with {_shown(text.partition(':')[0])}:, expected http:// or https://")
+        found = f"begins with {_shown(url.scheme)}:" if url.scheme else "has no scheme"
+        raise ValueError(f"it {found}, expected http:// or https://")
     if "@" in url.netloc:
         raise ValueError("it has a login in it (not shown), expected the address alone")
     try:
@@ -136,6 +141,11 @@ def _split(text: str) -> SplitResult:
         return urlsplit(text)
     except ValueError:
         raise ValueError("it is no address: its brackets, or its host, cannot be read") from None
+
+
+def shown_value(text: str) -> str:
+    """Return a value in quotes as a message may show it: one that may have a login in it is not."""
+    return "another (not shown: it may have a login)" if _LIKE_A_LOGIN.search(text) else repr(_shown(text))
 
 
 def _shown(text: str) -> str:

@@ -75,8 +75,12 @@ WRONG = [
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "at least 512m") for each in ("0g", "0k", "100m", "1k")),
     *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port.*%2F for /") for each in WRONG_REMOTES),
+    ("OFFSETLAKE_SPARK_MASTER", f"sc://h:1/;token={SECRET}", r"found another \(not shown.*sc://host:port is OFFSETLAKE_SPARK_REMOTE's"),
+    *((name, f"u:{SECRET}@h", "is another .not shown: it may have a login., expected") for name in ("OFFSETLAKE_ENGINE", "OFFSETLAKE_LANES", "OFFSETLAKE_RUN_RETENTION_DAYS")),
+    *((name, "$HOME/x", r"is \$HOME/x, in which nobody replaces a variable; .* in \.env write it as \$\{HOME\}") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE")),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "has no host"),
+    ("OFFSETLAKE_PAGES_URL", SECRET, "it has no scheme"),
     ("OPENLINEAGE_URL", "localhost:5000", "begins with localhost:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "no port from 1 to 65535"),
     ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "signs of no address"),
@@ -214,7 +218,11 @@ def test_a_line_of_env_that_is_no_setting_is_named(text: str | bytes, reason: st
         read_settings({}, tmp_path)
 
 
-def test_a_virtual_environment_called_env_is_nobodys_setting(tmp_path: Path) -> None:
+def test_a_virtual_environment_called_env_is_nobodys_setting_a_link_to_nowhere_is_one(tmp_path: Path) -> None:
+    (tmp_path / ".env").symlink_to(tmp_path / "gone")
+    with pytest.raises(BadSetting, match=r"\.env cannot be read: no such file"):
+        read_settings({}, tmp_path)
+    (tmp_path / ".env").unlink()
     (tmp_path / ".env").mkdir()
     assert read_env_file(tmp_path, {}) == {}
 

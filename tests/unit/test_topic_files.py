@@ -96,6 +96,9 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "is a directory"),
     "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "not below the project's folder"),
     "another's file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n", "not below the project's folder"),
+    "a path with a NUL as a schema": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "cannot be read: embedded null byte"),
+    "a mapping as a text": (HEAD + "  decode: {}\n  days: {start: 2013-01-01, event_time: {a: b}}\n", "line 5: `days`: expected a text, found a mapping"),
+    "a template as a part": (HEAD + "  decode: '{{ env.HOME }}'\n", "line 4: `decode`: expected the fields .*, found a text"),
     "a number as an owner": (HEAD + "  owners: [5]\n", r"line 4: `owners\.0`: expected a text, found 5[^;]*; in quotes"),
     "no file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: nope}}\n", "no such file"),
     "a template of a name that is not there": (HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n", "the template '{{ nope }}' cannot be rendered: 'nope' is undefined"),
@@ -196,6 +199,13 @@ def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Pat
     (project / "loop").symlink_to(project / "loop")
     (broken,) = load_topics(project).broken
     assert "which cannot be read: Symlink loop from" in broken.error.message
+    file.unlink()
+    os.mkfifo(file)
+    (broken,) = load_topics(project).broken
+    assert "it is a device, a pipe or a socket" in broken.error.message, "nobody waits for who would write to it"
+    file.unlink()
+    file.write_text(HEAD + "  bootstrap_servers:\n  description:\n")
+    assert set(load_topics(project).topics) == {"orders", "bad"}, "nothing behind a colon is as if it were not there"
 
 
 @pytest.mark.parametrize("text", ["def broken(:\n", "import not_there_at_all\n", "1 / 0\n"])

@@ -17,6 +17,8 @@ class NotText(UnreadableText):
 
 def read_file(path: Path) -> bytes:
     """Return a file's bytes; raise `UnreadableText`."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for, a device has no end
+        raise UnreadableText("it is a device, a pipe or a socket, expected a file")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -143,7 +143,7 @@ class SideConfig(YamlModel):
                 if not path.resolve().is_relative_to(project.resolve()):
                     raise UnreadableText("it is not below the project's folder")
                 schema = read_text_file(path)
-            except (UnreadableText, RuntimeError) as error:  # so Python calls a loop of links
+            except (ValueError, RuntimeError) as error:  # of a path with a NUL, and of a loop of links
                 raise BadSetting(
                     f"{where} names schema_file {shown(self.schema_file)}, which cannot be read: {error}; nothing was decoded; "
                     "name a file below the project's folder"

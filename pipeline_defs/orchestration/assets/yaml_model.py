@@ -56,7 +56,7 @@ class YamlModel(dg.Model, dg.Resolvable):
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel | str) -> Any:
         """Return the part; Dagster lets any text through, as it could be a template."""
         if isinstance(model, str):
-            raise TypeError(f"expected the fields {', '.join(cls.model_fields)}, found the text {shown(model)!r}")
+            raise TypeError(f"expected the fields {', '.join(cls.model_fields)}, found a text")
         return super().resolve_from_model(context, model)
 
 
@@ -69,6 +69,8 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
             empty = [name for name in _parts_of(cls) if isinstance(value, dict) and value.get(name, name) is None]
             if empty:
                 raise ValidationError.from_exception_data(cls.__name__, [_of_nothing(name) for name in empty])
+            if isinstance(value, dict):  # a bound of a text's length cannot be asked of none
+                value = {name: each for name, each in value.items() if each is not None or not _may_be_none(cls, name)}
             try:
                 return handler(value)
             except ValidationError as error:
@@ -85,6 +87,10 @@ def _parts_of(kind: type[BaseModel]) -> Iterator[str]:
             yield name
 
 
+def _may_be_none(kind: type[BaseModel], name: str) -> bool:
+    return name in kind.model_fields and kind.model_fields[name].default is None
+
+
 def _of_nothing(name: str) -> InitErrorDetails:
     """Return what is wrong with a part that has nothing behind its colon: YAML reads that as no part at all."""
     said = f"found nothing, expected fields, or `{name}: {{}}` for what they are by default; or take `{name}` out"
@@ -93,10 +99,10 @@ def _of_nothing(name: str) -> InitErrorDetails:
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> list[InitErrorDetails]:
     """Return what is wrong, of an unknown field which one was meant, and without the texts that a part could have been too."""
-    found = []
-    for each in error.errors():
+    found, errors = [], error.errors()
+    for each in errors:
         where = tuple(step for step in each["loc"] if not OURS.match(str(step)))
-        if each["type"] == "string_type" and where[-1:] == ("str",) and isinstance(each["input"], dict):
+        if each["type"] == "string_type" and where[-1:] == ("str",) and isinstance(each["input"], dict) and len(errors) > 1:
             continue
         code, context = each["type"], each.get("ctx", {})
         if code == "extra_forbidden" and len(where) == 1:
