@@ -59,7 +59,7 @@ class FailedSince:
         text = read_reason(self._instance, run.run_id).strip()
         reasons = reasons_in(text) or [text.partition("\n")[0]]
         first = next((_WORDS[said] for said in _WORDS if said in reasons[0]), reasons[0])
-        more = f" (and {len(reasons) - 1:,} more reasons)" if len(reasons) > 1 else ""
+        more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         return f"{more}: {first}"
 
 

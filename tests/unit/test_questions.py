@@ -137,6 +137,14 @@ def test_a_name_that_needs_double_quotes_is_said(lake: Path, monkeypatch: pytest
     assert ask('FROM "web-clicks"').exception is None
 
 
+def test_a_table_has_as_many_rows_as_a_person_reads_and_json_all(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "MOST_ROWS", 3)
+    whole, cut = (ask(f"FROM range({rows})") for rows in (3, 4))
+    assert whole.stdout == cut.stdout and "3 rows" in cut.stdout
+    assert ("which --json prints" in whole.stderr, "which --json prints" in cut.stderr) == (False, True)
+    assert len(json.loads(ask("FROM range(4)", "--json").stdout)) == 4
+
+
 def test_one_row_is_no_rows(lake: Path) -> None:
     titles = [ask(f"SELECT key FROM decoded.orders LIMIT {limit}").stdout.splitlines()[0].strip() for limit in (1, 2)]
     assert titles == ["1 row", "2 rows"]

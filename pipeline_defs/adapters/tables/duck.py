@@ -140,8 +140,10 @@ class Duck:
                 "read its files by a glob (`offsetlake explain reading`)"
             )
 
-    def ask(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return column names, each one once, and rows of what a person asks; from then on only the lake can be read.
+    def ask(self, statement: str, most: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return column names, each one once, and rows of what a person asks, `most` of them where that is said.
+
+        From then on only the lake can be read.
 
         Raises `Refused` for what is not one statement that reads, and with DuckDB's own words.
         """
@@ -149,7 +151,7 @@ class Duck:
             close_in(self._connection, self._folders)
             self._is_closed = True
         with self._explained(statement):
-            return ask(self._connection, statement)
+            return ask(self._connection, statement, most)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run one statement of our own; return column names and rows. Raises `Refused` with DuckDB's own words."""

@@ -42,12 +42,17 @@ def check_reads(statement: str) -> None:
         )
 
 
-def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the columns, each of a name of its own, and the rows of a statement; raises `Refused` for one that writes."""
+def ask(
+    connection: duckdb.DuckDBPyConnection, statement: str, most: int | None = None
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns, each of a name of its own, and the rows of a statement, or the first of them, `most` in number.
+
+    Raises `Refused` for a statement that writes.
+    """
     check_reads(statement)
     try:
         answer = connection.execute(_ONE_SELECT, {"statement": statement})
-        return [column[0] for column in answer.description or []], answer.fetchall()
+        return [column[0] for column in answer.description or []], answer.fetchall() if most is None else answer.fetchmany(most)
     except OverflowError as error:
         raise Refused(f"a value is beyond what Python can hold: {error}; cast it to VARCHAR") from error
     except duckdb.PermissionException as error:

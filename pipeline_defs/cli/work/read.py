@@ -21,6 +21,8 @@ from ...topics import Topic
 from ..show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from ..terminal import ERRORS, OUT, Shown, progress, styled
 
+MOST_ROWS = 1_000  # of a table: Rich takes 8 ms for each
+
 
 @click.command()
 @click.argument("statement")
@@ -29,7 +31,8 @@ def sql(statement: str, as_json: bool) -> None:
     """Ask the lake in DuckDB's SQL: a view per topic, plus `ranges` and `losses`.
 
     One statement that reads: SELECT, FROM, WITH, DESCRIBE, SHOW or SUMMARIZE. It reaches no file outside of the lake. Columns
-    of one name are told apart: `a`, `a_1`. With --json bytes that are not UTF-8 are base64, NaN and the infinities text.
+    of one name are told apart: `a`, `a_1`. A table shows 1,000 rows; --json prints all, bytes that are not UTF-8 in base64,
+    NaN and the infinities as text.
 
     \b
     Examples:
@@ -38,13 +41,16 @@ def sql(statement: str, as_json: bool) -> None:
     """
     with progress("asking DuckDB"):
         duck = Duck(open_edges().lake, load_topics().names)
-        columns, rows = duck.ask(statement)
+        columns, rows = duck.ask(statement, None if as_json else MOST_ROWS + 1)
     for reason in duck.find_left_out(statement):
         ERRORS.print(f"note: {reason}", soft_wrap=True)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(counted(len(rows), "row"), columns, rows)
+        shown = rows[:MOST_ROWS]
+        print_table(counted(len(shown), "row"), columns, shown)
+        if len(rows) > len(shown):
+            ERRORS.print("note: there are more rows, which --json prints", soft_wrap=True)
 
 
 @click.command()

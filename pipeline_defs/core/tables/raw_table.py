@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ..advice import command
 from ..errors import BadKey, BrokenTable
 from ..log.coverage import Coverage, State, how_to_restore
 from ..log.frontier import place_text
@@ -341,7 +342,8 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
     """
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
     adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held and not manifest.is_dropped)
-    found = [f"range {offsets.text(topic)}: landed, and not in the table" for offsets in adds]
+    do = f"the next run appends it, or `{command('compact', topic, '--apply')}`"
+    found = [f"range {offsets.text(topic)}: landed, and not in the table; {do}" for offsets in adds]
     found += [*find_lacking(coverage, files), *find_clashes(coverage, files)]
     found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
     found += [
