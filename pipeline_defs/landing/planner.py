@@ -78,7 +78,7 @@ class Planner:
             if step is None:
                 return None
             self.on_step("plan_decided", topic=self.topic, seq=step.seq)
-            if self.lake.goes_on(known.log) and self.lake.commit_step(step):
+            if self.lake.still_ends(known.log) and self.lake.commit_step(step):
                 self.on_step("plan_committed", topic=self.topic, seq=step.seq)
                 return step
             known = None  # another planner was there first, or what it was decided from is not there any more
@@ -125,6 +125,6 @@ def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms
             skips=(),
             reopened=reopened,
         )
-        if lake.goes_on(log) and lake.commit_step(step):
+        if lake.still_ends(log) and lake.commit_step(step):
             lake.frontiers.forget_reopened(step)
             return step

@@ -137,16 +137,16 @@ def test_who_read_the_log_before_sees_a_lost_step(settled: SmallWorld, evidence:
     """[R-96] By one name, whatever the lake has of what it planned; the control is the same step, there."""
     stale = settled.open(Writer())
     log = stale.recent(TOPIC).log
-    assert log.base is not None and stale.goes_on(log)
+    assert log.base is not None and stale.still_ends(log)
     settled.grow(2)
     EVIDENCE[evidence](settled)
     with monkeypatch.context() as costly:
         if evidence != "published":  # which takes the documents away
             costly.setattr(Lake, "coverage", lambda *_: pytest.fail("all of it is read"))
-        assert not stale.goes_on(log), "another is the newest step"
+        assert not stale.still_ends(log), "another is the newest step"
     lose_steps(settled, 1)
     with pytest.raises(BrokenPlanLog, match="steps are lost"):
-        stale.goes_on(log)
+        stale.still_ends(log)
 
 
 def test_of_two_who_begin_the_newest_step_stands(world: SmallWorld) -> None:
@@ -268,7 +268,7 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
             settled.lake.store.delete_folder(path)
     read: list[str] = []
     beside(monkeypatch, Lake, "coverage", lambda lake, topic: read.append(topic))
-    assert settled.lake.goes_on(settled.lake.recent(TOPIC).log)
+    assert settled.lake.still_ends(settled.lake.recent(TOPIC).log)
     assert read, "the fault: there is a later name"
     assert settled.lake.move_frontier(settled.lake.recent(TOPIC), EPOCH_MS + 1, 0)
     read.clear()
@@ -350,7 +350,7 @@ def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(s
     if not is_deleted:
         for name in ("z", f"{50:020d}.{'0' * 16}"):
             settled.lake.store.put_new(f"begun/{TOPIC}/{name}", b"", "staging/x")
-        assert sensor.goes_on(sensor.recent(TOPIC).log)
+        assert sensor.still_ends(sensor.recent(TOPIC).log)
     for _ in range(3):
         plan_and_land(settled, sensor)
     if is_deleted:
@@ -427,7 +427,7 @@ def test_a_run_whose_log_was_lost_says_so_whatever_others_do_meanwhile(settled: 
     """
     settled.grow(1)
     sensor, mine = settled.open(Writer()), settled.open(Writer())
-    assert sensor.goes_on(sensor.recent(TOPIC).log)
+    assert sensor.still_ends(sensor.recent(TOPIC).log)
 
     def lose() -> None:
         lose_steps(settled, 1)

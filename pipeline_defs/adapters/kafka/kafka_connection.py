@@ -1,6 +1,6 @@
 """One admin client of a Kafka cluster: opened at first use, asked again where that may help, its errors made ours.
 
-Knows no question. Invariant: whatever Kafka answers, a caller gets an answer or one clear error of our tree.
+What is asked is in `kafka.py`. Invariant: whatever Kafka answers, a caller gets an answer or one clear error of our tree.
 """
 
 import logging

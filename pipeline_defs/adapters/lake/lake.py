@@ -59,7 +59,7 @@ class Lake(Documents):
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._newest_steps: dict[str, tuple[PlanStep | None, float]] = {}  # by topic, the last one seen here, and when
-        self._looked_at: set[str] = set()  # topics that are known not to be behind what was landed
+        self._looked_at: set[str] = set()  # topics that are known to have all that was landed before their ends
         self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
 
     def check_present(self, asked: str | None = None) -> None:
@@ -117,9 +117,10 @@ class Lake(Documents):
             self._newest_steps[step.topic] = step, _uptime()
         return is_put
 
-    def goes_on(self, log: PlanLog) -> bool:
-        """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it.
+    def still_ends(self, log: PlanLog) -> bool:
+        """Return whether a log that was read still ends there, looked up now, so that a step may be written after it.
 
+        What is kept of one that does not is read anew; which step is begun is written again where somebody has deleted that.
         Raise `BrokenPlanLog` where the log has lost its newest steps.
         """
         if not all(map(self.has_step, log.steps[-1:])):
@@ -128,7 +129,7 @@ class Lake(Documents):
         judged = self._judged.setdefault(log.topic, set())
         begun = [each for each in self._begun.list(log.topic) if each not in judged]
         elsewhere = self._find_elsewhere(log, begun)
-        if elsewhere or self._may_be_behind(log, begun):
+        if elsewhere or self._may_have_beyond(log, begun):
             for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
@@ -137,7 +138,7 @@ class Lake(Documents):
                 judged |= elsewhere
                 self._begun.delete_old(log.topic, elsewhere)
         if log.base is not None and _last_settled(log.base) > max(begun, default=(-1,))[0]:
-            self._begun.put(log.steps[-1])  # somebody has deleted it, and nothing is behind the log
+            self._begun.put(log.steps[-1])  # somebody has deleted it, and nothing is beyond the log
         self._looked_at.add(log.topic)
         return True
 
@@ -168,7 +169,7 @@ class Lake(Documents):
                 steps[seq] = self._steps.get(path)
         return {each for each in begun if not is_of(each, steps.get(each[0]))}
 
-    def _may_be_behind(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
+    def _may_have_beyond(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
         """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
 
         Somebody has deleted the name; or the lake is a backup that was made while it was written, which a process looks for the
@@ -177,10 +178,10 @@ class Lake(Documents):
         if log.base is None:
             return False
         is_told = _last_settled(log.base) <= max(begun, default=(-1,))[0]
-        return not (is_told and log.topic in self._looked_at) and self._is_behind(log.topic, log.state)
+        return not (is_told and log.topic in self._looked_at) and self._has_beyond(log.topic, log.state)
 
-    def _is_behind(self, topic: str, log_state: LogState) -> bool:
-        """Return whether the lake has anything of ranges behind the heads of a log."""
+    def _has_beyond(self, topic: str, log_state: LogState) -> bool:
+        """Return whether the lake has anything of ranges beyond the heads of a log."""
         for tree in ("manifests", "claims", "data", "accepted"):
             if any(
                 int(name[1:]) > log_state.generation for name in self.store.folders(f"{tree}/{topic}") if name[1:].isdecimal()
@@ -252,7 +253,7 @@ class Lake(Documents):
         """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.
 
         It is what `coverage` gives, but for the files that no range owns, for what was found wrong of the ranges that a
-        document sums up, and for steps that are lost: `goes_on` refuses these before another step is written. What has
+        document sums up, and for steps that are lost: `still_ends` refuses these before another step is written. What has
         happened since `since_ms` is in it.
         """
         for frontier in self.frontiers.read(topic, since_ms):

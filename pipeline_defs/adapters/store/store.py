@@ -1,7 +1,7 @@
-"""The only write primitive, put-if-absent, and what else a lake's place can do: on a disk, or in an object store.
+"""Where a lake's objects lie, on a disk or in an object store, and what can be done there; put-if-absent decides.
 
-Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`. Three
-answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
+Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`; `upload` is for names that one
+attempt alone gives. A put has three answers: committed, conflict, unknown (`OutcomeUnknown`), which reading back may settle.
 """
 
 from __future__ import annotations

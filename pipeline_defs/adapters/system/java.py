@@ -1,7 +1,7 @@
 """Java on this machine: which one is used and whether it is new enough.
 
-Only finds and asks; starts nothing that lasts. Imports the standard library alone, so that `make setup` can run
-it before anything is installed: `python3 -m pipeline_defs.adapters.system.java`.
+Only finds and asks; starts nothing that lasts. Imports the standard library and `core.errors` alone, so that `make setup`
+can run it before anything is installed: `python3 -m pipeline_defs.adapters.system.java`.
 Invariant: the path returned answered `-version` with at least JAVA_MIN_VERSION just now.
 """
 

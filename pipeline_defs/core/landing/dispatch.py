@@ -61,7 +61,8 @@ class Tried:
         if self.attempts == 0:
             return 0.0
         wait: int = min(BACKOFF_FIRST_SECONDS * 2 ** (self.attempts - 1), BACKOFF_LAST_SECONDS)
-        return max(0.0, wait - abs(now_ms - self.last_ended_ms) / 1000)
+        since = (now_ms - self.last_ended_ms) / 1000
+        return max(0.0, wait - since) if since > -wait else 0.0
 
 
 NEVER_TRIED = Tried(0, 0)

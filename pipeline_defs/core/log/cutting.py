@@ -2,9 +2,9 @@
 
 `planning.py` says the rest. The end is that of what a reader at the topic's isolation level sees, or the offset that
 a person skips to (`_cuts_before`); the grid is `records_per_range`, or for `auto` a power of two (`grid_of`); the tail is cut
-too once the first record behind the head has waited for `max_age_seconds` (`_waiting_since`), or with `--through-end`.
-Invariant: the ranges tile from the head on, and none crosses the offset where the log ended when partitions were added to the
-topic, a growth. A range may end inside a committed transaction, which the planner cannot see.
+too once the first record after the head has waited for `max_age_seconds` (`_waiting_since`), or with `--through-end`.
+Invariant: the ranges tile from the head on, and none crosses the offset where Kafka's log ended when partitions were added
+to the topic, a growth. A range may end inside a committed transaction, which the planner cannot see.
 """
 
 from collections.abc import Iterator

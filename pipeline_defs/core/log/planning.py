@@ -242,7 +242,7 @@ class WaitingTail:
 def find_waiting_tail(before: LogState, after: LogState, state: TopicState, now_ms: int) -> WaitingTail | None:
     """Find what no range has, once all is planned that can be: none where nothing waits.
 
-    The broker was asked for the oldest record behind `before`; where ranges were planned since, nobody knows that of `after`.
+    The broker was asked for the oldest record after `before`; where ranges were planned since, nobody knows that of `after`.
     """
     offsets, oldest = 0, []
     for partition, seen in state.partitions.items():
@@ -441,7 +441,7 @@ def _lost(log_state: LogState, state: TopicState) -> Iterator[Link]:
 
 
 def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
-    """Move a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
+    """Move a head to the end of a link; while records wait after it, it keeps its time: their age is not reset."""
     seen = state.partitions[offsets.partition]
     moved_at_ms = now_ms if offsets.end >= seen.watermarks.end else heads[offsets.partition].moved_at_ms
     heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
@@ -464,7 +464,7 @@ def _cuts_by_partition(
 
 
 def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
-    """Return since when (ms since 1970) the first record behind the head has waited, 0 where nothing tells.
+    """Return since when (ms since 1970) the first record after the head has waited, 0 where nothing tells.
 
     A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
     a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the

@@ -126,7 +126,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
     if own:
         raise RangesFailed(
             f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
-            "stays planned and is tried again",
+            "stays planned and is tried again, but for what at_most_once has claimed",
             _texts(topic, own),
         )
 

@@ -67,7 +67,9 @@ def land_and_derive(
         if failures:
             landed = sum(run.landed.values())
             raise RangesFailed(
-                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again", failures
+                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again, but for what "
+                "at_most_once has claimed",
+                failures,
             )
 
 
