@@ -20,6 +20,7 @@ from pipeline_defs.core.errors import BrokerRefuses
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
+from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.operate.status import find_instance, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
@@ -28,7 +29,7 @@ from pipeline_defs.orchestration.map.page import read_picture, summary
 from pipeline_defs.orchestration.runs import progress
 from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import time_text
-from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.orchestration.runs.tries import UPDATE, trying, trying_all
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, PROGRESS, TIME_TO_LOSS
 from tests.support.pulse import audited, said
@@ -270,31 +271,36 @@ def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World
     assert audited(world, PROGRESS).passed
 
 
-def test_decoding_that_fails_thrice_is_red_and_says_why_once_the_run_has(world: World) -> None:
-    """[R-56] [R-33] In the words that the run has for that range alone: others failed in it as well."""
-    world.derive("id BIGINT")
+def test_what_is_derived_and_fails_thrice_is_red_and_says_why_once_the_run_has(world: World) -> None:
+    """[R-56] [R-33] In the words that the run has for it alone: others failed in it as well."""
+    world.derive("id BIGINT", latest=Latest())
     world.fill(30)
     world.plan_and_land()
     (offsets,) = world.coverage.manifests
     runs = [create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.STARTED) for _ in range(2)]
+    duties = {world.topic.decoding: [offsets.key], world.topic.upserting: [UPDATE]}
 
-    def decode(run: dg.DagsterRun, *well: str) -> None:
-        with trying(world.instance, world.topic.decoding, [offsets.key], run.run_id, world.edges.now_ms) as done:
-            done.update(well)
+    def derive(run: dg.DagsterRun, *well: str) -> None:
+        with trying_all(world.instance, duties, run.run_id, world.edges.now_ms) as done:
+            for each in done.values():
+                each.update(well)
 
     for _ in range(3):
-        decode(runs[0])
+        derive(runs[0])
     assert not world.tick().stalled and not told(world), "it has not said why"
-    others = [f"range {name}/0 [0, 30): theirs" for name in (f"eu.{world.name}", "other")]
-    reasons = [*others, f"range {world.name}/0 [0, 30): ours", f"{world.name}/0 [0, 300): later"]
-    world.instance.report_run_failed(runs[0], "\n  - ".join(["4 failed", *reasons]))
-    (sentence,) = world.tick().stalled
-    assert sentence.startswith(f"decoding range {world.name}/0 [0, 30) has failed 3 times in a row since ")
-    assert sentence.endswith(f", last in run {runs[0].run_id[:8]}: {reasons[2]}")
+    others = [f"range {name}/0 [0, 30): theirs" for name in (f"eu.{world.name}", "other")] + ["topic other: theirs"]
+    ours = [f"range {world.name}/0 [0, 30): ours", f"topic {world.name}: full"]
+    reasons = ["5 failed", *others, *ours, f"range {world.name}/0 [0, 300): later"]
+    world.instance.report_run_failed(runs[0], "\n  - ".join(reasons))
+    decoding, updating = world.tick().stalled
+    assert decoding.startswith(f"decoding range {world.name}/0 [0, 30) has failed 3 times in a row since ")
+    assert decoding.endswith(f", last in run {runs[0].run_id[:8]}: {' '.join(ours)}")
+    assert updating.startswith(f"updating latest/{world.name} has failed 3 times in a row since ")
+    assert updating.endswith(f", last in run {runs[0].run_id[:8]}: {ours[1]}")
     (red,) = told(world)
-    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, f"decoding {offsets.key}")
-    assert world.status()["next_action"] == sentence
-    decode(runs[1], offsets.key)
+    assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, f"decoding {offsets.key}, updating")
+    assert world.status()["next_action"].startswith(decoding)
+    derive(runs[1], offsets.key, UPDATE)
     assert not world.tick().stalled and [each.passed for each in told(world)] == [False, True]
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 
@@ -29,11 +29,10 @@ from .known import Known
 from .ledger import Endangered, read_endangered
 from .moments import duration_text, time_text
 from .projection import read_reason
-from .tries import ALL, Tries
+from .tries import ALL, UPDATE, Tries
 from .waiting import backing_off_text, pending_text, tail_text, why_blocked
 
-_RANGE = re.compile(r"range \S+/\d+ (g\d+ )?\[")
-DECODING = "decoding "
+_OF_ONE = re.compile(r"range \S+/\d+ (g\d+ )?\[|^topic \S+: ")  # what a line is about
 REASON_LENGTH = 600
 REASONS = 100  # of failing ranges of a topic that are told with why: each is looked for in a run's reasons of all its ranges
 
@@ -42,8 +41,8 @@ REASONS = 100  # of failing ranges of a topic that are told with why: each is lo
 class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `tries` says what became of the tries of each range, `decodings` of those to decode them; `active` are the runs that have
-    not ended, by id, `blocked` what keeps them from landing what is pending.
+    `tries` says what became of the tries of each range, `decodings` of those to decode them, `update` of those to update the
+    latest table; `active` are the runs that have not ended, by id, `blocked` what keeps them from landing what is pending.
     """
 
     coverage: Coverage
@@ -53,6 +52,7 @@ class Situation:
     transactions: Sequence[OpenTransaction]
     tries: Tries
     decodings: Tries
+    update: Tried
     active: Collection[str]
     blocked: str
 
@@ -77,6 +77,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
         read_holding(topic, edges),
         known.tries[topic.landing],
         known.tries[topic.decoding],
+        known.tries[topic.upserting].of(UPDATE),
         {each.dagster_run.run_id for each in known.active},
         why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
@@ -101,25 +102,26 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
 def check_progress(
     topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
 ) -> Finding:
-    """Check that what arrives is landed and decoded; a warning where runs are still at work on it.
+    """Check that what arrives is landed, and what is derived of it too; a warning where runs are still at work on it.
 
     `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
     """
     pending = found.coverage.pending()
     failing = _find_failing(topic, found)
-    told = {offsets for offsets, _, what in failing if not what}
+    concerns = [each.concern for each in failing]
     waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
     silent = [
         silence
         for silence in find_silences(found.coverage, waiting, topic.policy.max_age_seconds, now_ms)
-        if silence.planned not in told
+        if silence.planned is None or silence.planned.key not in concerns
     ]
     patience = patience_seconds(topic.policy.max_age_seconds)
     holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
     violations = [
-        _failing_text(topic, offsets, tried, reason_of(tried.failed_run) if number < REASONS else "", what)
-        for number, (offsets, tried, what) in enumerate(failing)
+        f"{each.subject} has failed {each.tried.attempts} times in a row since {time_text(each.tried.first_failed_ms)}, "
+        f"{each.last_text(reason_of(each.tried.failed_run) if number < REASONS else '')}"
+        for number, each in enumerate(failing)
     ]
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
@@ -127,14 +129,13 @@ def check_progress(
         f"{topic.name}/{each}: no broker leads it; what it has is neither planned nor landed until one that has it is started"
         for each in found.leaderless
     ]
-    concerns = [f"{what}{offsets.key}" for offsets, _, what in failing]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
     concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
     concerns += [f"{each}-" for each in found.leaderless]
     facts = {
         "pending_ranges": len(pending),
-        "failing_ranges": len(told),
-        "failing_decodings": len(failing) - len(told),
+        "failing_ranges": sum(not each.of_table for each in failing),
+        "failing_of_tables": sum(bool(each.of_table) for each in failing),
         "silent_partitions": len(silent),
         "open_transactions": len(found.transactions),
     }
@@ -144,16 +145,43 @@ def check_progress(
     return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
 
 
-def _find_failing(topic: Topic, found: Situation) -> list[tuple[OffsetRange, Tried, str]]:
-    """Find the ranges that have failed often enough to be told of: to be landed, and, with the word for that, to be decoded."""
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """What has failed: the landing of a range, or something `of_table`, a derived one; `marks` are in each line about it."""
+
+    subject: str
+    concern: str
+    marks: tuple[str, ...]
+    tried: Tried
+    of_table: str = ""
+
+    @classmethod
+    def of_range(cls, topic: Topic, offsets: OffsetRange, tried: Tried, of_table: str = "") -> Self:
+        where, doing = f"range {offsets.text(topic.name)}", "decoding " if of_table else ""
+        marks = where, f"/{topic.name}/{offsets.folder}/{offsets.stem}", f"topic {topic.name}: "
+        return cls(f"{doing}{where}", f"{doing}{offsets.key}", marks, tried, of_table)
+
+    def last_text(self, reason: str) -> str:
+        """Return in which run it failed last, and why: not in the lines of ranges and topics that failed there as well."""
+        lines = [line.strip().removeprefix("- ") for line in reason.splitlines()]
+        own = [line for line in lines if any(mark in line for mark in self.marks)]
+        why = " ".join(own or [line for line in lines if not _OF_ONE.search(line)])[:REASON_LENGTH]
+        return f"last in run {self.tried.failed_run[:8]}{f': {why}' if why else ''}"
+
+
+def _find_failing(topic: Topic, found: Situation) -> list[_Failing]:
+    """Find what has failed often enough to be told of, once the run that says at its end why has ended."""
     pending = {*found.coverage.pending()}
-    failing = [(offsets, tried, "") for offsets, tried in sorted(found.tries.tried.items()) if offsets in pending]
+    tried = [_Failing.of_range(topic, *each) for each in sorted(found.tries.tried.items()) if each[0] in pending]
     if topic.decode is not None:
-        failing += [(offsets, tried, DECODING) for offsets, tried in sorted(found.decodings.tried.items())]
+        tried += [_Failing.of_range(topic, *each, "decoded") for each in sorted(found.decodings.tried.items())]
+    if topic.latest is not None:
+        table = f"latest/{topic.name}"
+        tried.append(_Failing(f"updating {table}", "updating", (f"topic {topic.name}: ", table), found.update, "latest"))
     return [
-        (offsets, tried, what)
-        for offsets, tried, what in failing  # a run says at its end why
-        if tried.is_stalled and (tried.attempts > STALLED_AFTER_ATTEMPTS or tried.failed_run not in found.active)
+        each
+        for each in tried
+        if each.tried.is_stalled and (each.tried.attempts > STALLED_AFTER_ATTEMPTS or each.tried.failed_run not in found.active)
     ]
 
 
@@ -168,24 +196,8 @@ def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> 
     for offsets in sorted(found.coverage.pending()):
         tried = found.tries.tried.get(offsets)
         if tried is not None:
-            return _last_text(topic, offsets, tried, read_reason(instance, tried.failed_run))
+            return _Failing.of_range(topic, offsets, tried).last_text(read_reason(instance, tried.failed_run))
     return ""
-
-
-def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str, what: str) -> str:
-    return (
-        f"{what}range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
-        f"{time_text(tried.first_failed_ms)}, {_last_text(topic, offsets, tried, reason)}"
-    )
-
-
-def _last_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
-    """Return in which run a range failed last, and why: not in the lines of other ranges, which failed in that run as well."""
-    lines = [line.strip().removeprefix("- ") for line in reason.splitlines()]
-    own = [f"range {offsets.text(topic.name)}", f"/{topic.name}/{offsets.folder}/{offsets.stem}"]
-    of_it = [line for line in lines if any(each in line for each in own)]
-    why = " ".join(of_it or [line for line in lines if not _RANGE.search(line)])[:REASON_LENGTH]
-    return f"last in run {tried.failed_run[:8]}{f': {why}' if why else ''}"
 
 
 def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
