@@ -205,9 +205,7 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
         ("Connection reset", 3, ""),
     ],
 )
-def test_a_full_disk_is_blamed_on_no_range(
-    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int, step: str
-) -> None:
+def test_a_full_disk_fails_all(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, cause: str, jobs: int, step: str) -> None:
     """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
     land_both(topic)
     error = scan_failed("decode 2 landed files", Exception(f"java.io.IOException: {cause}"), "nothing became visible")
@@ -527,9 +525,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     ("number", "step"),
     [(errno.EMFILE, "raise the limit on open files"), (errno.EIO, "nothing was written; the next run tries")],
 )
-def test_a_file_unreadable_once_is_not_damaged(
-    compacted: LandedTopic, number: int, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_unreadable_once_stays(compacted: LandedTopic, number: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
     path, failed = compacted.path(FIRST), list[Path]()
 
@@ -642,24 +638,23 @@ def test_a_file_that_is_gone_before_the_commit_is_not_committed(decoded: Decoded
     assert path.endswith(lost.decoded.path), "and what goes later is named"
 
 
-def test_columns_that_are_gone_are_one_clear_error(decoded: DecodedTopic) -> None:
+def test_columns_that_are_gone_and_a_log_of_nonsense_are_one_clear_error_each(decoded: DecodedTopic) -> None:
     shutil.rmtree(folder(decoded) / "_schemas")
     decoded.value_type = pa.struct([("m", pa.int64())])
     with pytest.raises(DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"):
         decoded.put(SECOND, {10: ("k", {"m": 1})})
     assert set(Decodings(decoded.lake).read(TOPIC)) == {FIRST}
+    (commit,) = (folder(decoded) / "_delta_log").glob("*.json")
+    commit.write_text(commit.read_text().replace('\\"format\\":1', '\\"format\\":9'))
+    with pytest.raises(BrokenManifest, match=r"expected format 1.*move the table's folder away"):
+        Decodings(decoded.lake).read(TOPIC)
 
 
-def test_topics_of_the_same_columns_have_them_beside_each_table(decoded: DecodedTopic) -> None:
-    """[R-68] Decoded by one process, which has kept them for one of the tables already."""
+def test_columns_are_kept_beside_each_table_and_again_where_it_is_made_anew(decoded: DecodedTopic) -> None:
+    """[R-68] By one process, which has kept them for another table, or in the folder that somebody moved away meanwhile."""
     decodings = Decodings(decoded.lake)
     assert {decodings.keep(name, "columns") for name in ("payments", "trades")} == {decodings.keep("trades", "columns")}
     assert [len([*(folder(decoded).with_name(name) / "_schemas").iterdir()]) for name in ("payments", "trades")] == [1, 1]
-
-
-def test_columns_go_with_a_table_that_is_made_anew(decoded: DecodedTopic) -> None:
-    """[R-68] By a process that has kept them in the folder that somebody moved away meanwhile."""
-    decodings = Decodings(decoded.lake)
     ours = Decodings(decoded.lake).read(TOPIC)[FIRST]
     (kept,) = (folder(decoded) / "_schemas").iterdir()
     assert decodings.keep(TOPIC, json.loads(kept.read_text())) == ours.columns
@@ -669,10 +664,3 @@ def test_columns_go_with_a_table_that_is_made_anew(decoded: DecodedTopic) -> Non
     assert not kept.exists(), "the fault"
     assert decodings.commit([ours], decodings.read_ranges(TOPIC), EPOCH_MS)
     assert kept.exists() and decodings.find_lacking_texts(decodings.read_ranges(TOPIC)) == []
-
-
-def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(decoded: DecodedTopic) -> None:
-    (commit,) = (folder(decoded) / "_delta_log").glob("*.json")
-    commit.write_text(commit.read_text().replace('\\"format\\":1', '\\"format\\":9'))
-    with pytest.raises(BrokenManifest, match=r"expected format 1.*move the table's folder away"):
-        Decodings(decoded.lake).read(TOPIC)
