@@ -22,18 +22,8 @@ import pytest
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.store import object_store
-from pipeline_defs.core.errors import (
-    BadKey,
-    BrokenManifest,
-    BrokerUnavailable,
-    EngineLost,
-    EngineUnavailable,
-    LakeUnavailable,
-    OffsetlakeError,
-    ScanFailed,
-    StaleAnswer,
-    UnknownTopic,
-)
+from pipeline_defs.core import errors
+from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict, violations_by_range
 from pipeline_defs.core.log.coverage import State
@@ -66,7 +56,7 @@ class Cluster(FakeSpark):
         self.kafkas = {topic: kafka_with(records, topic) for topic in topics}
         super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
         self.poison: set[tuple[str, int]] = set()
-        self.error: OffsetlakeError = ScanFailed("a record cannot be read")
+        self.error: OffsetlakeError = errors.ScanFailed("a record cannot be read")
         self.absent, self.dying = absent, dying
         self.jobs: list[tuple[str, ...]] = []
         self.folders: list[str] = []
@@ -77,7 +67,7 @@ class Cluster(FakeSpark):
     def open(self) -> None:
         self.absent -= 1
         if self.absent >= 0:
-            raise EngineUnavailable("no Spark answers")
+            raise errors.EngineUnavailable("no Spark answers")
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.jobs.append(scan.topics)
@@ -85,7 +75,7 @@ class Cluster(FakeSpark):
         self.dying -= 1
         if self.dying >= 0:
             Path(folder).mkdir(parents=True)
-            raise EngineUnavailable("Spark went away")
+            raise errors.EngineUnavailable("Spark went away")
         if any(topic == each.topic and offset in each.offsets for each in scan.ranges for topic, offset in self.poison):
             raise self.error
         super().stage(scan, isolation_level, folder)
@@ -106,21 +96,21 @@ def land_each(
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
     told = list(land_topics(keys, attempt if isinstance(attempt, Attempt) else Attempt(attempt, "run", "test"), tools))
     verdicts = {(topic, each.offsets.start): each for topic, each in told if isinstance(each, Verdict)}
-    errors = [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
-    assert len(verdicts) + len(errors) == len(told)
-    return verdicts, errors
+    ended = [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
+    assert len(verdicts) + len(ended) == len(told)
+    return verdicts, ended
 
 
 def land_and_hear(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> tuple[Said, Ended]:
     """The same, of each range its outcome alone."""
-    verdicts, errors = land_each(lake, spark, attempt, **changes)
-    return {place: verdict.outcome for place, verdict in verdicts.items()}, errors
+    verdicts, ended = land_each(lake, spark, attempt, **changes)
+    return {place: verdict.outcome for place, verdict in verdicts.items()}, ended
 
 
 def land_all(lake: Lake, spark: Cluster, attempt: str | Attempt = "a", **changes: dict[str, Any]) -> Said:
     """The same, where no error ends a topic."""
-    said, errors = land_and_hear(lake, spark, attempt, **changes)
-    assert errors == []
+    said, ended = land_and_hear(lake, spark, attempt, **changes)
+    assert ended == []
     return said
 
 
@@ -133,7 +123,7 @@ def test_a_topic_whose_plan_went_after_its_ranges_were_chosen_ends_alone(tmp_pat
     shutil.rmtree(Path(lake.store.url("plan/a")))
     tools = {topic: fake_tools(lake=Lake(str(tmp_path)), spark=spark, kafka=kafka) for topic, kafka in spark.kafkas.items()}
     told = [*land_topics(keys, Attempt("a", "run", "test"), tools)]
-    assert [(topic, type(each)) for topic, each in told if isinstance(each, OffsetlakeError)] == [("a", BadKey)]
+    assert [(topic, type(each)) for topic, each in told if isinstance(each, OffsetlakeError)] == [("a", errors.BadKey)]
     assert {each.outcome for topic, each in told if topic == "b" and isinstance(each, Verdict)} == {Outcome.LANDED}
 
 
@@ -211,7 +201,7 @@ def test_a_range_that_cannot_be_read_from_the_log_either_fails_alone(tmp_path: P
     spark.poison = {("a", 5)}
     kafka = spark.kafkas["a"]
     kafka.has_untellable = lambda *_: has_untellable  # type: ignore[method-assign]
-    kafka.read_records = Mock(side_effect=BrokerUnavailable("the log cannot be read"))  # type: ignore[attr-defined]
+    kafka.read_records = Mock(side_effect=errors.BrokerUnavailable("the log cannot be read"))  # type: ignore[attr-defined]
     verdicts, _ = land_each(lake, spark)
     assert [verdict.outcome for _, verdict in sorted(verdicts.items())] == [Outcome.LANDED, Outcome.FAILED, Outcome.LANDED]
     assert verdicts["a", 4].violations[0].endswith("the log cannot be read" if has_untellable else "a record cannot be read")
@@ -247,7 +237,7 @@ def test_a_job_is_done_again_where_spark_went_away(tmp_path: Path, delivery: Del
 def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None:
     """[R-77] Each job with it is done three times, and then in halves, until it is alone."""
     spark = Cluster("a", records=64)
-    spark.poison, spark.error = {("a", 21)}, EngineLost("Spark went away")
+    spark.poison, spark.error = {("a", 21)}, errors.EngineLost("Spark went away")
     said = land_all(Lake(str(tmp_path)), spark)
     assert said == {**all_of(Outcome.LANDED, "a", starts=range(0, 64, 4)), ("a", 20): Outcome.FAILED}
     assert len(spark.jobs) < 4 * 5
@@ -292,7 +282,7 @@ def test_what_one_topic_owes_is_not_swept_with_another(tmp_path: Path, monkeypat
 
     def fail(lake: Lake, manifest: Manifest, *_: Any, **__: Any) -> None:
         if manifest.topic == "a":
-            raise LakeUnavailable("the disk of a is gone")
+            raise errors.LakeUnavailable("the disk of a is gone")
 
     with monkeypatch.context() as failing:
         beside(failing, Lake, "publish", fail)
@@ -317,8 +307,8 @@ QUESTIONS = [("observe", 0), ("read_ids", 0), ("read_ids", 1), ("is_compacted", 
 @pytest.mark.parametrize("broken", ["a", "ab", "b"])
 def test_a_topic_whose_broker_fails_ends_alone(tmp_path: Path, broken: str, method: str, nth: int) -> None:
     """[R-15] At each question that is asked of it, by each error; the others land, it is told, and the next run lands it."""
-    errors = [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")]
-    error = errors[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
+    ended = [errors.UnknownTopic("gone"), errors.BrokerUnavailable("down"), errors.StaleAnswer("lags")]
+    error = ended[(len(broken) + ord(broken[-1]) + QUESTIONS.index((method, nth))) % 3]
     lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
     said, told = land_and_hear(lake, spark, **{broken: {"kafka": broken_kafka(spark.kafkas[broken], method, nth, error)}})
     others = [topic for topic in spark.kafkas if topic != broken]
@@ -396,26 +386,26 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(tmp_path: Path,
 def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
     """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
     lake, spark = Lake(str(tmp_path)), Cluster("a")
-    kafka = broken_kafka(spark.kafkas["a"], "read_ids", 0, BrokerUnavailable("down"))
-    said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
-    assert (said, len(errors)) == ({}, 1)
+    kafka = broken_kafka(spark.kafkas["a"], "read_ids", 0, errors.BrokerUnavailable("down"))
+    said, ended = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
+    assert (said, len(ended)) == ({}, 1)
     states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}
     assert states == {0: State.PENDING, 4: State.PENDING, 8: State.CLAIMED}, "the small read is scanned first"
 
 
 def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    kafka = broken_kafka(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
+    kafka = broken_kafka(spark.kafkas["a"], "move_group", 0, errors.UnknownTopic("gone"))
     assert land_and_hear(lake, spark, a={"kafka": kafka}) == (all_of(Outcome.LANDED, "a", "b"), [])
 
 
 def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> None:
     """[R-15] Nothing of it is touched, and what is staged stays for whoever mends it."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    broken = SimpleNamespace(coverage_of=Mock(side_effect=BrokenManifest("a")), store=lake.store)
-    said, errors = land_and_hear(lake, spark, a={"lake": broken})
+    broken = SimpleNamespace(coverage_of=Mock(side_effect=errors.BrokenManifest("a")), store=lake.store)
+    said, ended = land_and_hear(lake, spark, a={"lake": broken})
     assert said == all_of(Outcome.LANDED, "b")
-    assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
+    assert [(topic, error.kind) for topic, error in ended] == [("a", "broken_manifest")]
 
 
 AT_ONCE, LANDED_BEFORE = 20, 4
