@@ -164,12 +164,6 @@ def test_ctrl_c_ends_a_command_with_130(where: str, monkeypatch: pytest.MonkeyPa
     assert "".join(capfd.readouterr()) == f"{commands.INTERRUPTED_TEXT}\n"
 
 
-def test_any_other_error_of_a_system_is_told_as_is(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(FileNotFoundError, match="No such"):
-        ending(monkeypatch, Mock(side_effect=FileNotFoundError(errno.ENOENT, "No such file", "x")))
-    assert "unusable" not in capfd.readouterr().err
-
-
 UNUSABLE = "file_unusable: home/broker/.lock cannot be used: "
 LOCKED = OperationalError("INSERT INTO event_logs", {"event": "secret"}, Exception("database is locked"))
 
@@ -195,6 +189,9 @@ def test_what_cannot_be_used_is_one_message(
     assert ending(monkeypatch, Mock(side_effect=error)) == 1
     told = capfd.readouterr().err
     assert said in told and "event_logs" not in told and "secret" not in told
+    with pytest.raises(FileNotFoundError, match="No such"):
+        ending(monkeypatch, Mock(side_effect=FileNotFoundError(errno.ENOENT, "No such file", "x")))
+    assert "unusable" not in capfd.readouterr().err
 
 
 def test_what_dagster_calls_beta_is_not_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -306,11 +303,10 @@ def test_sql_shows_a_record_as_it_is() -> None:
     assert json.loads(exact.stdout) == [{"value": '{"x": "[/b]"}', "esc": "\x1b[31m", "nested": nested}]
 
 
-def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
+def test_bytes_that_are_no_text_are_shown_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """U16: as Python writes them; nobody reads base64. What is text is shown as text: the control."""
-    with pytest.MonkeyPatch.context() as patch:
-        screen = Screen(patch)
-        show.print_table("dead letters", ["value"], [[b"\xff\x00{"], [b"{}"]])
+    screen = Screen(monkeypatch)
+    show.print_table("dead letters", ["value"], [[b"\xff\x00{"], [b"{}"]])
     assert r"b'\xff\x00{'" in screen.text() and "/wB7" not in screen.text()
     assert "{}" in screen.text() and "b'{}'" not in screen.text()
 

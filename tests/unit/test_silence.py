@@ -98,9 +98,7 @@ def test_a_silent_cluster_keeps_others_waiting_once(answer: OffsetlakeError | No
 
 
 @pytest.mark.parametrize("error", [StaleAnswer("slow"), BrokerUnavailable("slow", bootstrap_servers="silent:9092")])
-def test_of_topics_that_keep_a_look_waiting_one_is_waited_for_each_time(
-    error: OffsetlakeError, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_topics_that_hold_a_look_up_each_look_awaits_one(error: OffsetlakeError, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] In turns, and after all others: Dagster ends a tick after a minute."""
     now, edges, visited = [0.0], cast("Any", Clusters()), list[str]()
     monkeypatch.setattr(visiting, "time", Mock(monotonic=lambda: now[0]))
@@ -237,13 +235,8 @@ def test_a_url_that_nobody_knows_is_refused_and_named_without_its_secrets(
     assert len(told) == 1, "who can be told is told"
     assert undelivered == ["alert URL 1 of 2 (none that Apprise knows)", "alert URL 2 of 2 (json://127.0.0.1)"]
     assert "hush" not in f"{caplog.text}{capfd.readouterr()}{caught.value}{undelivered}".lower()
-
-
-def test_urls_that_apprise_knows_are_taken(tmp_path: Path) -> None:
-    """The control; a trouble with the network is nothing that settings can tell."""
-    urls = "json://127.0.0.1:1/x mailto://u:p@example.org"
-    assert read_settings({"OFFSETLAKE_ALERT_URLS": urls}, tmp_path).alert_urls == tuple(urls.split())
-    assert read_settings({"OFFSETLAKE_ALERT_URLS": ""}, tmp_path).alert_urls == ()
+    for known in ("json://127.0.0.1:1/x mailto://u:p@example.org", ""):
+        assert read_settings({"OFFSETLAKE_ALERT_URLS": known}, tmp_path).alert_urls == tuple(known.split()), "the control"
 
 
 def test_a_token_in_the_place_of_a_host_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,10 +79,10 @@ def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (errno.EMFILE, LakeUnavailable, r"cannot write .*plan/0.json: .*Too many open files.* raise the limit on open files"),
     ],
 )
-def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_full_disk_and_a_missing_permission(
+def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[LakeUnavailable], says: str
 ) -> None:
-    """[R-47] They say for certain that nothing was written, and what to do; when it is done, the write goes through."""
+    """[R-47] A full disk tells for certain that nothing was written, and what to do; when it is done, the write goes through."""
     store = open_store(str(tmp_path))
     lose_answers(monkeypatch, do=False, number=number)
     with pytest.raises(kind, match=f"(?i){says}") as error:
@@ -225,10 +225,8 @@ def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("delivery", Delivery)
-def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivery: Delivery
-) -> None:
-    """[R-47] Whatever the policy; the run goes on, and the others land, but where their staged files went too."""
+def test_a_deleted_scratch_file_fails_its_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivery: Delivery) -> None:
+    """[R-47] Alone, whatever the policy; the run goes on, and the others land, but where their staged files went too."""
     world = SmallWorld(tmp_path, "disk", records=9, grid=3)
     swept: list[str] = []
 
