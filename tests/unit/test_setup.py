@@ -82,9 +82,8 @@ def only_line(done: subprocess.CompletedProcess[str]) -> str:
     """The one line that make said on standard error beside its own `make: ***`, on a red run."""
     assert done.returncode != 0
     assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert len(lines) == 1, lines
-    return lines[0]
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    return line
 
 
 def test_make_alone_lists_every_target_in_one_line_each(tree: Path, tools: Path) -> None:
@@ -101,9 +100,8 @@ OLD_JAVA = "Java at {0}/java (from PATH) is too old: found version {1}, expected
 @pytest.mark.parametrize(
     ("version", "target", "said"), [("11.0.22", "setup", OLD_JAVA), (None, "setup", NO_JAVA), ("1.8.0_392", "test", OLD_JAVA)]
 )
-def test_a_wrong_java_is_said_before_anything_is_made_and_no_test_is_skipped(
-    tree: Path, tools: Path, version: str | None, target: str, said: str
-) -> None:
+def test_a_wrong_java_is_said_before_all_else(tree: Path, tools: Path, version: str | None, target: str, said: str) -> None:
+    """And no test is skipped for it."""
     if version is not None:
         write_java(tools, version)
     line = only_line(run_make(tree, clean_environ(tools), target, f"PYTHON={sys.executable}"))
@@ -319,7 +317,7 @@ def test_pinned_files_are_used_without_java_or_network_and_one_with_another_sha2
 
 
 @pytest.mark.usefixtures("pins")
-def test_without_java_nothing_is_resolved_and_a_cache_that_cannot_be_made_is_said_with_the_way_out(
+def test_without_java_no_jar_is_resolved_nor_where_no_cache_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -349,13 +347,10 @@ def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == [".lock", "ivy-broker.log"]
 
 
-def test_the_spark_side_is_five_jars_at_the_version_of_pyspark() -> None:
+def test_every_pin_is_a_sha256_of_a_known_configuration_and_spark_has_five_of_pysparks_version() -> None:
     ours = ("spark-avro", "spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10")
     of_spark = [f"{name}_2.13-{importlib.metadata.version('pyspark')}.jar" for name in ours]
     assert sorted(jars.read_pins("spark")) == ["commons-pool2-2.12.0.jar", "kafka-clients-3.9.1.jar", *of_spark]
-
-
-def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
     lines = jars.PINS_FILE.read_text().splitlines()
     pin = re.compile(r"[0-9a-f]{64}  ((broker|spark|s3a|delta)/[^/ ]+\.jar|registry/[^/ ]+\.tar\.gz)")
     assert all(map(pin.fullmatch, lines))
