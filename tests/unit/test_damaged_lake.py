@@ -107,7 +107,7 @@ def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterIns
     assert sorted(instance.get_dynamic_partitions(name)) == sorted(keys)
 
 
-def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instance: dg.DagsterInstance) -> None:
+def test_a_damaged_topic_is_named_and_the_other_is_counted_drawn_and_asked(edges: Edges, instance: dg.DagsterInstance) -> None:
     families = samples_of(read_metrics([DAMAGED, GOOD], edges, instance))
     assert families["offsetlake_topic_error"] == {("damaged", "broken_plan_log"): 1, ("orders", "broker_unavailable"): 1}
     assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
@@ -115,9 +115,6 @@ def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instan
     offsets = [families[f"offsetlake_{name}_offset"]["orders", "0"] for name in ("planned", "landed")]
     assert offsets == [20, 0]
     assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
-
-
-def test_the_other_topic_is_drawn_and_sql_answers_for_it(edges: Edges, instance: dg.DagsterInstance) -> None:
     picture, remark = read_picture(GOOD, edges, instance)
     assert len(picture.lengths) == 2 and "does not answer" in remark
     duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
@@ -486,7 +483,10 @@ def world(tmp_path: Path, watched: object) -> SmallWorld:
 
 
 def test_losses_and_broker_are_looked_at_where_the_lake_does_not_tile(world: SmallWorld) -> None:
-    """The fault is a file that is no range's; what Kafka has deleted is named all the same, and what is not read again too."""
+    """The fault is a file that is no range's; what Kafka has deleted is named all the same, and what is not read again too.
+
+    Nor does a plan log that cannot be read leave a row out.
+    """
     found = audit(world, "none")
     assert list(found) == CHECKS and all(finding.passed for finding in found.values()), "the control"
     partition = world.kafka.now.partitions[0]
@@ -499,9 +499,6 @@ def test_losses_and_broker_are_looked_at_where_the_lake_does_not_tile(world: Sma
     assert found["losses"].facts["not_accepted_offsets"] == 3 and not found["losses"].passed
     assert found["broker"].passed and found["broker"].facts["pending"] == 3
     assert not found["replay"].passed and "nothing was read again" in found["replay"].violations[0]
-
-
-def test_a_plan_log_that_cannot_be_read_leaves_no_row_out(world: SmallWorld) -> None:
     next((world.folder / "plan" / TOPIC).iterdir()).write_text("{}")
     world.lake = world.open(Writer())
     found = audit(world, "1")
