@@ -126,13 +126,19 @@ def test_a_replace_deletes_doubles_before_it_takes_rows_away(world: SmallWorld, 
     assert world.coverage.pending() == [] and check_tiling(TOPIC, world.lake).passed
 
 
-def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(world: SmallWorld) -> None:
-    """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before."""
+def test_a_replace_that_dies_or_fails_before_it_deleted_a_double_has_changed_nothing(world: SmallWorld) -> None:
+    """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before.
+
+    [R-15] Where a double cannot be deleted, its range fails, the run goes on and says so, and the next replace deletes it.
+    """
     before, said = world.files(), check_tiling(TOPIC, world.lake).violations
     with no_deleting(world, Dead()), pytest.raises(Dead):
         world.land("replace")
     world.lake = world.open(Writer())
     assert world.files() == before and check_tiling(TOPIC, world.lake).violations == said and manifest_of(world).revision == 0
+    with no_deleting(world, PermissionError(13, "not yours")):
+        (verdict,) = world.land("replace")
+    assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
     assert [verdict.outcome for verdict in world.land("replace")] == [Outcome.UNCHANGED]
     assert_whole(world)
 
@@ -170,15 +176,6 @@ def test_a_double_of_equal_rows_is_deleted(world: SmallWorld, rewritten: str) ->
         rewrite(world, the_double(world), lambda rows: rows)
     else:
         rewrite(world, published_path(manifest_of(world)), with_other_values)
-    world.land("replace")
-    assert_whole(world)
-
-
-def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_deletes_it(world: SmallWorld) -> None:
-    """[R-15] The run goes on, and says so."""
-    with no_deleting(world, PermissionError(13, "not yours")):
-        (verdict,) = world.land("replace")
-    assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
     world.land("replace")
     assert_whole(world)
 

@@ -275,14 +275,10 @@ def idle(tmp_path: Path) -> Lake:
     return planned_lake(tmp_path, 20)
 
 
-def test_of_an_idle_topic_only_the_lists_are_read(idle: Lake) -> None:
-    """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are."""
+def test_of_an_idle_topic_only_the_lists_are_read_and_a_loss_where_another_took_its_place(idle: Lake, tmp_path: Path) -> None:
+    """[R-56] A tick with nothing to do costs next to nothing, however many ranges there are, or losses were accepted."""
     land_rows(idle, FIRST, [b"v"] * len(FIRST))
     assert idle.coverage(TOPIC) is idle.coverage(TOPIC)
-
-
-def test_an_accepted_loss_is_read_once_and_again_where_another_took_its_place(idle: Lake, tmp_path: Path) -> None:
-    """[R-56] Else each tick would read every loss that anybody ever accepted."""
     accepted = Acceptance(TOPIC, FIRST, (0, 1), "operator", EPOCH_MS)
     assert idle.commit_acceptance(accepted)
     assert idle.read_accepted(TOPIC)[FIRST] is idle.read_accepted(TOPIC)[FIRST]

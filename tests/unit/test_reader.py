@@ -116,9 +116,16 @@ def test_each_landed_row_is_read_once_wherever_it_stands(world: SmallWorld, reac
         assert sorted(row[0] for row in read(world, range=offsets.key, as_="duckdb").project('"offset"').fetchall()) == own
 
 
-def test_what_was_asked_for_stays_what_it_was(world: SmallWorld) -> None:
-    """[R-85] A relation is read later: what landed, was compacted, replaced and dropped since is not in it."""
+def test_a_relation_is_of_its_moment_and_of_the_connection_that_is_given(world: SmallWorld) -> None:
+    """[R-85] It is read later: what landed, was compacted, replaced and dropped since is not in it.
+
+    It joins with tables of the caller's own; without a connection it has one of its own.
+    """
     in_table(world)
+    with duckdb.connect() as connection:
+        connection.execute('CREATE TABLE mine AS SELECT 4::BIGINT AS "offset"')
+        rows = read(world, as_=connection)
+        assert rows.set_alias("a").join(connection.table("mine").set_alias("b"), 'a."offset" = b."offset"').shape[0] == 1
     before = read(world)
     relation = read(world, as_="duckdb")
     world.compact()
@@ -128,15 +135,6 @@ def test_what_was_asked_for_stays_what_it_was(world: SmallWorld) -> None:
     world.land_more(3)
     assert offsets_of(read(world)) != offsets_of(before), "the control"
     assert relation.order('"offset"').arrow().read_all().cast(RAW_SCHEMA).equals(before)
-
-
-def test_a_relation_is_of_the_connection_that_is_given(world: SmallWorld) -> None:
-    """[R-85] So that it joins with tables of the caller's own; without one it has a connection of its own."""
-    in_table(world)
-    with duckdb.connect() as connection:
-        connection.execute('CREATE TABLE mine AS SELECT 4::BIGINT AS "offset"')
-        rows = read(world, as_=connection)
-        assert rows.set_alias("a").join(connection.table("mine").set_alias("b"), 'a."offset" = b."offset"').shape[0] == 1
 
 
 def test_a_lake_is_the_projects_or_the_one_that_is_named(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
