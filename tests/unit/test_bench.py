@@ -35,11 +35,6 @@ from pipeline_defs.settings import Settings
 LOAD = rounds.Load("t", 1_000, 16_000, 1_000)
 
 
-def settings(folder: Path) -> Settings:
-    """Return the settings of a machine that knows no bucket and no cluster."""
-    return Settings(folder, str(folder / "lake"), None, "local[2]", "1g", folder / "dagster")
-
-
 def turn(system: str, number: int, seconds: float, size: int = 0) -> rounds.Turn:
     return rounds.Turn(system, number, rounds.Taken(seconds, 1.0, 1, 1), 16_000, size, 4, {"stage": seconds / 2})
 
@@ -213,7 +208,8 @@ def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, m
     }
     for (module, name), answer in told.items():
         monkeypatch.setattr(module, name, Mock(return_value=answer))
-    report = run_part(parts.measure_derived, settings(tmp_path), 2, print)
+    nothing_else = Settings(tmp_path, str(tmp_path / "lake"), None, "local[2]", "1g", tmp_path / "dagster")
+    report = run_part(parts.measure_derived, nothing_else, 2, print)
     for aim, value in values.items():
         section, _, name = aim.partition(".")
         assert report[section][name] == report[section]["spread"][name]["greatest"] == value

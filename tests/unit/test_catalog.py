@@ -217,13 +217,10 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> Non
     assert len(pools) == len(nodes)
 
 
-def test_names_that_people_use_stay_as_they_are() -> None:
+def test_names_that_people_use_stay_as_they_are_and_no_two_short_ones_share_a_slug() -> None:
+    """Every name of up to five of these characters: nothing is left to chance."""
     slugs = {"orders": "orders", "orders_v2": "orders_v2", "a-b": "a__dash_b", "a.b": "a__dot_b", "_x": "__line_x"}
     assert {name: slug_of(name) for name in slugs} == slugs
-
-
-def test_no_two_short_names_share_a_slug() -> None:
-    """Every name of up to five of these characters: nothing is left to chance."""
     short = ["".join(each) for n in range(1, 6) for each in itertools.product("a1_-.", repeat=n)]
     assert len({slug_of(name) for name in short}) == len(short)
 

@@ -181,12 +181,9 @@ def test_an_adapter_imports_at_most_one_foreign_system() -> None:
     assert [file for file in files("adapters") if len(systems(file)) > 1] == []
 
 
-def test_only_the_files_with_a_reason_name_the_environment() -> None:
+def test_only_the_files_with_a_reason_name_the_environment_and_settings_alone_a_variable_of_ours() -> None:
     """What is not in `settings.py` cannot be seen by who reads it to know what can be set."""
     assert {file for file in files(".") if names_environment(file)} <= set(ENVIRONMENT)
-
-
-def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
     for file in files("."):
         for node in ast.walk(syntax(file)) if "OFFSETLAKE_" in (PACKAGE / file).read_text() else ():
             if isinstance(node, ast.Call | ast.Subscript) and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]:

@@ -605,7 +605,7 @@ def test_an_unknown_field_is_told_which_one_was_meant(text: str, where: str, kno
 
 
 def test_columns_are_read_as_spark_reads_them() -> None:
-    """Held against Spark itself in tests/integration/test_json.py."""
+    """Held against Spark itself in tests/integration/test_json.py. A side without a schema has its own column."""
     integer, text = Column("integer"), Column("text")
     assert parse_ddl("BIGINT") == parse_ddl(" bigint ") == integer
     assert parse_ddl("date DATE") == Column("struct", {"date": Column("date")})
@@ -615,8 +615,5 @@ def test_columns_are_read_as_spark_reads_them() -> None:
     assert parse_ddl(nested) == Column("struct", {"a": Column("struct", {"x": integer, "y": many}), "b": text})
     with pytest.raises(NotDdl, match="nested more than 100 levels deep"):
         parse_ddl("a " + "ARRAY<" * 200 + "INT" + ">" * 200)
-
-
-def test_a_side_without_a_schema_has_its_column() -> None:
     assert read_side(Side(), "key") == Column("binary")
     assert read_side(Side(Format.STRING), "key") == Column("text")
