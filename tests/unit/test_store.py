@@ -82,7 +82,7 @@ def test_a_lost_answer_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[LakeUnavailable], says: str
 ) -> None:
-    """[R-47] A full disk tells for certain that nothing was written, and what to do; when it is done, the write goes through."""
+    """[R-47] A full disk tells for certain that nothing was written, and what to do; once it is done, the write goes on."""
     store = open_store(str(tmp_path))
     lose_answers(monkeypatch, do=False, number=number)
     with pytest.raises(kind, match=f"(?i){says}") as error:
