@@ -39,8 +39,11 @@ def test_what_refers_to_what_refers_is_whole_in_any_order(first: str) -> None:
         fastavro.parse_schema(inlined({"type": "record", "name": "geo.Order", "fields": fields}, *references))
 
 
-def test_what_refers_to_nothing_stays_as_it_is() -> None:
-    """Control: logical types, defaults, documentation and attributes of others included."""
+def test_what_refers_to_nothing_or_is_only_defined_later_stays_as_it_is() -> None:
+    """Control: logical types, defaults, documentation and attributes of others included.
+
+    Of a later definition some of Avro's parsers judge well; what nobody defines all refuse, as test_schema_checks.py has it.
+    """
     fields = [
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0, "order": "ignore"},
         {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
@@ -51,10 +54,6 @@ def test_what_refers_to_nothing_stays_as_it_is() -> None:
     assert inlined(schema) == schema
     assert json.loads(read_avro('"string"').text) == "string"
     assert parse_avro(" long ") == "long"
-
-
-def test_a_type_that_is_only_defined_later_is_the_parsers_to_judge() -> None:
-    """Some of Avro's parsers take it; the control is in test_schema_checks.py: of what nobody defines all refuse it."""
     fields = [{"name": "x", "type": "Late"}, {"name": "y", "type": {"type": "enum", "name": "Late", "symbols": ["A"]}}]
     schema = {"type": "record", "name": "R", "fields": fields}
     assert inlined(schema) == schema

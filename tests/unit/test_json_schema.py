@@ -235,9 +235,7 @@ ORDER.add("raw", BinaryType()).add("by", MapType(StringType(), IntegerType(), va
     ],
 )
 def test_a_mismatch_names_the_field_and_both_types(document: Any, said: str) -> None:
+    """And what Python does not read is no failure."""
     assert explain_mismatch(json.dumps(document).encode(), ORDER) == said
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"id": ' + b"1" * 5_000 + b"}"])
-def test_what_python_does_not_read_is_no_failure(body: bytes) -> None:
-    assert explain_mismatch(body, ORDER) == UNEXPLAINED
+    for body in (b"", b"{", b"\xff", b"[" * 100_000, b'{"id": ' + b"1" * 5_000 + b"}"):
+        assert explain_mismatch(body, ORDER) == UNEXPLAINED

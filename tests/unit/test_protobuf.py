@@ -143,8 +143,8 @@ def test_no_import_leaves_its_folder(name: str, is_text: bool, tmp_path: Path, m
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_an_import_may_be_called_like_a_file_of_ours() -> None:
-    """And two of which one is the other's folder are one error."""
+def test_an_import_may_be_called_like_a_file_of_ours_or_be_a_descriptor_in_base64() -> None:
+    """As Confluent's clients for Python register it; two of which one is the other's folder are one error."""
     place = 'syntax = "proto3"; package p; message Place { string city = 1; }'
     for name in ("x" * 300, "/".join("x" * 99 for _ in range(60))):
         with pytest.raises(UnusableSchema, match=r"the import 'x+' cannot be written: File name too long"):
@@ -154,6 +154,9 @@ def test_an_import_may_be_called_like_a_file_of_ours() -> None:
         assert find_message(compile_proto(text, {name: place}, "the schema"), None, "the schema").name == "M"
     with pytest.raises(UnusableSchema, match=r"the import 'b\.proto' cannot be written"):
         compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
+    text = 'syntax = "proto3"; import "geo/place.proto"; message M { p.Place to = 1; }'
+    kind = find_message(compile_proto(text, {"geo/place.proto": in_base64(place)}, "the schema"), None, "the schema")
+    assert [field.name for field in kind.fields_by_name["to"].message_type.fields] == ["city"]
 
 
 def test_an_edition_is_refused_for_a_reader_and_compared_for_a_writer() -> None:
@@ -185,14 +188,6 @@ def test_messages_that_multiply_are_refused_in_no_time() -> None:
     deep = [f"message L{at} {{ L{at + 1} a = 1; }}" for at in range(120)]
     with pytest.raises(UnusableSchema, match="is more than 100 levels deep"):
         message_of(f'syntax = "proto3"; {" ".join(deep)} message L120 {{ int32 n = 1; }}', "L0")
-
-
-def test_a_schema_may_import_a_descriptor_in_base64() -> None:
-    """As Confluent's clients for Python register what a schema imports, while others register text."""
-    place = in_base64('syntax = "proto3"; package geo; message Place { string city = 1; }')
-    text = 'syntax = "proto3"; import "geo/place.proto"; message M { geo.Place to = 1; }'
-    kind = find_message(compile_proto(text, {"geo/place.proto": place}, "the schema"), None, "the schema")
-    assert [field.name for field in kind.fields_by_name["to"].message_type.fields] == ["city"]
 
 
 def test_a_path_to_a_message_is_spelled_as_confluents_serializer_spells_it() -> None:
