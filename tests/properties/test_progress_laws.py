@@ -123,13 +123,10 @@ def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanL
         assert each.offsets == each.end - first
 
 
-def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has() -> None:
+def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has_and_none_by_less_than_nothing() -> None:
+    """As a topic after an unclean election, or made anew, would: it would hide the lag of another partition."""
     (lag,) = progress.find_lag(Coverage(PlanLog("orders"), {}, {}), {7: Watermarks(40, 100)})
     assert (lag.partition, lag.landed, lag.offsets) == (7, 40, 60)
-
-
-def test_a_topic_that_ends_before_what_is_landed_lags_by_nothing() -> None:
-    """As after an unclean election, or where it was made anew: less than nothing would hide the lag of another partition."""
     assert progress.PartitionLag(0, landed=40, end=30).offsets == 0
 
 
