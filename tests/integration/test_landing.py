@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA, digest
 from pipeline_defs.adapters.spark import spark as spark_edge
 from pipeline_defs.adapters.spark.engine import Engine
-from pipeline_defs.adapters.spark.spark import SCAN_CONF, Spark, select_raw, write_parquet
+from pipeline_defs.adapters.spark.spark import SCAN_CONF, Spark, kafka_options, select_raw, write_parquet
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer
@@ -33,7 +33,6 @@ from pipeline_defs.core.errors import LakeUnavailable, ScanFailed
 from pipeline_defs.core.landing.scans import READS_AT_ONCE
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.lab.drills.arena import Arena
 from pipeline_defs.lab.drills.report import open_arena
@@ -43,6 +42,7 @@ from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.landing.landing import land_topics
 from pipeline_defs.settings import Settings
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
+from tests.support.interleaving import beside
 from tests.support.lakes import list_encodings_falling
 from tests.support.redecoding import Heard, stop_at
 from tests.support.world import PATIENCE_SECONDS, World, assert_all_is_there_once, new_attempt
@@ -72,18 +72,6 @@ def test_raw_columns_are_lossless(world: World) -> None:
     schema = pq.read_schema(first)
     assert [(field.name, field.type) for field in schema] == [(field.name, field.type) for field in RAW_SCHEMA]
     assert str(schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
-
-
-def test_a_file_with_other_columns_is_not_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-14] As of a column that is declared and not selected, or of a Spark that writes another type for one."""
-    world.fill(100)
-    world.plan()
-    with monkeypatch.context() as patch:
-        patch.setattr(spark_edge, "select_raw", lambda *given: select_raw(*given).drop("headers"))
-        (verdict,) = world.land()
-    assert verdict.outcome is Outcome.FAILED and "Spark wrote columns of {'topic': " in verdict.violations[0]
-    world.land()
-    world.assert_all_landed_once()
 
 
 def test_no_row_shows_another_time_than_its_record(world: World) -> None:
@@ -167,43 +155,44 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
     """[R-23] Power may go at any moment: the staged file and the folders that lead to it are synced before the commit."""
     synced: list[Path] = []
     before: dict[str, set[Path]] = {}
-    sync, commit = disk._fsync, Lake.commit_manifest
-
-    def watch_sync(path: Path) -> None:
-        sync(path)
-        synced.append(path)
-
-    def watch_commit(lake: Lake, manifest: Manifest) -> Manifest:
-        before[manifest.offsets.key] = set(synced)
-        return commit(lake, manifest)
-
-    monkeypatch.setattr(disk, "_fsync", watch_sync)
-    monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
+    beside(monkeypatch, disk, "_fsync", after=synced.append)
+    beside(monkeypatch, Lake, "commit_manifest", lambda _, manifest: before.update({manifest.offsets.key: {*synced}}))
     world.fill(150, 50)
     world.plan()
     for verdict in world.land():
-        assert verdict.manifest is not None
-        assert verdict.manifest.file is not None
+        assert verdict.manifest is not None and verdict.manifest.file is not None
         staged = world.lake_folder / verdict.manifest.file.path
         folders = [folder for folder in staged.parents if folder.is_relative_to(world.lake_folder)]
         assert {staged, *folders} <= before[verdict.offsets.key]
 
 
-def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
+def uncut(*given: Any, **named: Any) -> dict[str, str]:
+    return kafka_options(*given, **named) | {"maxRecordsPerPartition": "200"}
+
+
+@pytest.mark.parametrize(
+    ("name", "otherwise", "said"),
+    [
+        ("kafka_options", uncut, "not one planned range's"),
+        ("select_raw", lambda *given: select_raw(*given).drop("headers"), "Spark wrote columns of {'topic': "),
+    ],
+    ids=["of two ranges", "with other columns"],
+)
+def test_a_file_that_is_not_as_planned_is_not_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, otherwise: Callable[..., object], said: str
+) -> None:
+    """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible.
+
+    [R-14] Nor of a column that is declared and not selected, or of a Spark that writes another type for one.
+    """
     world.fill(200)
     world.plan()
-    honest = spark_edge.kafka_options
-
-    def uncut(*arguments: Any, **more: Any) -> dict[str, str]:
-        return honest(*arguments, **more) | {"maxRecordsPerPartition": "200"}
-
-    monkeypatch.setattr(spark_edge, "kafka_options", uncut)
-    verdicts = world.land()
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_edge, name, otherwise)
+        verdicts = world.land()
     assert {verdict.outcome for verdict in verdicts} == {Outcome.FAILED}
-    assert "not one planned range's" in verdicts[0].violations[0]
+    assert said in verdicts[0].violations[0]
     assert world.rows() == []
-    monkeypatch.undo()
     world.land()
     world.assert_all_landed_once()
 
@@ -218,13 +207,8 @@ def test_a_backlog_of_uneven_ranges_lands_in_few_jobs_and_the_same_bytes(world: 
 
     Its reads share consumers, and no job has those of another, which may hold what was polled before a topic was recreated.
     """
-    honest, groups = spark_edge.kafka_options, []
-
-    def watched(*given: Any, group: str) -> dict[str, str]:
-        groups.append(group)
-        return honest(*given, group=group)
-
-    monkeypatch.setattr(spark_edge, "kafka_options", watched)
+    groups = list[str]()
+    beside(monkeypatch, spark_edge, "kafka_options", lambda *_, group: groups.append(group))
     world.create_topic(PARTITIONS)
     for number in range(ROUNDS):
         for partition in range(PARTITIONS):
