@@ -228,13 +228,8 @@ def test_doctor_is_green_here(flights: Offsetlake) -> None:
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java: Path, tmp_path: Path) -> None:
-    run = flights(
-        "doctor",
-        "--json",
-        JAVA_HOME=str(old_java),
-        OFFSETLAKE_LAKE=str(tmp_path / "lake"),
-        OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1",
-    )
+    wrong = {"JAVA_HOME": str(old_java), "OFFSETLAKE_LAKE": str(tmp_path / "lake")}
+    run = flights("doctor", "--json", OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1", **wrong)
     assert run.returncode == 1
     answers = {answer["what"]: answer for answer in json.loads(run.stdout)}
     assert "11" in answers["java"]["found"] and "17" in answers["java"]["found"]

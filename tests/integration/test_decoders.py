@@ -222,9 +222,7 @@ def test_interleaved_writers_are_read_as_one(engine: Engine, registry: RunningRe
     }
 
 
-def test_a_version_with_other_columns_says_how_those_of_before_are_decoded_again(
-    world: World, registry: RunningRegistry
-) -> None:
+def test_a_version_with_other_columns_says_how_others_are_decoded_again(world: World, registry: RunningRegistry) -> None:
     """The defs.yaml is as it was, so that nothing is outdated; what is told makes the topic go on."""
     subject = f"{world.name}-value"
     old, new = record("Order", field("n", "int")), record("Order", field("n", ["int", "string"]))

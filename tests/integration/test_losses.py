@@ -121,7 +121,6 @@ def test_what_expires_before_it_is_planned_is_a_lost_link_that_dagster_is_told_o
 
     The ledger is an asset, of which a tick reports each change.
     """
-
     world.fill(50, 0)
     world.tick()
     world.land()

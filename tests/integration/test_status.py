@@ -96,9 +96,7 @@ def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instanc
     assert not home.exists()
 
 
-def test_what_is_wrong_with_a_topic_or_a_kafka_partition_of_it_hides_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-90] Of what nobody leads the lake's part is told, and that nobody does; a refusal is its topic's alone."""
     other, observe = world.beside(), Kafka.observe
     world.fill(30, 20)
@@ -143,12 +141,10 @@ def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World
         alarm = world.checked(world.topic.check_key(TIME_TO_LOSS))
         seen.append(alarm and (alarm.passed, alarm.severity))
         (waiting,) = endangered(world)
-        assert waiting.partition == 0
-        assert waiting.seconds is not None
+        assert waiting.partition == 0 and waiting.seconds is not None
         assert abs(waiting.seconds - (10 - hours) * 3600) < 60
         assert alarm is None or abs(float(str(alarm.metadata["seconds_to_loss"].value)) - (10 - hours) * 3600) < 60
-    warn, error = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
-    assert seen == [None, (False, warn), (False, error)], "that all is well is not news"
+    assert seen == [None, (False, WARN), (False, ERROR)], "that all is well is not news"
     assert alarm is not None
     assert f"{world.name}/0: offset 0 is not landed and may be deleted in 12" in str(alarm.metadata["offsets"].value)
     assert world.watermarks(0).earliest == 0, "the alarm came before the loss"
@@ -311,9 +307,9 @@ def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: Worl
     (offsets,) = world.pending
     in_the_way = world.lake_folder / data_path(world.name, offsets)
     in_the_way.mkdir(parents=True)
-    for outcome in (Outcome.FAILED, Outcome.FAILED):  # committed and not published, then not rolled forward
+    for _ in range(2):  # committed and not published, then not rolled forward
         (verdict,) = world.land()
-        assert verdict.outcome is outcome
+        assert verdict.outcome is Outcome.FAILED
         assert f"cannot publish {in_the_way}: what stands there is no file" in verdict.violations[0]
     in_the_way.rmdir()
     world.land()
