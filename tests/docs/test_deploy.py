@@ -26,13 +26,8 @@ FOREIGN = {"AWS_", "DAGSTER_PG_", "POSTGRES_", "KAFKA_", "MINIO_", "MC_HOST_"}  
 LOOPBACK = ("127.0.0.1:", "[::1]:")
 PINNED = re.compile(r"[\w./-]+:(?!latest$)[\w.-]*\d[\w.-]*")
 DAGSTER = re.search(r"^dagster==([\d.]+)", (PROJECT / "requirements.lock").read_text(), re.MULTILINE)
-MADE = {  # folders that docs/deploy.md or the image makes
-    "/etc/offsetlake",
-    "/opt/offsetlake",
-    "/srv/offsetlake",
-    "/srv/offsetlake/my_lake",
-    "/var/lib/offsetlake",
-}
+# folders that docs/deploy.md or the image makes
+MADE = {"/etc/offsetlake", "/opt/offsetlake", "/srv/offsetlake", "/srv/offsetlake/my_lake", "/var/lib/offsetlake"}
 
 
 def load(name: str) -> Any:

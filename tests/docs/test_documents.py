@@ -108,13 +108,10 @@ def test_the_sizing_table_is_what_the_constants_give() -> None:
         assert found == [topics(cores, records, max_age) for cores in (2, 8, 32)], (max_age, records)
 
 
-def test_the_reference_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == made(), "write it anew: python -m tests.support.reference"
-
-
-def test_the_reference_has_each_key_and_command_with_what_it_means() -> None:
+def test_the_reference_is_what_the_code_says_with_each_key_and_command() -> None:
     """Control: keys of the component and below one of its keys; each command or its group, with arguments and options."""
     page = made()
+    assert PAGE.read_text() == page, "write it anew: python -m tests.support.reference"
     for key in ("max_age_seconds", "inline_schema", "sequence"):
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{key}` |"))
         assert len(row.split("|")[3].split()) > 3
@@ -242,12 +239,6 @@ def read_tests() -> dict[str, str]:
     return {str(path.relative_to(PROJECT)): path.read_text() for path in paths}
 
 
-def read_documents_and_code() -> dict[str, str]:
-    """Return the text of each document and each file of the package, by its path."""
-    paths = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "pipeline_defs").rglob("*.py")]
-    return {str(path.relative_to(PROJECT)): path.read_text() for path in paths}
-
-
 def named_by_tests(source: str) -> Iterator[str]:
     """Yield the ids that the test functions of a file name, in their docstrings or bodies."""
     lines = source.splitlines()
@@ -270,19 +261,16 @@ def find_undefined(document: str, texts: Mapping[str, str]) -> dict[str, set[str
     return {path: strays for path, strays in cited.items() if strays}
 
 
-def test_requirements_are_numbered_from_1_to_the_last_without_a_gap() -> None:
-    """Define each number once, in order."""
+def test_requirements_are_numbered_without_a_gap_and_each_has_a_test_that_names_it() -> None:
+    """Define each number once, in order, and name it in the docstring or body of a test."""
     assert _DEFINED.findall(PROTOCOL) == [f"R-{number}" for number in range(1, LAST + 1)]
-
-
-def test_each_requirement_has_a_test_that_names_it() -> None:
-    """Name each requirement in the docstring or body of a test."""
     assert find_untested(PROTOCOL, read_tests().values()) == []
 
 
 def test_each_requirement_that_is_cited_is_defined() -> None:
     """Cite in tests, documents and code only requirements that there are."""
-    assert find_undefined(PROTOCOL, read_tests() | read_documents_and_code()) == {}
+    paths = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "pipeline_defs").rglob("*.py")]
+    assert find_undefined(PROTOCOL, read_tests() | {str(path): path.read_text() for path in paths}) == {}
 
 
 def test_a_requirement_without_a_test_and_an_unknown_id_are_seen() -> None:
