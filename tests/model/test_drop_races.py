@@ -184,7 +184,7 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_tables_r
         assert check(TOPIC, world.lake).violations == ()
 
 
-def overtaken(world: SmallWorld, act: Callable[[], None], patch: pytest.MonkeyPatch) -> Lake:
+def overtaken(world: SmallWorld, act: Callable[[], object], patch: pytest.MonkeyPatch) -> Lake:
     """Return the lake of somebody who stands still after the first look at the coverage, while another one acts."""
     lake, acts = world.open(Writer()), [act]
     beside(patch, lake, "coverage", after=lambda topic: acts and acts.pop()())
@@ -196,16 +196,12 @@ def test_a_range_replaced_while_looked_for_is_read_as_it_is_then(world: SmallWor
     compacted(world)
     world.drop()
     world.lose_a_row(1)
-
-    def replace() -> None:
-        world.land("replace", world.open(Writer()))
-
-    lake = overtaken(world, replace, monkeypatch)
+    lake = overtaken(world, lambda: world.land("replace", world.open(Writer())), monkeypatch)
     assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
     assert world.compact() and world.drop()
     world.lose_a_row(2)
-    ranges = list(world.coverage.log.ranges)
-    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace, monkeypatch), ranges)
+    lake = overtaken(world, lambda: world.land("replace", world.open(Writer())), monkeypatch)
+    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), lake, list(world.coverage.log.ranges))
     assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")
     assert decoded.outcome is Decided.DECODED
 

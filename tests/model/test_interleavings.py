@@ -90,7 +90,9 @@ class OneRange(Contested):
             data = self.files()[path]
             self.lake.store.delete_folder(path)
         if start == "damaged":
-            self.lake.store.put_new(path, first_row_of(data), "staging/careless")
+            other = pa.BufferOutputStream()  # a whole Parquet file, and not the one that was landed
+            pq.write_table(pq.read_table(pa.BufferReader(data)).slice(0, 1), other)
+            self.lake.store.put_new(path, other.getvalue().to_pybytes(), "staging/careless")
 
     def note(self) -> None:
         self.kept = set[int]() if self.start in {"lost", "damaged"} else {*self.shown()}
@@ -137,13 +139,6 @@ class OneRange(Contested):
             append_landed(TOPIC, self.lake, lambda: EPOCH_MS)  # as the next tick does
             assert check_table(TOPIC, self.lake).violations == ()
             assert self.in_table() == self.landed()
-
-
-def first_row_of(data: bytes) -> bytes:
-    """A whole Parquet file, and not the one that was landed."""
-    out = pa.BufferOutputStream()
-    pq.write_table(pq.read_table(pa.BufferReader(data)).slice(0, 1), out)
-    return bytes(out.getvalue())
 
 
 def vacuum_later(lake: Lake) -> None:
