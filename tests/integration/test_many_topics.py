@@ -1,9 +1,11 @@
 """A tick of many topics asks brokers and Dagster no more often than one of a few, and is as right."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy
@@ -19,6 +21,7 @@ from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.pulse.pulse import tick_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
+from tests.support.interleaving import beside
 from tests.support.world import World
 
 
@@ -34,20 +37,15 @@ def worlds_of(world: World, count: int) -> list[World]:
 
 
 @contextmanager
-def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """Count the questions to brokers and the statements to Dagster's database while the context is open."""
-    counts = {"questions": 0, "statements": 0}
-    put = Connection._call
-
-    def count_question(*arguments: Any) -> Any:
-        counts["questions"] += 1
-        return put(*arguments)
+    counts = Counter[str]()
 
     def count_statement(*_: object) -> None:
         counts["statements"] += 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "_call", count_question)
+        beside(patch, Connection, "_call", lambda *_: counts.update(["questions"]))
         sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count_statement)
         try:
             yield counts
@@ -167,11 +165,7 @@ def test_a_topic_that_is_gone_or_sick_is_asked_alone(world: World, monkeypatch: 
 def test_where_no_look_at_all_is_possible_each_topic_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] An error that comes at once may be of one topic; one that has kept a tick waiting is of the cluster."""
     topics = [each.topic for each in worlds_of(world, 2)]
-
-    def refuse(*_: object) -> None:
-        raise BrokerUnavailable("the fault")
-
-    monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", refuse)
+    monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", Mock(side_effect=BrokerUnavailable("the fault")))
     ticks = tick_topics(topics, world.instance, world.edges)
     assert [tick.error for tick in ticks] == [None, None]
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.PATIENCE_SECONDS", -1.0)

@@ -14,17 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from kafka import KafkaAdminClient
-from kafka.admin import (
-    ACL,
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
-    ResourcePattern,
-    ResourceType,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from kafka import KafkaAdminClient, admin
 
 from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.adapters.testbed.broker import Node, start_broker, stop_broker
@@ -48,15 +38,15 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
     return path
 
 
-def _allow_landing() -> Iterator[ACL]:
+def _allow_landing() -> Iterator[admin.ACL]:
     """The rights of who lands, and no others: what docs/security.md says that are needed."""
     for where, operations in (
-        (ResourcePattern(ResourceType.TOPIC, "*"), ["READ", "DESCRIBE_CONFIGS"]),
-        (ResourcePattern(ResourceType.GROUP, "offsetlake.", ACLResourcePatternType.PREFIXED), ["READ"]),
-        (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), ["DESCRIBE"]),
+        (admin.ResourcePattern(admin.ResourceType.TOPIC, "*"), ["READ", "DESCRIBE_CONFIGS"]),
+        (admin.ResourcePattern(admin.ResourceType.GROUP, "offsetlake.", admin.ACLResourcePatternType.PREFIXED), ["READ"]),
+        (admin.ResourcePattern(admin.ResourceType.CLUSTER, "kafka-cluster"), ["DESCRIBE"]),
     ):
         for operation in operations:
-            yield ACL("User:lander", "*", ACLOperation[operation], ACLPermissionType.ALLOW, where)
+            yield admin.ACL("User:lander", "*", admin.ACLOperation[operation], admin.ACLPermissionType.ALLOW, where)
 
 
 @dataclass(frozen=True)
@@ -141,10 +131,10 @@ class Secured:
         secured = {protocol: port for protocol, port in self._ports.items() if protocol != "PLAINTEXT"}
         node = Node(1, self._ports["PLAINTEXT"], self._controller, secured=secured)
         start_broker(self.folder / "broker", jars=self._jars, properties=properties, java_options=["-Xmx384m"], node=node)
-        login = UserScramCredentialUpsertion("lander", ScramMechanism.SCRAM_SHA_512, SCRAM_PASSWORD)
-        with KafkaAdminClient(bootstrap_servers=self.at("PLAINTEXT")) as admin:
-            assert admin.alter_user_scram_credentials([login]) == {"lander": None}
-            assert admin.create_acls([*_allow_landing()])["failed"] == []
+        login = admin.UserScramCredentialUpsertion("lander", admin.ScramMechanism.SCRAM_SHA_512, SCRAM_PASSWORD)
+        with KafkaAdminClient(bootstrap_servers=self.at("PLAINTEXT")) as client:
+            assert client.alter_user_scram_credentials([login]) == {"lander": None}
+            assert client.create_acls([*_allow_landing()])["failed"] == []
         return self
 
     def __exit__(self, *_: object) -> None:
