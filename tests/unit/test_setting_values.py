@@ -139,7 +139,7 @@ def test_a_value_that_may_work_is_taken(name: str, text: str, tmp_path: Path) ->
 
 
 def test_a_home_is_judged_where_nobody_names_it_and_where_its_links_lead(tmp_path: Path) -> None:
-    """Dagster's is in OFFSETLAKE_HOME then, or in the project's folder."""
+    """Dagster's is in OFFSETLAKE_HOME then, or in the project's folder; one that cannot be made is named."""
     with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has %"):
         read_settings({"OFFSETLAKE_HOME": "/nowhere/a%41b"}, tmp_path)
     with pytest.raises(BadSetting, match=r"DAGSTER_HOME is .*/a%b/\.offsetlake/dagster, .*its path has %"):
@@ -148,6 +148,9 @@ def test_a_home_is_judged_where_nobody_names_it_and_where_its_links_lead(tmp_pat
     (tmp_path / "comma").symlink_to(tmp_path / "a,b")
     with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/comma, .*its path has ,"):
         read_settings({"OFFSETLAKE_HOME": "comma"}, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME .*/file/home cannot be written: not a directory"):
+        make_home(tmp_path / "file" / "home", tmp_path)
 
 
 def test_a_user_whom_the_machine_does_not_know_has_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,12 +237,6 @@ def test_no_text_of_env_or_properties_ends_in_a_traceback(tmp_path: Path, monkey
                 except OffsetlakeError as error:
                     said = str(error)
             assert SECRET not in said and len(said) < 4_000, f"seed {seed}"
-
-
-def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadSetting, match=r"DAGSTER_HOME .*/file/home cannot be written: not a directory"):
-        make_home(tmp_path / "file" / "home", tmp_path)
 
 
 def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
