@@ -160,12 +160,6 @@ def assert_clear(text: str, file: Path) -> None:
     assert len(text) < 1_500
 
 
-def test_where_there_is_no_project_one_error_says_so(tmp_path: Path) -> None:
-    """As an installed package finds it in any folder."""
-    with pytest.raises(Refused, match=rf"there is no project in {tmp_path} or above it, expected .*offsetlake init NAME"):
-        read_topic_files(tmp_path)
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_file_is_one_error_of_one_topic(project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
@@ -224,8 +218,10 @@ def test_a_wrong_python_file_takes_no_topic_along(project: Path, text: str) -> N
     assert "broken_topics" in {sensor.name for sensor in defs.sensors or ()}
 
 
-def test_a_project_without_its_folder_of_topics_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As git gives it, which keeps no empty folder."""
+def test_no_project_and_one_without_its_folder_of_topics_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an installed package finds it in any folder, and as git gives it, which keeps no empty folder."""
+    with pytest.raises(Refused, match=rf"there is no project in {tmp_path} or above it, expected .*offsetlake init NAME"):
+        read_topic_files(tmp_path)
     folder = tmp_path / "no_topics"
     write_project(plan_project(folder, [], None))
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -368,13 +364,16 @@ def test_a_pattern_is_of_the_whole_name(name: str) -> None:
 
 
 def test_the_topics_of_a_pattern_are_those_that_the_lake_has(patterned: Path) -> None:
-    """[R-98]"""
+    """[R-98] Where it cannot be read, other topics are there."""
     found = read(patterned, "orders.eu", "orders.us", "orders.eu.test", "orders.own", "payments")
     assert not found.broken and set(found.topics) == {"orders.own", "orders.eu", "orders.us"}
     assert set(found.found) == {"orders.eu", "orders.us"}
     topic = found.topics["orders.eu"]
     assert (topic.policy.max_age_seconds, topic.group) == (7, "lake.orders.eu")
     assert found.topics["orders.own"].policy.max_age_seconds == 60, "its own file says what it is"
+    found = read_topic_files(patterned, Mock(side_effect=LakeUnavailable("the fault")))
+    assert set(found.topics) == {"orders.own"} and "the fault" in found.broken[0].error.message
+    assert found.patterns, "and they are found as soon as it can be"
 
 
 def test_a_command_may_name_one_of_which_nothing_is_planned_yet(patterned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,12 +404,6 @@ def test_a_topic_of_two_patterns_is_left_out_and_both_files_are_named(patterned:
     with pytest.raises(BadSetting, match="matches the patterns of"):
         read(patterned).find("orders.eu")
     assert [topic.name for topic in read(patterned).find_new(["orders.eu", "orders.us"])] == ["orders.us"], "it hides no other"
-
-
-def test_where_the_lake_cannot_be_read_other_topics_are_there(patterned: Path) -> None:
-    found = read_topic_files(patterned, Mock(side_effect=LakeUnavailable("the fault")))
-    assert set(found.topics) == {"orders.own"} and "the fault" in found.broken[0].error.message
-    assert found.patterns, "and they are found as soon as it can be"
 
 
 def test_each_topic_of_a_pattern_is_an_asset_of_its_own(patterned: Path) -> None:
