@@ -546,7 +546,6 @@ def updated(tmp_path: Path) -> Callable[[str], Updated]:
 def test_a_range_that_changes_no_row_is_noted(rows: Rows, updated: Callable[[str], Updated], tmp_path: Path) -> None:
     """[R-87] Delta-rs' MERGE commits nothing then, and the update would be due for ever."""
     topic = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string())
-
     topic.put(OffsetRange(0, 1, 0, 2), {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
     updated("first")
     shown = topic.shown()

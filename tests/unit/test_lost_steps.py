@@ -554,7 +554,6 @@ def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(
     """[R-2] Only the ranges of the step that is gone are refused."""
     whole.grow(2)
     whole.grow(2)
-
     verdicts = whole.land(on_step=stop_at("stage", lambda: lose_steps(whole, 1)))
     outcomes = {verdict.offsets.key: verdict.outcome for verdict in verdicts}
     assert outcomes == {"0-6-8": Outcome.LANDED, "0-8-10": Outcome.FAILED}
