@@ -217,6 +217,12 @@ def test_a_line_of_env_that_is_no_setting_is_named(text: str | bytes, reason: st
     assert read_env_file(tmp_path, {}) == {}, "the control: a virtual environment of that name"
 
 
+def test_an_env_that_is_a_link_to_nowhere_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".env").symlink_to(tmp_path / "gone")
+    with pytest.raises(BadSetting, match=r"\.env cannot be read: no such file"):
+        read_settings({}, tmp_path)
+
+
 ENV = "# of this machine\nexport OFFSETLAKE_LAKE=\"/srv/lake\"\nDAGSTER_HOME='${DAGSTER_HOME:-/srv/dagster}'\nA=b # c\nOFFSETLAKE_SPARK_MASTER=local[2]\n"
 
 
