@@ -88,7 +88,7 @@ def open_reader(descriptors: bytes, message: str) -> ProtobufReader:
 
 
 def _with_numbers(file: FileDescriptorProto) -> FileDescriptorProto:
-    """Return a file with a number for each enum: of proto2's Protobuf's runtime drops the values that have no name."""
+    """Return a file with a number for each enum: of a proto2 one Protobuf's runtime drops values without a name."""
     changed = FileDescriptorProto()
     changed.CopyFrom(file)
     for message in _messages(changed.message_type):

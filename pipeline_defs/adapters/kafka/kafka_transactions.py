@@ -22,7 +22,7 @@ _RUNNING = {
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that holds back the last stable offset of a Kafka partition, and `held_offsets` behind it.
+    """A transaction that holds back the last stable offset of a Kafka partition, and the `held_offsets` that follow.
 
     `hanging` says why nobody will end it, none where its producer or its coordinator still can.
     """
@@ -43,9 +43,11 @@ def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int,
     """
     partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
     before = _read_open(admin, partitions)
-    known = _describe(admin, {producer_id for _, _, producer_id in before}) if before else {}
+    if not before:
+        return []
+    known = _describe(admin, {producer_id for _, _, producer_id in before})
     found = []
-    for place in sorted(before & _read_open(admin, partitions)) if before else ():
+    for place in sorted(before & _read_open(admin, partitions)):
         partition, first_offset, producer_id = place
         name, detail = known.get(producer_id, (None, None))
         started = detail.transaction_start_time_ms if detail is not None else -1

@@ -1,6 +1,6 @@
 """One object of a lake, read by the ranges that a reader asks for: a footer and a column, where the file is large.
 
-Reads only. What it is open as knows no end of its own: each read is one request.
+Reads only. An open file reads nothing ahead: each read is one request.
 """
 
 from __future__ import annotations

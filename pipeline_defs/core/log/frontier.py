@@ -14,7 +14,7 @@ from zlib import crc32
 
 from ..offsets import OffsetRange, Place
 from .latency import Histogram
-from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, read_ids, whole
+from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, ids_from, whole
 
 FORMAT = 1
 
@@ -128,7 +128,7 @@ class Frontier:
             }
             generation = whole(document["generation"])
             heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
-            former, seq, cluster_id = read_ids(document["former_ids"]), whole(document["seq"]), document["cluster_id"]
+            former, seq, cluster_id = ids_from(document["former_ids"]), whole(document["seq"]), document["cluster_id"]
             return cls(
                 topic=document["topic"],
                 seq=seq,

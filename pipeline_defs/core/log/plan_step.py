@@ -23,7 +23,7 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One element of the plan log."""
+    """One stretch of offsets that a step adds: a range, or one that is lost or left out."""
 
     kind: LinkKind
     offsets: OffsetRange
@@ -46,7 +46,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """What the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
+    """What the broker has of a Kafka partition: `[earliest, end)`, end at the reader's isolation level."""
 
     earliest: int
     end: int
@@ -213,7 +213,7 @@ class PlanStep:
                 reopened=tuple(map(whole, document["reopened"])),
                 heads={int(p): Head(*map(whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
-                former_ids=read_ids(document["former_ids"]),
+                former_ids=ids_from(document["former_ids"]),
                 growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
                 cluster_id=text_or_none(document["cluster_id"]),
             )
@@ -224,7 +224,7 @@ class PlanStep:
             ) from error
 
 
-def read_ids(found: Iterable[Any]) -> tuple[TopicIds, ...]:
+def ids_from(found: Iterable[Any]) -> tuple[TopicIds, ...]:
     """Return the ids that a document has; raise `ValueError` or `TypeError` where they are none."""
     return tuple(TopicIds(text_or_none(topic_id), text_or_none(cluster_id)) for topic_id, cluster_id in found)
 
