@@ -83,12 +83,12 @@ def test_nothing_that_grows_is_listed(lake: Lake, monkeypatch: pytest.MonkeyPatc
     """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
     fresh = again(lake)
     for each in (lake, fresh):
-        assert each.goes_on(each.recent(TOPIC).log), "the first time a process lists what is behind its log"
+        assert each.still_ends(each.recent(TOPIC).log), "the first time a process lists what is behind its log"
     watched: list[str] = []  # the folders of which all objects are listed
     for name in ("list", "versions", "entries"):
         beside(monkeypatch, Store, name, lambda store, prefix, *_: watched.append(prefix))
     for each in (lake, fresh):
-        assert each.goes_on(each.recent(TOPIC).log)
+        assert each.still_ends(each.recent(TOPIC).log)
     assert {path for path in watched if not path.startswith("frontier/")} == {f"begun/{TOPIC}", f"accepted/{TOPIC}"}
     assert len(lake.store.list(f"begun/{TOPIC}")) == 1
     lake.coverage(TOPIC)
@@ -160,7 +160,7 @@ def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> N
     if lost > STEPS_AHEAD:
         assert lake.recent(TOPIC).log.state.seq == STEPS, "the fault: nobody looks so far ahead"
     with pytest.raises(BrokenPlanLog, match=f"expected plan step {STEPS}"):
-        lake.goes_on(lake.recent(TOPIC).log)
+        lake.still_ends(lake.recent(TOPIC).log)
 
 
 def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake) -> None:
@@ -170,8 +170,8 @@ def test_a_step_that_was_changed_in_its_place_is_read_again(lake: Lake) -> None:
     path = step_path(TOPIC, log.steps[-1].seq)
     other = replace(log.steps[-1], planner="another")
     reader._steps._kept[f"plan/{TOPIC}"][path] = (reader._steps._kept[f"plan/{TOPIC}"][path][0], other)
-    assert not reader.goes_on(replace(log, steps=(*log.steps[:-1], other))), "the fault"
-    assert reader.goes_on(reader.recent(TOPIC).log)
+    assert not reader.still_ends(replace(log, steps=(*log.steps[:-1], other))), "the fault"
+    assert reader.still_ends(reader.recent(TOPIC).log)
 
 
 @pytest.mark.parametrize("lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"])
