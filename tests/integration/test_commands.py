@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.commands import cli
+from pipeline_defs.cli.home.doctor import _rows_of
 from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.lab.processes import plain_environment, variables_of
@@ -225,6 +227,10 @@ def test_doctor_is_green_here(flights: Offsetlake) -> None:
     assert all(answer["ok"] for answer in answers.values())
     (risk,) = answers["topic flights"]["found"]
     assert risk == "replication.factor is 1: a broker's disk that fails takes acknowledged records with it"
+    durable: Any = {
+        name: SimpleNamespace(risks=risks, promise="kept") for name, risks in {"a": ["x"], "b": ["x"], "c": []}.items()
+    }
+    assert [*_rows_of(durable)] == [("topics a, b", "risk", "x"), ("topic c", "ok", "kept")], "once for all of which it is so"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Links between documents become the command that prints them, since a user's proj
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rich.markdown import Markdown
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.testbed.class_archive import make_archive
-from ...core.advice import meant
+from ...core.advice import meant, some_of
 from ...core.errors import OffsetlakeError, Refused
 from ...core.log.expiry import Durability
 from ...core.log.planning import refuse_other_cluster
@@ -108,12 +109,20 @@ def doctor(as_json: bool) -> None:
         risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
         print_json([*rest, *risks])
     else:
-        rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
-        for name, each in durable.items():
-            rows += [(f"topic {name}", "risk", risk) for risk in each.risks] or [(f"topic {name}", "ok", each.promise)]
-        print_table("doctor", ["what", "", "found"], rows)
+        told = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
+        print_table("doctor", ["what", "", "found"], [*told, *_rows_of(durable)])
     if not all(ok for ok, _ in answers.values()):
         raise SystemExit(1)
+
+
+def _rows_of(durable: Mapping[str, Durability]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the loss of a broker would take, once for all topics of which it is the same."""
+    topics = defaultdict[tuple[str, str], list[str]](list)
+    for name, each in durable.items():
+        for text in each.risks or [each.promise]:
+            topics["risk" if each.risks else "ok", text].append(name)
+    for (level, text), names in topics.items():
+        yield f"topic{'s' if len(names) > 1 else ''} {some_of(names)}", level, text
 
 
 def _about_spark(edges: Edges) -> dict[str, Callable[[], str]]:

@@ -29,6 +29,8 @@ from ..terminal import OUT, progress
 def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -> None:
     """Make a project of your own in FOLDER, with a defs.yaml for each topic found on your brokers.
 
+    Topics whose names begin with __ are Kafka's own, and left out.
+
     \b
     Examples:
       offsetlake init my_lake --bootstrap-servers kafka-1:9092,kafka-2:9092
