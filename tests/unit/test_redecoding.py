@@ -374,6 +374,7 @@ def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTo
     table, whole = (run("dead_letters", TOPIC, *more).stdout for more in ([], ["--json"]))
     assert json.loads(whole)["shown"][0]["value"] == value.decode()
     assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
+    assert "error_cl" in table and "headers" not in table and "headers" in whole, "a column that has nothing takes no room"
 
 
 def test_dead_letters_say_what_is_not_decoded_yet(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:

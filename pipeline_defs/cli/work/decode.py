@@ -24,6 +24,7 @@ from ..terminal import OUT, progress
 SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
 IN_ONE_RUN = {"outdated", "schema"}  # ways to choose what may have other columns than the table
 LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
+SELDOM = {"generation", "headers"}  # columns that are left out of a table where no row has anything in them
 
 
 @click.command()
@@ -107,13 +108,15 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
         shown = [dict(zip(columns, row, strict=True)) for row in rows]
         print_json({"topic": topic, "dead_letters": total, "waiting_ranges": waiting, "shown": shown})
     else:
-        print_table(f"{counted(total, 'dead letter')} of {topic}", columns, rows, LONGEST_IN_A_ROW)
+        told = [at for at, name in enumerate(columns) if name not in SELDOM or any(row[at] for row in rows)]
+        cells = [[row[at] for at in told] for row in rows]
+        print_table(f"{counted(total, 'dead letter')} of {topic}", [columns[at] for at in told], cells, LONGEST_IN_A_ROW)
         if total > len(rows):
             OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
         if total:
             by_type = command("decode", topic, "--outdated")
-            told = f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}; where a type changes: {by_type}"
-            OUT.print(told, soft_wrap=True)
+            dead = command("decode", topic, "--dead")
+            OUT.print(f"mend the decoder in defs.yaml, then: {dead}; where a type changes: {by_type}", soft_wrap=True)
         if waiting:
             are_landed = counted(waiting, "range is", "ranges are")
             OUT.print(f"{are_landed} landed and not decoded yet: {command('decode', topic, '--due')}", soft_wrap=True)
