@@ -413,7 +413,7 @@ def test_a_registry_that_does_not_answer_is_one_error(engine: Engine, registry: 
         decode(engine, [b""], Side(Format.AVRO, registry=elsewhere))
     with pytest.raises(UnknownSubject, match="has no subject orders-value"):
         decode(engine, [b""], Side(Format.AVRO, registry=registry.url))
-    with pytest.raises(ValueError, match="it begins with nonsense:, expected http:// or https://"):
+    with pytest.raises(ValueError, match="it has no scheme, expected http:// or https://"):
         decode(engine, [b""], Side(Format.AVRO, registry="nonsense"))
 
 
