@@ -77,9 +77,8 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "1s",
 }
 
-# huge pages, where the system lends them, are 10-20 % of the whole job. Spark makes one method of a query, and one of more than
-# 8,000 bytes, as for decoding JSON, the JVM would never compile: 6-9 % of that. The last is for systems without such options
-JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:-DontCompileHugeMethods -XX:+IgnoreUnrecognizedVMOptions"
+# huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
+JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
 
 # a length is read before what is so long: without these, six bad bytes of Avro ask for 2 GB and end Spark
 AVRO_LIMITS: Mapping[str, int] = {
