@@ -473,6 +473,14 @@ def test_an_update_on_a_full_disk_asks_for_room(tmp_path: Path, monkeypatch: pyt
         LatestTable(Lake(str(tmp_path)), TOPIC).start(pa.schema([("key", pa.binary())]), anew=False)
 
 
+def test_a_login_in_what_a_store_says_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Generic S3 error\n ↳ error sending request for url (http://user:hush@proxy:1/b)"
+    monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=DeltaError(said)))
+    with pytest.raises(LakeUnavailable, match=r"error: error sending request for url \(http://proxy:1/b\)") as told:
+        LatestTable(Lake(str(tmp_path)), TOPIC).start(pa.schema([("key", pa.binary())]), anew=False)
+    assert "hush" not in str(told.value)
+
+
 def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(tmp_path: Path) -> None:
     """[R-87] It stood still for more than a week: the log has the version still, and its documents are gone."""
     lake = Lake(str(tmp_path))

@@ -380,8 +380,13 @@ def _is_hidden(path: str) -> bool:
     return path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(".parquet")
 
 
+def hide_login(text: str) -> str:
+    """Return what a store's client says without the login of an address in it."""
+    return _LOGIN.sub("", text)
+
+
 def _first_line(error: BaseException) -> str:
-    return _LOGIN.sub("", first_line(error))
+    return hide_login(first_line(error))
 
 
 def _cause(error: BaseException) -> BaseException | None:

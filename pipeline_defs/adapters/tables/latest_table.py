@@ -25,6 +25,7 @@ from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
 from ..store.disk import errno_in, mend
+from ..store.store import hide_login
 from .columns_of_table import POSITION, SEQUENCE
 from .delta_log import delta_url
 
@@ -35,7 +36,7 @@ TREE = "tables/latest"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
 _TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
-_MARKS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
+_TREE_SIGNS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
 _MARK = "offsetlake"
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
@@ -328,7 +329,7 @@ def _said(error: Exception) -> str:
     first = first_line(error)
     if "Generic " not in first:
         return first
-    return ": ".join(_MARKS.sub("", line) for line in str(error).splitlines())
+    return hide_login(": ".join(_TREE_SIGNS.sub("", line) for line in str(error).splitlines()))
 
 
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
