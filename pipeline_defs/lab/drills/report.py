@@ -54,9 +54,9 @@ class Drill:
     policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
     configs: Mapping[str, str] = field(default_factory=dict)
     is_of_disk: bool = False
-    """Brings about what only a lake on this machine's disk has."""
+    """Whether it brings about what only a lake on this machine's disk has."""
     recovers_alone: bool = False
-    """Is not run to its end afterwards: whether it gets there without hands is what is drilled."""
+    """Whether it is left alone afterwards, not run to its end: that it gets there without hands is what is drilled."""
 
 
 DRILLS: Mapping[str, Drill] = {

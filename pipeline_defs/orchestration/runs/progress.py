@@ -6,7 +6,7 @@ none.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Self
@@ -107,7 +107,7 @@ def check_progress(
     `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
     """
     pending = found.coverage.pending()
-    failing = _find_failing(topic, found)
+    failing = _find_failing(topic, found, {*pending})
     concerns = [each.concern for each in failing]
     waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
     silent = [
@@ -134,8 +134,8 @@ def check_progress(
     concerns += [f"{each}-" for each in found.leaderless]
     facts = {
         "pending_ranges": len(pending),
-        "failing_ranges": sum(not each.of_table for each in failing),
-        "failing_of_tables": sum(bool(each.of_table) for each in failing),
+        "failing_ranges": sum(not each.is_derived for each in failing),
+        "failing_of_tables": sum(each.is_derived for each in failing),
         "silent_partitions": len(silent),
         "open_transactions": len(found.transactions),
     }
@@ -147,19 +147,19 @@ def check_progress(
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """What has failed: the landing of a range, or something `of_table`, a derived one; `marks` are in each line about it."""
+    """What has failed: the landing of a range, or what is derived; `marks` are in each line of a run that is about it."""
 
     subject: str
     concern: str
     marks: tuple[str, ...]
     tried: Tried
-    of_table: str = ""
+    is_derived: bool = False
 
     @classmethod
-    def of_range(cls, topic: Topic, offsets: OffsetRange, tried: Tried, of_table: str = "") -> Self:
-        where, doing = f"range {offsets.text(topic.name)}", "decoding " if of_table else ""
+    def of_range(cls, topic: Topic, offsets: OffsetRange, tried: Tried, *, is_derived: bool = False) -> Self:
+        where, doing = f"range {offsets.text(topic.name)}", "decoding " if is_derived else ""
         marks = where, f"/{topic.name}/{offsets.folder}/{offsets.stem}", f"topic {topic.name}: "
-        return cls(f"{doing}{where}", f"{doing}{offsets.key}", marks, tried, of_table)
+        return cls(f"{doing}{where}", f"{doing}{offsets.key}", marks, tried, is_derived)
 
     def last_text(self, reason: str) -> str:
         """Return in which run it failed last, and why: not in the lines of ranges and topics that failed there as well."""
@@ -169,20 +169,22 @@ class _Failing:
         return f"last in run {self.tried.failed_run[:8]}{f': {why}' if why else ''}"
 
 
-def _find_failing(topic: Topic, found: Situation) -> list[_Failing]:
+def _find_failing(topic: Topic, found: Situation, pending: Container[OffsetRange]) -> list[_Failing]:
     """Find what has failed often enough to be told of, once the run that says at its end why has ended."""
-    pending = {*found.coverage.pending()}
-    tried = [_Failing.of_range(topic, *each) for each in sorted(found.tries.tried.items()) if each[0] in pending]
+
+    def is_told(tried: Tried) -> bool:
+        return tried.is_stalled and (tried.attempts > STALLED_AFTER_ATTEMPTS or tried.failed_run not in found.active)
+
+    landing = [each for each in sorted(found.tries.tried.items()) if each[0] in pending and is_told(each[1])]
+    failing = [_Failing.of_range(topic, *each) for each in landing]
     if topic.decode is not None:
-        tried += [_Failing.of_range(topic, *each, "decoded") for each in sorted(found.decodings.tried.items())]
-    if topic.latest is not None:
+        decoding = [each for each in sorted(found.decodings.tried.items()) if is_told(each[1])]
+        failing += [_Failing.of_range(topic, *each, is_derived=True) for each in decoding]
+    if topic.latest is not None and is_told(found.update):
         table = f"latest/{topic.name}"
-        tried.append(_Failing(f"updating {table}", "updating", (f"topic {topic.name}: ", table), found.update, "latest"))
-    return [
-        each
-        for each in tried
-        if each.tried.is_stalled and (each.tried.attempts > STALLED_AFTER_ATTEMPTS or each.tried.failed_run not in found.active)
-    ]
+        marks = f"topic {topic.name}: ", table
+        failing.append(_Failing(f"updating {table}", "updating", marks, found.update, is_derived=True))
+    return failing
 
 
 def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:

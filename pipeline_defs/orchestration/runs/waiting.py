@@ -21,13 +21,13 @@ from .projection import is_run_of
 from .tries import ALL, Tries
 
 SHOWN_RUNS = 4
-_AT_WORK = {DagsterRunStatus.STARTED: "at work", DagsterRunStatus.CANCELING: "being cancelled"}
+_AT_WORK = {DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING}
 _STATES = {
     DagsterRunStatus.NOT_STARTED: "created",
     DagsterRunStatus.QUEUED: "queued",
     DagsterRunStatus.STARTING: "starting",
-    **_AT_WORK,
     DagsterRunStatus.STARTED: "started",
+    DagsterRunStatus.CANCELING: "being cancelled",
 }
 
 
@@ -44,7 +44,8 @@ def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, do
         return ""
     first = [*at_work, *starting, *own][0]
     run = first.dagster_run
-    text = f"run {run.run_id[:8]} of {run.job_name} is {(_STATES | _AT_WORK)[run.status]} since {time_text(_since_ms(first))}"
+    state = "at work" if run.status is DagsterRunStatus.STARTED else _STATES[run.status]
+    text = f"run {run.run_id[:8]} of {run.job_name} is {state} since {time_text(_since_ms(first))}"
     if at_work:
         return f"{text} and has {done} nothing yet" if done else text
     return text if starting else f"{text}{_why_queued(known)}"
