@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -42,6 +43,7 @@ from pipeline_defs.orchestration.runs.runs import selected_keys
 from pipeline_defs.orchestration.runs.waiting import why_blocked
 from pipeline_defs.orchestration.topic_set import Broken, TopicFiles
 from pipeline_defs.topics import LAND_PENDING, Topic
+from tests.support.world import PATIENCE_SECONDS
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))
 ORDERS, PAYMENTS = (Topic(name, Policy()) for name in ("orders", "payments"))
@@ -258,7 +260,18 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a full disk, say; also while a defs.yaml is read that somebody saved, which Dagster looks up there."""
+    """Of a full disk, say; also while a defs.yaml is read that somebody saved, which Dagster looks up there.
+
+    Dagster's sensors do not run then, so `up` tells who is to be alerted, again where they do not take it.
+    """
+    asked, is_taken = list[dict[str, str]](), threading.Event()
+
+    def send(title: str, bodies: dict[str, str]) -> dict[str, str]:
+        asked.append(bodies)
+        if len(asked) == 2:
+            is_taken.set()
+        return {"json://busy": "alert URL 2 of 2"} if len(asked) == 1 else {}
+
     silent = OperationalError("SELECT", {}, Exception("unable to open database file"))
     server = Mock(find_others=list, find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
     looks = Mock(side_effect=[None, silent, silent, None, KeyboardInterrupt])
@@ -266,7 +279,9 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
-        "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path)),
+        "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path, alert_urls=("json://taken", "json://busy"))),
+        "send_alert": send,
+        "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,
         "find_other_config": lambda *_: None,
         **dict.fromkeys(("read_silence", "read_sensors", "tick_silence"), lambda *_: None),
@@ -277,6 +292,8 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     for name, fake in fakes.items():
         monkeypatch.setattr(up, name, fake)
     told = CliRunner().invoke(up.up, []).output
+    assert is_taken.wait(PATIENCE_SECONDS) and [[*each] for each in asked] == [["json://taken", "json://busy"], ["json://busy"]]
+    assert all("unable to open database file" in text for each in asked for text in each.values())
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
     assert looks.call_count == 5 and told.endswith("everything is stopped; what is landed stays landed\n")
 
@@ -297,7 +314,7 @@ def test_a_dagster_that_cannot_be_started_now_is_started_later(
     monkeypatch.setattr(server, "_serve", serve)
     for now in range(0, 1300, 100):
         clock[0] = float(now)
-        up._revive(server)
+        up._revive(server, Mock(settings=Mock(alert_urls=())))
     assert started == [0, 100, 200, 600, 700, 800, 1200]
     assert capfd.readouterr().out.count(str(error)) == len(started)
 

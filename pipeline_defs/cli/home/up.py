@@ -1,6 +1,7 @@
 """`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.system.locks import Holder
+from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
 from ...core.errors import EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
@@ -35,6 +37,7 @@ from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
+ALARM_SECONDS = 60.0  # until a receiver that did not take an alert is told again
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
@@ -73,11 +76,11 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history = set[Holder](), _History(edges.settings.dagster_home)
+            told, history = set[Holder](), _History(edges)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
-                _revive(server)
+                _revive(server, edges)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
@@ -94,9 +97,9 @@ def up(port: int | None) -> None:
 
 @dataclass
 class _History:
-    """Dagster's history as `up` asks it: where it does not answer, on a full disk, say, that is said once, and all goes on."""
+    """Dagster's history as `up` asks it: where it does not answer, on a full disk, say, that is told once, and all goes on."""
 
-    home: Path
+    edges: Edges
     is_silent: bool = field(default=False, init=False)
 
     @contextmanager
@@ -105,7 +108,7 @@ class _History:
             yield
         except SQLAlchemyError as error:
             if not self.is_silent:
-                _say(_SILENT.format(why_silent(error, self.home)), "red")
+                _alarm(_SILENT.format(why_silent(error, self.edges.settings.dagster_home)), self.edges)
             self.is_silent = True
             return
         if self.is_silent:
@@ -124,6 +127,21 @@ def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sens
 
 def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
+
+
+def _alarm(text: str, edges: Edges) -> None:
+    """Say what Dagster's sensors cannot tell, since they do not run then, and tell OFFSETLAKE_ALERT_URLS until each took it."""
+    _say(text, "red")
+
+    def tell() -> None:
+        left, is_said = edges.settings.alert_urls, False
+        while undelivered := send_alert("Offsetlake alert", dict.fromkeys(left, text)):
+            if not is_said:
+                _say(f"alert not delivered to {', '.join(undelivered.values())}; it is tried again each minute", "red")
+            left, is_said = tuple(undelivered), True
+            time.sleep(ALARM_SECONDS)
+
+    threading.Thread(target=tell, daemon=True).start()
 
 
 @dataclass
@@ -160,15 +178,15 @@ class _Files:
                 self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
 
 
-def _revive(server: DagsterServer) -> None:
-    """Start again what has ended of Dagster, as often as it may be; that it could not be started is said."""
+def _revive(server: DagsterServer, edges: Edges) -> None:
+    """Start again what has ended of Dagster, as often as it may be; that it could not be started is told."""
     if not server.is_running() and server.may_revive():
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
             server.revive()
         except (DagsterUnavailable, OSError) as error:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
-            _say(f"{error}{again}", "red")
+            _alarm(f"{error}{again}", edges)
     server.trim_log()
     if said := server.revive_code_server():
         _say(said)
