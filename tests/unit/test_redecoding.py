@@ -26,7 +26,7 @@ from pipeline_defs.adapters.formats.spark_decoding import Decision
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.spark.engine import scan_failed
 from pipeline_defs.adapters.tables.decodings import Decodings, decoded_table_log
-from pipeline_defs.adapters.tables.delta_log import DeltaLog
+from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.core import errors
@@ -476,9 +476,15 @@ def test_an_update_on_a_full_disk_asks_for_room(tmp_path: Path, monkeypatch: pyt
 def test_a_login_in_what_a_store_says_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Generic S3 error\n ↳ error sending request for url (http://user:hush@proxy:1/b)"
     monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=DeltaError(said)))
-    with pytest.raises(LakeUnavailable, match=r"error: error sending request for url \(http://proxy:1/b\)") as told:
-        LatestTable(Lake(str(tmp_path)), TOPIC).start(pa.schema([("key", pa.binary())]), anew=False)
-    assert "hush" not in str(told.value)
+    monkeypatch.setattr(DeltaLog, "_run", Mock(side_effect=OSError(said)))
+    lake = Lake(str(tmp_path))
+    for failing in (
+        lambda: LatestTable(lake, TOPIC).start(pa.schema([("key", pa.binary())]), anew=False),
+        raw_table_log(TOPIC, lake.store).write_checkpoint,
+    ):
+        with pytest.raises(LakeUnavailable, match=r"error: error sending request for url \(http://proxy:1/b\)") as told:
+            failing()
+        assert "hush" not in f"{told.value}{told.value.__cause__}"
 
 
 def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(tmp_path: Path) -> None:

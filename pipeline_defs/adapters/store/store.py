@@ -277,7 +277,7 @@ class Store(ABC):
                     f"writing {self.url(path)}: it is said to exist, and nothing is there to be read: {_first_line(error)}; "
                     "another writer may be at it; nothing is lost; the next attempt settles it; do not delete anything there",
                     path=path,
-                ) from _cause(error)
+                ) from told_cause(error)
         except (GenericError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in UNSURE:
                 raise
@@ -287,7 +287,7 @@ class Store(ABC):
                     f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: "
                     f"{_first_line(error)}; nothing is lost; the next attempt settles it",
                     path=path,
-                ) from _cause(error)
+                ) from told_cause(error)
         return Answer.COMMITTED if found == data else Answer.CONFLICT
 
     def clock_ms(self) -> int:
@@ -343,7 +343,7 @@ class Store(ABC):
             step = _next_step(error, "read" if verb in {"read", "list"} else "write")
             raise LakeUnavailable(
                 f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {step}", path=path
-            ) from _cause(error)
+            ) from told_cause(error)
         except BaseException as error:
             if not is_panic(error):
                 raise
@@ -351,7 +351,7 @@ class Store(ABC):
                 f"cannot {verb} {self.url(path)}: the object store's client fails: {_first_line(error)}; nothing is lost; "
                 "correct or unset the variables that say where the store is, such as AWS_ENDPOINT_URL",
                 path=path,
-            ) from _cause(error)
+            ) from told_cause(error)
 
     def _refuse_outside(self, path: str, verb: str) -> None:
         if not path or path.startswith("/") or "\0" in path or {"", ".", ".."} & set(path.split("/")):
@@ -389,7 +389,7 @@ def _first_line(error: BaseException) -> str:
     return hide_login(first_line(error))
 
 
-def _cause(error: BaseException) -> BaseException | None:
+def told_cause(error: BaseException) -> BaseException | None:
     """Return an error that may be told below another, as Dagster tells a cause: none where it has a login."""
     return None if _LOGIN.search(str(error)) else error
 

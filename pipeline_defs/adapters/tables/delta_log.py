@@ -20,11 +20,12 @@ from ...core.tables import delta
 from ...core.tables.delta import EMPTY, MEND, Commit, Metadata, Snapshot
 from ...core.tables.raw_table import SCHEMA
 from ..lake.parquet import read_rows
-from ..store.store import Answer, Store
+from ..store.store import Answer, Store, hide_login, told_cause
 
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 CHECKPOINT_SECONDS = 60.0  # after which a process that writes one is ended: an object store may be silent
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
+_TREE_SIGNS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
 _NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
 _WRITER = Path(__file__).with_name("delta_checkpoint.py")
@@ -147,10 +148,10 @@ class DeltaLog:
             self._run("delete")
         except (OSError, subprocess.TimeoutExpired, BrokenTable, Refused) as error:
             raise LakeUnavailable(
-                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {first_line(error)}; nothing is lost, and "
-                f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
+                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {said_by_delta(error)}; nothing is lost, "
+                f"and reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
                 path=self.folder,
-            ) from error
+            ) from told_cause(error)
 
     def _create_checkpoint(self) -> int:
         """Write a checkpoint and return its version; where the one before is in the way and not needed, write without it."""
@@ -273,6 +274,14 @@ def delta_url(store: Store, folder: str) -> str:
             f"{found[0]!r}; nothing was written; move the lake to a path without"
         )
     return url
+
+
+def said_by_delta(error: Exception) -> str:
+    """Return what delta-rs says; of an error of a store with its causes, which stand in lines below."""
+    first = first_line(error)
+    if "Generic " not in first:
+        return first
+    return hide_login(": ".join(_TREE_SIGNS.sub("", line) for line in str(error).splitlines()))
 
 
 def _newest(versions: Iterable[tuple[int, str]], kinds: tuple[str, ...]) -> int:

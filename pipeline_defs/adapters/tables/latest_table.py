@@ -9,7 +9,6 @@ do after each commit, and a last one that a power cut has torn is recognised.
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +24,9 @@ from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
 from ..store.disk import errno_in, mend
-from ..store.store import hide_login
+from ..store.store import told_cause
 from .columns_of_table import POSITION, SEQUENCE
-from .delta_log import delta_url
+from .delta_log import delta_url, said_by_delta
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, WriterProperties
@@ -36,7 +35,6 @@ TREE = "tables/latest"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
 _TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
-_TREE_SIGNS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
 _MARK = "offsetlake"
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
@@ -99,7 +97,7 @@ class LatestSnapshot:
         try:
             version = self.table.transaction_version(name)
         except (DeltaError, OSError) as error:
-            raise _unreadable(self.table.table_uri, error, self.table.table_uri) from error
+            raise _unreadable(self.table.table_uri, error, self.table.table_uri) from told_cause(error)
         return None if version is None else int(version)
 
 
@@ -146,9 +144,9 @@ class LatestTable:
             added = table.get_add_actions()
             return table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
         except (DeltaError, ValueError, TypeError) as error:
-            return f"its log cannot be read: {_said(error)}"
+            return f"its log cannot be read: {said_by_delta(error)}"
         except OSError as error:  # of the store or the disk, which says nothing of what is there
-            raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from error
+            raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from told_cause(error)
 
     def merge(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
@@ -281,7 +279,7 @@ class LatestTable:
         except CommitFailedError:
             return False
         except (DeltaError, OSError) as error:
-            raise self._refused(_said(error)) from error
+            raise self._refused(said_by_delta(error)) from told_cause(error)
         except BaseException as error:
             if not is_panic(error):
                 raise
@@ -324,18 +322,10 @@ class LatestTable:
         return ""
 
 
-def _said(error: Exception) -> str:
-    """Return what delta-rs says; of an error of a store with its causes, which stand in lines below."""
-    first = first_line(error)
-    if "Generic " not in first:
-        return first
-    return hide_login(": ".join(_TREE_SIGNS.sub("", line) for line in str(error).splitlines()))
-
-
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
     return LakeUnavailable(
-        f"cannot read the table {url}: {_said(error)}; nothing was written, the table stays as it is; the next look tries "
-        "again",
+        f"cannot read the table {url}: {said_by_delta(error)}; nothing was written, the table stays as it is; the next look "
+        "tries again",
         path=path,
     )
 
