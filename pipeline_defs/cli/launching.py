@@ -95,7 +95,7 @@ class InProcessRuns:
         Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
         """
         config = {"ops": {op_name(self.topic.latest_key): {"config": {"full": full}}}}
-        return execute(self._job_of(self.topic.upserting), self.instance, self.topic.upserting.tags, run_config=config)
+        return execute(self._job_of(self.topic.upserting), self.instance, self.topic.upserting.tags, (), config)
 
     def _run(
         self, duty: Duty, wanted: set[OffsetRange], run_config: Mapping[str, Any], *, redo: bool, most: int = RANGES_PER_RUN
@@ -120,8 +120,8 @@ def execute(
     job: dg.JobDefinition,
     instance: dg.DagsterInstance,
     tags: Mapping[str, str],
-    ranges: tuple[OffsetRange, ...] = (),
-    run_config: Mapping[str, Any] | None = None,
+    ranges: tuple[OffsetRange, ...],
+    run_config: Mapping[str, Any],
 ) -> Launched:
     """Run a job in this process, over ranges with neighbouring keys where it has any.
 
@@ -135,7 +135,7 @@ def execute(
             raise_on_error=False,
             partition_key=keys[0] if len(keys) == 1 else None,
             tags={**tags, **({RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {})},
-            run_config={**QUIET, **(run_config or {})},
+            run_config={**QUIET, **run_config},
             run_id=run_id,
         )
     finally:

@@ -82,7 +82,7 @@ def delete_proven(manifest: Manifest, paths: Iterable[str], lake: Lake, on_step:
         if beyond is not None:
             kept.append(_why_kept(path, manifest, beyond, lake))
         else:
-            lake.store.delete_folder(path)
+            lake.store.delete(path)
             on_step("double_deleted", key=manifest.offsets.key, path=path)
     return kept
 

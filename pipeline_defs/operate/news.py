@@ -24,6 +24,11 @@ _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
     "Execution was interrupted unexpectedly": _ENDED,
     "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+    "seconds to start": "this machine is too busy to start it in time; it is tried again",
+    "The sensor tick timed out": (
+        "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
+        "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS"
+    ),
 }
 _TELLING = [TickStatus.FAILURE, TickStatus.SKIPPED]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -58,9 +63,13 @@ class FailedSince:
     def _why(self, run: DagsterRun) -> str:
         text = read_reason(self._instance, run.run_id).strip()
         reasons = reasons_in(text) or [text.partition("\n")[0]]
-        first = next((_WORDS[said] for said in _WORDS if said in reasons[0]), reasons[0])
+        first = _worded(reasons[0])
         more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         return f"{more}: {first}"
+
+
+def _worded(reason: str) -> str:
+    return next((_WORDS[said] for said in _WORDS if said in reason), reason)
 
 
 class FailedTicks:
@@ -94,7 +103,9 @@ def read_tick_failures(instance: dg.DagsterInstance, sensors: Sequence[Instigato
             for tick in instance.get_ticks(sensor.instigator_origin_id, sensor.selector_id, limit=1, statuses=_TELLING):
                 text = error_text(tick.error) if tick.status is TickStatus.FAILURE else ""
                 listed = [each.partition(": ") for each in reasons_in(text)]
-                found += [(name, reason) for name, _, reason in listed] or [("", line) for line in text.splitlines()[:1]]
+                found += [(name, reason) for name, _, reason in listed] or [
+                    ("", _worded(line)) for line in text.splitlines()[:1]
+                ]
     return found
 
 

@@ -86,7 +86,7 @@ def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns:
             "names it and what is to be done",
             path=path,
         )
-    statement = _RECORD.format(columns=columns, wanted=within([record], '"'))
+    statement = _RECORD.format(columns=columns, wanted=within([record]))
     names, rows = Duck(edges.lake, []).query(statement, [file_pattern(edges.lake, path)])
     return dict(zip(names, rows[0], strict=True)) if rows else None
 

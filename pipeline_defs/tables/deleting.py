@@ -91,7 +91,7 @@ def vacuum(
             continue
         for path in found:
             on_step("vacuum", path=path)
-            lake.store.delete_folder(path)
+            lake.store.delete(path)
             deleted.append(path)
     return deleted, errors
 
@@ -220,7 +220,7 @@ def sweep_orphans(
     """
     orphans = find_orphans(lake, now_ms, older_than_seconds)
     for done, orphan in enumerate(orphans, 1):
-        lake.store.delete_folder(f"staging/{orphan}")
+        lake.store.delete(f"staging/{orphan}")
         on_swept(done, len(orphans))
     return orphans
 

@@ -280,10 +280,10 @@ def test_in_a_bucket_the_second_to_make_a_table_anew_is_refused(bucket: str, mon
     topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(20)})
     state.update()
     name = next(path for path in topic.lake.store.list(folder) if path.endswith(".parquet"))
-    topic.lake.store.delete_folder(name)
+    topic.lake.store.delete(name)
     others, deleted = list[Updated](), []
     with monkeypatch.context() as patch:
-        patch.setattr(RemoteStore, "delete_folder", lambda _, path: deleted.append(path))
+        patch.setattr(RemoteStore, "delete", lambda _, path: deleted.append(path))
         state.update(on_step=stop_at("read_decoded", lambda: others.append(state.update())))
     assert "is missing" in others[0].rebuilt, "the fault: both have seen it"
     assert folder not in deleted

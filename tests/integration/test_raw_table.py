@@ -282,7 +282,7 @@ def test_a_file_that_rots_in_the_table_alone_is_named_and_mended_by_a_redo(world
     (path, file), _ = raw_table_log(TOPIC, world.lake.store).read().files.items()
     name = f"tables/raw/{TOPIC}/{path}"
     data = rotten(world.lake.store.get(name) or b"")
-    world.lake.store.delete_folder(name)
+    world.lake.store.delete(name)
     assert world.lake.store.put_new(name, data, "staging/scratch") is Answer.COMMITTED
     named = check_table(TOPIC, world.lake).violations
     assert f"{path} has sha256 {sha256(data).hexdigest()}, expected {file.tags['sha256']}" in named[0]
@@ -299,7 +299,7 @@ def test_a_revision_that_is_not_the_one_that_the_table_has_takes_its_place(world
         world.land("replace", only=first.offsets)
         if not offset:
             newest = manifests(world)[0]
-            world.lake.store.delete_folder(manifest_path(TOPIC, first.offsets, newest.serial))
+            world.lake.store.delete(manifest_path(TOPIC, first.offsets, newest.serial))
             world.lake = world.open(Writer())
     second = manifests(world)[0]
     assert (second.serial, second.digest == newest.digest) == (newest.serial, False), "the fault"
@@ -310,8 +310,8 @@ def test_a_revision_that_is_not_the_one_that_the_table_has_takes_its_place(world
 def forget(world: SmallWorld, manifest: Manifest) -> None:
     """Delete a range's manifests, as `broken_manifest` says, and its file with them."""
     for serial in range(manifest.serial + 1):
-        world.lake.store.delete_folder(manifest_path(TOPIC, manifest.offsets, serial))
-    world.lake.store.delete_folder(published_path(manifest))
+        world.lake.store.delete(manifest_path(TOPIC, manifest.offsets, serial))
+    world.lake.store.delete(published_path(manifest))
     world.lake = world.open(Writer())
 
 
@@ -368,7 +368,7 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
     """[R-83] Byte for byte, whatever Kafka has by now: it is not asked."""
     (first, _) = manifests(world)
     content = (world.folder / published_path(first)).read_bytes()
-    world.lake.store.delete_folder(published_path(first))
+    world.lake.store.delete(published_path(first))
     world.lose_a_row(1)
     (verdict,) = world.land()
     assert (verdict.outcome, verdict.manifest) == (Outcome.ROLLED_FORWARD, first)
@@ -380,7 +380,7 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
 def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_person(world: SmallWorld) -> None:
     """[R-83] The range's file was deleted, and Kafka has less of it: it stays pending, and says why, until it is replaced."""
     world.compact(world.lake)
-    world.lake.store.delete_folder(published_path(manifests(world)[0]))
+    world.lake.store.delete(published_path(manifests(world)[0]))
     world.lake = world.open(Writer())
     world.lose_a_row(1)
     (verdict,) = world.land()
@@ -416,7 +416,7 @@ def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_
     }
     forget(world, second)
     world.lose_a_row(4)
-    world.lake.store.delete_folder(f"tables/raw/{TOPIC}")
+    world.lake.store.delete(f"tables/raw/{TOPIC}")
     world.land()
     world.compact(world.lake)
     forget(world, first)
@@ -432,7 +432,7 @@ def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_
     assert world.standing() == world.shown()
     named, advice = check_table(TOPIC, world.lake).violations
     assert reason in named and "away, and the next run makes the table anew" in advice
-    world.lake.store.delete_folder(f"tables/raw/{TOPIC}")
+    world.lake.store.delete(f"tables/raw/{TOPIC}")
     append_landed(TOPIC, world.lake, lambda: EPOCH_MS)
     assert check_table(TOPIC, world.lake).violations == () and world.in_table() == world.shown()
 
@@ -752,7 +752,7 @@ def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) ->
     log.write_checkpoint()
     assert f"tables/t/_delta_log/{2:020d}.checkpoint.parquet" in store.list("tables/t/_delta_log")
     for version in range(3):
-        store.delete_folder(f"tables/t/_delta_log/{version:020d}.json")
+        store.delete(f"tables/t/_delta_log/{version:020d}.json")
     assert log.read() == whole and log.read_head().transactions == {"n": 2}
 
 

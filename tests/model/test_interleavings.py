@@ -88,7 +88,7 @@ class OneRange(Contested):
         if start in {"lost", "damaged"}:
             path = published_path(self.first)
             data = self.files()[path]
-            self.lake.store.delete_folder(path)
+            self.lake.store.delete(path)
         if start == "damaged":
             other = pa.BufferOutputStream()  # a whole Parquet file, and not the one that was landed
             pq.write_table(pq.read_table(pa.BufferReader(data)).slice(0, 1), other)
@@ -341,7 +341,7 @@ def test_tables_newer_than_the_plan_log_double_nothing_and_say_what_to_do(tmp_pa
     world.land()
     decode_due(OLD, world.lake)
     for path in files_beside_tables(world) - kept:
-        world.lake.store.delete_folder(path)
+        world.lake.store.delete(path)
     world.lake = world.open(Writer())
     world.policy = replace(world.policy, records_per_range=3)
     world.grow(8)
@@ -355,7 +355,7 @@ def test_tables_newer_than_the_plan_log_double_nothing_and_say_what_to_do(tmp_pa
     assert max(in_decoded(world).values()) == max(world.in_table().values()) == 1
     assert {*range(ranges[-1].start, ranges[-1].end)} <= in_decoded(world).keys(), "one range keeps no other from being decoded"
     for folder in (f"tables/raw/{TOPIC}", f"tables/decoded/{TOPIC}"):
-        world.lake.store.delete_folder(folder)
+        world.lake.store.delete(folder)
     world.lake = world.open(Writer())
     decode_due(OLD, world.lake)
     assert try_append(TOPIC, world.lake, lambda: EPOCH_MS) is None

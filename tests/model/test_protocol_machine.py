@@ -60,7 +60,7 @@ Mode = Literal["retry", "redo", "replace"]
 Trouble = tuple[str, int, Event]  # the step, which passing of it, what happens there
 
 # where a process can be struck; what decides and what becomes visible is struck more often
-STORE = ["store.list", "store.put_new", "store.publish", "store.exchange", "store.delete_folder"]
+STORE = ["store.list", "store.put_new", "store.publish", "store.exchange", "store.delete"]
 DECISIVE = ["verify", "commit", "publish", "store.publish", "store.exchange"]
 LANDING = ["find", "claim", "scan", "task", "task", "task", "stage", "rolled_forward", "report", *DECISIVE, *DECISIVE, *STORE]
 PLANNING = ["plan_decided", "plan_committed", "store.list", "store.put_new"]

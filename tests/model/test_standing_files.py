@@ -53,7 +53,7 @@ def land_and_spoil(world: SmallWorld, change: Callable[[bytes], bytes]) -> None:
     world.land()
     path = published_path(world.first)
     data = world.files()[path]
-    world.lake.store.delete_folder(path)
+    world.lake.store.delete(path)
     assert world.lake.store.put_new(path, change(data), "staging/careless")
 
 
@@ -80,7 +80,7 @@ def test_a_lost_file_is_landed_again_and_shown(world: SmallWorld) -> None:
     """[R-24] By the next run where Kafka has the same; a redo says so too, and so does a replace."""
     for mode in ("land", "redo", "replace"):
         world.land()
-        world.lake.store.delete_folder(published_path(world.first))
+        world.lake.store.delete(published_path(world.first))
         assert world.shown().keys() < world.in_kafka(), "the fault"
         digest = world.first.digest
         assert world.land(mode)[0].outcome is Outcome.LANDED
@@ -92,8 +92,8 @@ def test_a_lost_file_of_which_kafka_has_less_is_replaced_and_shown(world: SmallW
     """[R-48] Its name is free, and on a disk its folder gone: what was read now is shown, as the next revision."""
     world.land()
     for path in world.files():
-        world.lake.store.delete_folder(path)
-    world.lake.store.delete_folder("data")
+        world.lake.store.delete(path)
+    world.lake.store.delete("data")
     world.kafka.compact(100)
     assert len(world.in_kafka()) < 6
     assert outcomes(world.land("replace")) == [Outcome.LANDED, Outcome.LANDED]
@@ -338,7 +338,7 @@ def land_and_lose_a_manifest(world: SmallWorld) -> OffsetRange:
     """Have the manifest of the first landed range deleted; return the range."""
     world.land()
     offsets = world.first.offsets
-    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    world.lake.store.delete(manifest_path(TOPIC, offsets, 0))
     world.lake = world.open(Writer())
     return offsets
 
@@ -423,7 +423,7 @@ def test_a_store_that_deletes_nothing_stops_no_run(world: SmallWorld, monkeypatc
     def watch(step: str, **_: object) -> None:
         steps.append(step)
 
-    monkeypatch.setattr(world.lake.store, "delete_folder", Mock(side_effect=LakeUnavailable("cannot delete it")))
+    monkeypatch.setattr(world.lake.store, "delete", Mock(side_effect=LakeUnavailable("cannot delete it")))
     world.has_raw_table = True
     assert outcomes(world.land(on_step=watch)) == [Outcome.LANDED] * 2
     assert "sweep_failed" in steps and steps[-1] == "report"

@@ -38,7 +38,7 @@ def test_each_missing_offset_has_the_one_cause_that_the_log_shows_there_or_is_un
     Where the log has gone past a hole of a compacted topic, nobody can say what took the record. The equation's `holes` are
     exact: nothing is counted twice.
     """
-    explained, unexplained = explain_holes(missing, found, NO_ROWS, compacted_from=begins)
+    explained, unexplained, _ = explain_holes(missing, found, NO_ROWS, compacted_from=begins)
     counted = sum(hole.end - hole.start for hole in explained) + sum(end - start for start, end in unexplained)
     assert counted == len(offsets_in(missing))
     assert list(explained) == sorted(explained)
@@ -79,7 +79,8 @@ class Compacted:
 
     def explain(self) -> set[int]:
         missing = missing_offsets(self.offsets, runs_of(sorted(self.rows)))
-        explained, unexplained = explain_holes(missing, self.spans(), self.known, compacted_from=0)
+        explained, unexplained, unread = explain_holes(missing, self.spans(), self.known, compacted_from=0)
+        assert unread == unexplained, "the log is asked from its beginning"
         assert offsets_of(explained, Cause.COMPACTED) == offsets_in(missing) - offsets_in(unexplained)
         return offsets_in(unexplained)
 
@@ -135,7 +136,7 @@ def test_twenty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> Non
     rows = [(at, at + 1) for at in range(0, 40_000, 2)]
     missing = missing_offsets(offsets, rows)
     markers = [BatchSpan(at, at + 1, SpanKind.CONTROL, 1) for at in range(1, 40_000, 4)]
-    explained, unexplained = explain_holes(missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None)
+    explained, unexplained, _ = explain_holes(missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None)
     assert len(missing) == 20_000
     assert len(explained) + len(unexplained) == 20_000
     assert len(unexplained) == (0 if compacted else 10_000)
@@ -166,6 +167,7 @@ def verify(
     file: StagedFile | None = None,
     holes: tuple[Interval, ...] | None = None,
     unexplained: tuple[tuple[int, int], ...] = (),
+    unread: tuple[tuple[int, int], ...] = (),
     ids: Ids = IDS,
 ) -> list[str]:
     """Verify a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
@@ -173,7 +175,7 @@ def verify(
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)
     holes = landing.holes if holes is None else holes
-    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained), ids)
+    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained, unread), ids)
 
 
 def refusal(landing: Landing, **change: Any) -> str:
@@ -223,6 +225,8 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
     unexplained = refusal(landing, column=column, unexplained=((gone, gone + 1),))
     assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in unexplained
     assert unexplained.count("compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how") == 1
+    unread = refusal(landing, column=column, unexplained=((gone, gone + 1),), unread=((gone, gone + 1),))
+    assert "does not explain it: it has records there" in unread and "compacted under" not in unread
 
 
 @given(landings(least_rows=1), st.booleans())

@@ -282,7 +282,7 @@ class SmallWorld:
 
     def drop_staging(self) -> None:
         for name in self.lake.store.entries("staging"):
-            self.lake.store.delete_folder(f"staging/{name}")
+            self.lake.store.delete(f"staging/{name}")
 
     @property
     def coverage(self) -> Coverage:

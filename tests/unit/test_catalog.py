@@ -1,6 +1,8 @@
 """What defs.yaml may say of a topic's assets, what Dagster is given and shows then, and that no two topics share a name."""
 
 import itertools
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,19 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, read_settings
 from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
+
+
+def test_what_dagster_says_of_references_to_code_is_not_said_of_each_asset() -> None:
+    """Its processes and commands said so tens of thousands of times; other warnings are shown: the control."""
+    make = "import dagster as dg; dg.CodeReferencesMetadataValue(code_references=[dg.LocalFileCodeReference(file_path='a')])"
+
+    def said(code: str) -> set[str]:
+        return {*subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split("`")}
+
+    other = "from dagster_shared.utils.warnings import beta_warning; beta_warning('Class `Other`')"
+    ours = said(f"from pipeline_defs.orchestration.assets import catalog; {make}; {other}")
+    assert ours & {"LocalFileCodeReference", "CodeReferencesMetadataValue", "Other"} == {"Other"}
+    assert {"LocalFileCodeReference", "CodeReferencesMetadataValue"} <= said(make), "the fault"
 
 
 def specs(topic: Topic, lake: str = "/srv/lake") -> dict[dg.AssetKey, dg.AssetSpec]:

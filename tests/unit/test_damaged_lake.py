@@ -151,7 +151,7 @@ def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: 
         duck.ask("SELECT count(*) FROM decoded.orders")
     assert [type(each) for each in duck.find_left_out('SELECT 1 FROM dead_letters."orders"')] == [BrokenTable]
     assert duck.find_left_out("SELECT count(*) FROM orders") == [], "the control"
-    edges.lake.store.delete_folder("tables/decoded/orders")
+    edges.lake.store.delete("tables/decoded/orders")
     edges.lake.store.put_new(f"tables/latest/orders/_delta_log/{0:020d}.json", b"", "staging/scratch")
     with pytest.raises(BrokenTable, match=r"latest\.orders has no view: its log cannot be read"):
         Duck(edges.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")

@@ -50,7 +50,7 @@ def manifest_of(world: SmallWorld) -> Manifest:
 
 def lose(world: SmallWorld, path: str) -> None:
     """Have the landed file or its manifest be deleted by somebody."""
-    world.lake.store.delete_folder(path)
+    world.lake.store.delete(path)
     world.lake = world.open(Writer())
     assert len(world.coverage.pending()) == 1, "the fault"
 
@@ -73,7 +73,7 @@ def no_deleting(world: SmallWorld, error: BaseException) -> Iterator[None]:
                 raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        beside(patch, type(world.lake.store), "delete_folder", fail)
+        beside(patch, type(world.lake.store), "delete", fail)
         yield
 
 
@@ -81,7 +81,7 @@ def rewrite(world: SmallWorld, path: str, change: Callable[[pa.Table], pa.Table]
     """Have other bytes stand at a path, with the rows that a function makes of those that stand there."""
     sink = pa.BufferOutputStream()
     pq.write_table(change(pq.read_table(pa.BufferReader(world.files()[path]))), sink, compression="gzip")
-    world.lake.store.delete_folder(path)
+    world.lake.store.delete(path)
     world.lake.store.put_new(path, sink.getvalue().to_pybytes(), "staging/rewritten")
     world.lake = world.open(Writer())
 
@@ -165,7 +165,7 @@ def test_a_double_with_rows_that_the_landed_file_lacks_is_kept_and_named(world: 
     world.land()
     assert_refused(world.land("replace"), path, "offsets are not there")
     assert world.shown() == shown and world.files()[path] == data
-    world.lake.store.delete_folder(path)  # a person has moved it away
+    world.lake.store.delete(path)  # a person has moved it away
     assert_whole(world)
 
 
@@ -265,7 +265,7 @@ def test_what_is_left_of_a_lost_range_is_named_and_asks_for_no_run(world: SmallW
     world.kafka.compact(100)
     world.die("commit", "replace")
     world.drop_staging()
-    world.lake.store.delete_folder(published_path(manifest_of(world)))
+    world.lake.store.delete(published_path(manifest_of(world)))
     world.lake.store.put_new(path, data, "staging/stale")
     world.kafka.recreate(1, 3)
     world.plan()

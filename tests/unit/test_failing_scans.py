@@ -374,7 +374,7 @@ def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(tmp_path: Path,
     lake, spark = open_lake("bucket", tmp_path), Cluster("a", "b")
     land_all(lake, spark)
     for path in [each for each in lake.store.list("manifests/a") if "/00000000000000000000-" in each]:
-        lake.store.delete_folder(path)
+        lake.store.delete(path)
     with monkeypatch.context() as full:
         full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         full.setattr(object_store.tempfile, "NamedTemporaryFile", Mock(side_effect=full_disk))

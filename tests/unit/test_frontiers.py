@@ -156,7 +156,7 @@ def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> N
         step(lake, seq)
     land(lake, ranges_of(seq)[0])
     for seq in range(STEPS, STEPS + lost):
-        lake.store.delete_folder(step_path(TOPIC, seq))
+        lake.store.delete(step_path(TOPIC, seq))
     if lost > STEPS_AHEAD:
         assert lake.recent(TOPIC).log.state.seq == STEPS, "the fault: nobody looks so far ahead"
     with pytest.raises(BrokenPlanLog, match=f"expected plan step {STEPS}"):
@@ -179,7 +179,7 @@ def test_a_log_with_a_hole_is_refused(lake: Lake, lost: int) -> None:
     """[R-96] Whoever reads names the step that is not there."""
     for seq in range(STEPS, STEPS + 4):
         step(lake, seq)
-    lake.store.delete_folder(step_path(TOPIC, lost))
+    lake.store.delete(step_path(TOPIC, lost))
     with pytest.raises(BrokenPlanLog, match=f"expected plan step {lost}"):
         again(lake).recent(TOPIC)
 
@@ -189,7 +189,7 @@ def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: Lake) -> None:
     plan_and_land(lake, [STEPS])
     offsets, _ = ranges_of(STEPS)
     assert lake.recent(TOPIC).pending() == []
-    lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    lake.store.delete(manifest_path(TOPIC, offsets, 0))
     assert lake.recent(TOPIC).pending() == [offsets]
 
 
@@ -231,7 +231,7 @@ def test_a_document_that_was_changed_is_not_believed(lake: Lake) -> None:
         digit = next(place for place in range(data.index(f'"{field}"'.encode()), len(data)) if chr(data[place]).isdecimal())
         changed = data[:digit] + (b"7" if data[digit : digit + 1] != b"7" else b"3") + data[digit + 1 :]
         assert Frontier.from_json(changed) is None, field
-        lake.store.delete_folder(path)
+        lake.store.delete(path)
         lake.store.put_new(path, changed, "staging/x")
         base = again(lake).recent(TOPIC).log.base
         assert base is None or base.seq < newest.seq, field

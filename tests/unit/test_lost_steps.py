@@ -47,7 +47,7 @@ def lose_steps(world: SmallWorld, count: int) -> dict[str, bytes]:
     paths = sorted(world.lake.store.list(f"plan/{TOPIC}"))[-count:]
     lost = {path: world.lake.store.get(path) or b"" for path in paths}
     for path in paths:
-        world.lake.store.delete_folder(path)
+        world.lake.store.delete(path)
     world.lake = world.open(Writer())
     return lost
 
@@ -59,7 +59,7 @@ def backup_of(world: SmallWorld, *trees: str) -> dict[str, bytes]:
 def put_back(world: SmallWorld, older: dict[str, bytes]) -> None:
     """Restore a backup of some trees: what is newer in them goes."""
     for tree in {path.partition("/")[0] for path in older}:
-        world.lake.store.delete_folder(tree)
+        world.lake.store.delete(tree)
     restore(world, older)
 
 
@@ -90,7 +90,7 @@ def land_from_document(world: SmallWorld, lake: Lake, on_step: StepWatcher = no_
 def land_and_lose(tree: str, world: SmallWorld) -> None:
     world.land()
     for path in sorted(world.lake.store.list(tree))[2:]:
-        world.lake.store.delete_folder(path)
+        world.lake.store.delete(path)
 
 
 def accept_loss(world: SmallWorld) -> None:
@@ -162,7 +162,7 @@ def test_of_two_who_begin_the_newest_step_stands(world: SmallWorld) -> None:
                 world.open(Writer()).begin(log, [newer])
                 overtaken.append(number)
 
-        world.lake.store.delete_folder(f"begun/{TOPIC}")
+        world.lake.store.delete(f"begun/{TOPIC}")
         before = len(overtaken)
         world.open(Writer(before=overtake)).begin(log, [older])
         newest = max(older.seq, newer.seq) if len(overtaken) > before else older.seq
@@ -250,7 +250,7 @@ def test_a_lake_that_lacks_what_was_begun_is_looked_at_as_a_whole(settled: Small
     """[R-96] Somebody has deleted it; or a backup took `manifests` and `data` later than the rest."""
     before = backup_of(settled, "plan", "begun", "frontier")
     settled.land_more(1)
-    settled.lake.store.delete_folder("begun")
+    settled.lake.store.delete("begun")
     if what == "begun":
         lose_steps(settled, 1)
     else:
@@ -265,7 +265,7 @@ def test_all_is_read_once_where_what_lost_steps_did_is_moved_away(settled: Small
     lose_steps(settled, 4)
     for path in everything(settled):
         if "-" in path.rpartition("/")[2] and int(path.rpartition("/")[2].split("-")[0]) >= 10:
-            settled.lake.store.delete_folder(path)
+            settled.lake.store.delete(path)
     read: list[str] = []
     beside(monkeypatch, Lake, "coverage", lambda lake, topic: read.append(topic))
     assert settled.lake.still_ends(settled.lake.recent(TOPIC).log)
@@ -314,7 +314,7 @@ def test_a_log_gone_before_a_replace_is_announced_ends_that_topic(settled: Small
 
     def lose(*_: object) -> None:
         for tree in ("plan", "manifests", "data", "frontier"):
-            lake.store.delete_folder(f"{tree}/{TOPIC}")
+            lake.store.delete(f"{tree}/{TOPIC}")
 
     beside(monkeypatch, lake, "recent", lose)
     with pytest.raises(BrokenPlanLog, match="is gone since its ranges were read"):
@@ -354,7 +354,7 @@ def test_steps_that_are_lost_next_are_found_whatever_became_of_the_name_before(s
     for _ in range(3):
         plan_and_land(settled, sensor)
     if is_deleted:
-        settled.lake.store.delete_folder(f"begun/{TOPIC}")
+        settled.lake.store.delete(f"begun/{TOPIC}")
         plan_from_document(settled, sensor, 1)
         lose_steps(settled, 1)
     else:
@@ -477,7 +477,7 @@ def test_a_manifest_that_was_landed_anew_is_seen_by_who_has_read_the_one_before(
     (before,) = whole.coverage.manifests.values()
     whole.kafka.compact(100)
     whole.lake = whole.open(Writer())
-    whole.lake.store.delete_folder(manifest_path(TOPIC, before.offsets, 0))
+    whole.lake.store.delete(manifest_path(TOPIC, before.offsets, 0))
     whole.land("replace")
     (now,) = whole.coverage.manifests.values()
     assert now != before, "the control: it is another one"

@@ -190,7 +190,7 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(staged: Stage
     read.clear()
     assert parquet.digest(file) == parquet.digest(here) and sum(read) == size
     assert parquet.differing_rows(file, here) is None
-    lake.store.delete_folder(path)
+    lake.store.delete(path)
     with pytest.raises(FileNotFoundError):
         parquet.read_runs(file)
 

@@ -315,7 +315,7 @@ def test_what_an_older_attempt_left_is_landed_or_goes(tmp_path: Path) -> None:
 
 def test_a_lost_manifest_of_an_older_file_is_written_again(older: SmallWorld) -> None:
     """[R-16] The file that stands has the rows that Kafka has, as far as it has columns."""
-    older.lake.store.delete_folder("manifests")
+    older.lake.store.delete("manifests")
     older.lake = older.open(Writer())
     assert [verdict.outcome for verdict in older.land()] == [Outcome.LANDED] * 2
     assert_all_is_in_order(older.lake)

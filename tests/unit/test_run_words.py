@@ -228,6 +228,9 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
         assert ticks.read(now, read_sensors(instance)) == ["planning of all topics fails: the lake is away"]
         assert "the lake is away" in told(PAYMENTS)
+        slow = "DagsterUserCodeUnreachableError: The sensor tick timed out due to taking longer than 60 seconds to execute"
+        end_tick(TickStatus.FAILURE, RuntimeError(slow))
+        assert "this machine is busy; the next one goes on" in ticks.read(now + timedelta(hours=1), read_sensors(instance))[0]
 
 
 def test_a_run_of_all_topics_is_told_by_its_job() -> None:
@@ -240,6 +243,10 @@ def test_a_run_of_all_topics_is_told_by_its_job() -> None:
         assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
         whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
         assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
+        slow = fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
+        assert failed.read(now) == [
+            f"run {slow} of {LAND_PENDING} failed: this machine is too busy to start it in time; it is tried again"
+        ]
 
 
 def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(

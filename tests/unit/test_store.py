@@ -127,7 +127,7 @@ def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Pa
         lambda: store.exchange(path, "data/x", guard="data/y", is_due=lambda: True),
         lambda: store.exchange("staging/mine", path, guard="data/y", is_due=lambda: True),
         lambda: store.upload(tmp_path / "out", path),
-        lambda: store.delete_folder(path),
+        lambda: store.delete(path),
     ]
     if not store.is_remote:  # what a bucket has no use for
         calls += [

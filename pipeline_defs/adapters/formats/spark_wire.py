@@ -33,13 +33,17 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What rows of one topic say of their writers; `broken` are ids whose schema the registry cannot give whole, and why."""
+    """What rows of one topic say of their writers; `broken` are ids whose schema the registry cannot give whole, and why.
+
+    It `is_cut` where there are more ids than are looked up.
+    """
 
     registry: Registry
     topic: str
     column: str
     writers: Mapping[int, Registered]
     broken: Mapping[int, str]
+    is_cut: bool
 
     def read_reader(self, side: Side, kind: str) -> Reader:
         """Return what all rows of a topic are read with: the side's own schema, else the latest version of its subject.
@@ -57,7 +61,8 @@ class Wire:
     def explain(self, raw: Column, failures: Mapping[int, tuple[str, str]]) -> tuple[Column, Column]:
         """Return class and text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
         failures = {**failures, **{each: (UNUSABLE, reason) for each, reason in self.broken.items()}}
-        strange = f.format_string(f"registry {self.registry.url} has no schema %s", f.conv(f.hex(_number(raw)), 16, 10))
+        unasked = f", or was not asked for it, as rows have more than {MOST_IDS:,} ids" if self.is_cut else ""
+        strange = f.format_string(f"registry {self.registry.url} has no schema %s{unasked}", _number(raw))
         begun = f.when(f.length(raw) > 0, f.concat(f.lit(", "), f.hex(f.substring(raw, 1, HEAD)))).otherwise("")
         found = f.concat(f.length(raw).cast("string"), f.lit(" bytes"), begun)
         short = f.concat(f.lit("expected a 0 byte and four bytes of schema id in front, found "), found)
@@ -74,10 +79,10 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
     """Look up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
     head = f.when(is_framed(f.col(column)), f.substring(column, 1, HEAD))  # what is of another format counts once, as null
     counted = rows.groupBy("topic", head.alias("head")).count()
-    found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS + 1).collect()
-    ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None}
+    found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS + 2).collect()
+    ids = [int.from_bytes(row.head[1:]) for row in found if row.head is not None]
     writers, broken = {}, {}
-    for each in sorted(ids):
+    for each in sorted(ids[:MOST_IDS]):
         try:
             schema = registry.read_schema(each) if each < 1 << 31 else None
         except (UnusableSchema, UnknownSubject) as error:
@@ -85,7 +90,7 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
         else:
             if schema is not None:
                 writers[each] = schema
-    return Wire(registry, found[0].topic if found else "", column, writers, broken)
+    return Wire(registry, found[0].topic if found else "", column, writers, broken, len(ids) > MOST_IDS)
 
 
 def usable(
@@ -124,7 +129,7 @@ def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) 
 
 def schema_id(raw: Column) -> Column:
     """Return the id in front of a key or value; null where it is not of the wire format."""
-    return f.when(is_framed(raw), f.conv(f.hex(_number(raw)), 16, 10).try_cast("int"))
+    return f.when(is_framed(raw), _number(raw).try_cast("int"))
 
 
 def is_framed(raw: Column) -> Column:
@@ -133,4 +138,5 @@ def is_framed(raw: Column) -> Column:
 
 
 def _number(raw: Column) -> Column:
-    return f.substring(raw, 2, HEAD - 1)
+    """Return the id as a text of decimal digits."""
+    return f.conv(f.hex(f.substring(raw, 2, HEAD - 1)), 16, 10)

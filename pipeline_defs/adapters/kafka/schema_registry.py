@@ -181,10 +181,8 @@ class Registry:
         if status in NOT_LET_IN:
             do = "name schema.registry.basic.auth.user.info in the file of OFFSETLAKE_KAFKA_PROPERTIES"
             return self._unavailable(f"does not let us in (it answers {self._answered})", do)
-        if status in REDIRECTS:
-            do = "name the address that it sends to as `registry` in defs.yaml"
-            return self._unavailable(f"answers {self._answered}, {EXPECTED}", do)
-        return self._unavailable(f"answers {self._answered}, {EXPECTED}")
+        do = "name the address that it sends to as `registry` in defs.yaml" if status in REDIRECTS else ADVICE
+        return self._unavailable(f"answers {self._answered}, {EXPECTED}", do)
 
     def _unavailable(self, reason: str, do: str = ADVICE) -> RegistryUnavailable:
         return RegistryUnavailable(

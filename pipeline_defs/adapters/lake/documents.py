@@ -237,7 +237,7 @@ class Documents:
                     return
             self.store.exchange(staged, path, guard=guard, is_due=is_due)
             if not is_first and staged != file.path and not self.is_replaced(manifest):
-                self.store.delete_folder(file.path)  # torn, or it would have been published: it is not owed any more
+                self.store.delete(file.path)  # torn, or it would have been published: it is not owed any more
 
     def delete_given_up(self, manifest: Manifest) -> None:
         """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
@@ -245,9 +245,9 @@ class Documents:
         Anybody may, at any time: no manifest publishes anything there again.
         """
         if manifest.is_dropped and manifest.file is not None:
-            self.store.delete_folder(manifest.file.path)
+            self.store.delete(manifest.file.path)
         for path in given_up_paths(manifest):
-            self.store.delete_folder(path)
+            self.store.delete(path)
 
     def is_replaced(self, manifest: Manifest) -> bool:
         """Return whether there is a later revision of the manifest."""

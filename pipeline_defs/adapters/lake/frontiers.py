@@ -55,13 +55,13 @@ class Frontiers:
         if for_good:
             self._lake.store.put_new(_none_of(topic), b"", "staging/frontier")
         for path in self._list(topic):
-            self._lake.store.delete_folder(path)
+            self._lake.store.delete(path)
 
     def forget_reopened(self, step: PlanStep) -> None:
         """Delete the documents that are not true any more once a step says what it reopens: it may be lost."""
         for each in self.read(step.topic):
             if reopens(step, each):
-                self._lake.store.delete_folder(_path(each))
+                self._lake.store.delete(_path(each))
 
     def put(self, frontier: Frontier) -> None:
         """Write a document, and delete those that nobody asks for any more.

@@ -46,7 +46,7 @@ def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataF
     parts = list(parts)
     frames = [read_as(session, RAW_SCHEMA, [f"{root}/{part.path}" for part in parts if part.is_whole])]
     frames += [
-        read_as(session, RAW_SCHEMA, [f"{root}/{part.path}"]).where(within(part.stretches, "`"))
+        read_as(session, RAW_SCHEMA, [f"{root}/{part.path}"]).where(_quoted(within(part.stretches)))
         for part in parts
         if not part.is_whole
     ]
@@ -56,7 +56,12 @@ def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataF
 def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
     """Return rows of a derived table."""
     found = read_as(session, rows.schema, [f"{root}/{path}" for path in rows.paths])
-    return found.where(rows.where.replace('"', "`")).drop(*rows.hidden)
+    return found.where(_quoted(rows.where)).drop(*rows.hidden)
+
+
+def _quoted(condition: str) -> str:
+    """Return a condition with names as Spark quotes them."""
+    return condition.replace('"', "`")
 
 
 def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:

@@ -57,7 +57,7 @@ def find_silence(url: str) -> str | None:
     """Return why a server there says nothing within some seconds; none where it does, if only that it lets nobody in."""
     import grpc
 
-    target = "{}:{}".format(*_address(url))
+    target = place_of(url)
     options = (*_ALONE, *DIRECTLY) if is_ours(url) else _ALONE
     with (
         grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .spark_liveness import DIRECTLY, is_ours
+from .spark_liveness import DIRECTLY, is_ours, is_tls
 from .spark_server import CONNECT_MODE
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def _channel_to(url: str) -> DefaultChannelBuilder:
 
             if not (self.secure or is_ours(url)):
                 return self._insecure_channel(self.endpoint)
-            is_clear = is_ours(url) or (self.host == "localhost" and not self.use_ssl)
-            credentials = grpc.local_channel_credentials() if is_clear else grpc.ssl_channel_credentials()
+            credentials = grpc.ssl_channel_credentials() if is_tls(url) else grpc.local_channel_credentials()
             channel: grpc.Channel = self._secure_channel(self.endpoint, credentials)
             return channel
 
@@ -105,11 +104,7 @@ def end(session: SparkSession, *, is_told: bool) -> None:
     own.stop()
     # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
     # threads, which may be where it is collected, that is for ever
-    own.client.close = _nothing
-
-
-def _nothing() -> None:
-    """Do nothing."""
+    own.client.close = lambda: None
 
 
 def cut(session: SparkSession) -> None:

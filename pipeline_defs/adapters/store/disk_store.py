@@ -130,7 +130,7 @@ class DiskStore(Store):
         with self.explained("read", path, other):
             return (self.folder / path).samefile(self.folder / other)
 
-    def delete_folder(self, prefix: str) -> None:
+    def delete(self, prefix: str) -> None:
         with self.explained("delete", prefix):
             self.disk.delete(prefix)
 

@@ -154,7 +154,7 @@ class RemoteStore(Store):
     def is_same(self, path: str, other: str) -> bool:
         return self.size(path) == self.size(other)
 
-    def delete_folder(self, prefix: str) -> None:
+    def delete(self, prefix: str) -> None:
         with self.explained("delete", prefix):
             paths = [meta["path"] for meta in self._list(prefix)]
             if paths or self.exists(prefix):

@@ -141,7 +141,7 @@ class Store(ABC):
         """Return whether two names lead to one file; on an object store, where each has its own, to equal sizes."""
 
     @abstractmethod
-    def delete_folder(self, prefix: str) -> None:
+    def delete(self, prefix: str) -> None:
         """Delete what an attempt staged, or one object; never what a manifest refers to and is not published yet.
 
         What another sweeper has deleted is as good.
@@ -150,7 +150,7 @@ class Store(ABC):
     def discard(self, prefix: str, on_step: StepWatcher = no_step) -> None:
         """Delete what nobody asks for any more; where that fails it stays, for the next sweep: what was done is done."""
         try:
-            self.delete_folder(prefix)
+            self.delete(prefix)
         except LakeUnavailable as error:
             on_step("sweep_failed", path=prefix, reason=str(error))
 
@@ -297,7 +297,7 @@ class Store(ABC):
         try:
             return self.linked_at_ms(path) or 0
         finally:
-            self.delete_folder(path)
+            self.delete(path)
 
     def upload(self, local: Path, path: str) -> None:
         """Bring a file of this machine to a name of the attempt's own in the lake."""

@@ -79,9 +79,8 @@ class DeltaLog:
         base, newest = self._find()
         if newest == EMPTY:
             return Snapshot()
-        if newest == base and not self._store.exists(
-            self._path(newest, _JSON)
-        ):  # of an idle table, whose commits are cleaned up
+        # of an idle table the commits are cleaned up
+        if newest == base and not self._store.exists(self._path(newest, _JSON)):
             return delta.without_files(self.read())
         head = delta.apply(self._read(newest), Snapshot(newest - 1))
         return delta.without_files(head if head.transactions else replace(self.read(), transactions={}))
@@ -117,7 +116,7 @@ class DeltaLog:
         path = self._path(onto.version + 1, _JSON)
         answer = self._store.put_new(path, data, f"staging/table-{commit_id}")
         if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto) and self._is_moved(onto):
-            self._store.delete_folder(path)  # nobody could read this one without the others
+            self._store.delete(path)  # nobody could read this one without the others
             return False
         return answer is Answer.COMMITTED
 
@@ -127,7 +126,7 @@ class DeltaLog:
 
     def _is_moved(self, onto: Snapshot) -> bool:
         """Return whether the folder was moved away: neither do commits say a snapshot any more, nor a checkpoint since."""
-        has_checkpoint = _newest(self._list(None), (_CHECKPOINT,)) > onto.version
+        has_checkpoint = self._newest_checkpoint() > onto.version
         return not has_checkpoint and self._replay(onto.version, onto.version + 1) is None
 
     def write_checkpoint(self) -> None:
@@ -136,9 +135,9 @@ class DeltaLog:
         Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
         """
         try:
-            if self._read_hint() > _newest(self._list(None), (_CHECKPOINT,)):  # a power cut: delta-rs goes by it for ever
-                self._store.delete_folder(self._hint)
-            while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY and not self._is_right(newest):
+            if self._read_hint() > self._newest_checkpoint():  # a power cut: delta-rs goes by it for ever
+                self._store.delete(self._hint)
+            while (newest := self._newest_checkpoint()) != EMPTY and not self._is_right(newest):
                 self._delete_checkpoint(newest)
             version = self._create_checkpoint()
             self._store.make_durable(self._path(version, _CHECKPOINT))  # for which delta-rs does not wait
@@ -158,7 +157,7 @@ class DeltaLog:
         try:
             return int(self._run("create"))
         except OSError:
-            newest = _newest(self._list(None), (_CHECKPOINT,))
+            newest = self._newest_checkpoint()
             if newest == EMPTY:
                 raise
             self._delete_checkpoint(newest)
@@ -204,22 +203,24 @@ class DeltaLog:
                 f"{url} cannot be used, and the commits before it are cleaned up; nothing was deleted; {self._mend}"
             )
         for path in (self._hint, self._path(version, _CHECKPOINT)):
-            self._store.delete_folder(path)
+            self._store.delete(path)
 
     def _read(self, version: int) -> Commit:
+        commit = self._find_commit(version)
+        if commit is None:
+            url = self._store.url(self._path(version, _JSON))
+            raise BrokenTable(f"{url} is not there, and a later version is; nothing was written; {self._mend}")
+        return commit
+
+    def _find_commit(self, version: int) -> Commit | None:
         path = self._path(version, _JSON)
         data = self._store.get(path)
-        if data is None:
-            raise BrokenTable(
-                f"{self._store.url(path)} is not there, and a later version is; nothing was written; {self._mend}"
-            )
-        return delta.from_json(data, self._store.url(path), self._mend)
+        return None if data is None else delta.from_json(data, self._store.url(path), self._mend)
 
     def _read_id(self, version: int) -> str | None:
         """Read the id of the commit of a version; none where it is not there."""
-        path = self._path(version, _JSON)
-        data = self._store.get(path)
-        return None if data is None else delta.from_json(data, self._store.url(path), self._mend).id
+        commit = self._find_commit(version)
+        return None if commit is None else commit.id
 
     def _read_base(self, newest: int) -> Snapshot:
         """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
@@ -253,6 +254,9 @@ class DeltaLog:
         listed = self._store.list(f"{self.folder}/_delta_log", after)
         found = (_VERSION.fullmatch(path.rsplit("/", 1)[-1]) for path in listed)
         return [(int(each[1]), each[2]) for each in found if each is not None]
+
+    def _newest_checkpoint(self) -> int:
+        return _newest(self._list(None), (_CHECKPOINT,))
 
     def _read_hint(self) -> int:
         """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""

@@ -303,7 +303,7 @@ def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> s
     selects += [_all_of(files, lake, are_alike=are_alike)] if files else []
     for part in parts:
         if not part.is_whole:
-            rows = within(part.stretches, '"')
+            rows = within(part.stretches)
             selects.append(f"{_all_of([part.path], lake, are_alike=True)} WHERE {rows}")
     return " UNION ALL BY NAME ".join(selects)
 

@@ -206,7 +206,7 @@ class LatestTable:
             if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
                 if self.lake.store.is_remote and there.table is not None:
                     return replace(there, damage="")
-                self.lake.store.delete_folder(self.folder)
+                self.lake.store.delete(self.folder)
             self._commit(LatestSnapshot(), create)
         standing = self.read()
         if standing is None or standing.damage:

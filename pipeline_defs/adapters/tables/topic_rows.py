@@ -80,7 +80,7 @@ class TopicRows:
             Part(
                 path,
                 tuple(each),
-                path not in cut and sum(map(len, each)) == lengths.get(path, sum(map(len, each))),
+                path not in cut and sum(map(len, each)) >= lengths[path],
                 path in self.older if path in known else any(map(self._is_older, each)),
             )
             for path, each in found.items()
@@ -92,11 +92,11 @@ class TopicRows:
         return manifest is None or len(manifest.schema) < len(RAW_COLUMNS) or offsets in self.coverage.unfinished
 
 
-def within(stretches: Iterable[OffsetRange], quote: str) -> str:
-    """Return the condition that a row is of some stretches, in a dialect of SQL that quotes columns by `quote`."""
+def within(stretches: Iterable[OffsetRange]) -> str:
+    """Return the condition that a row is of some stretches, as SQL with names in `"`."""
     return " OR ".join(
-        f"{quote}generation{quote} = {each.generation} AND {quote}partition{quote} = {each.partition} "
-        f"AND {quote}offset{quote} >= {each.start} AND {quote}offset{quote} < {each.end}"
+        f'"generation" = {each.generation} AND "partition" = {each.partition} '
+        f'AND "offset" >= {each.start} AND "offset" < {each.end}'
         for each in stretches
     )
 
@@ -156,7 +156,7 @@ class TableRows:
 
     paths: tuple[str, ...]
     schema: pa.Schema
-    where: str = "true"
+    where: str
 
     @property
     def shown(self) -> pa.Schema:
@@ -185,7 +185,7 @@ def find_decoded(topic: str, chosen: OffsetRange | None, decodings: Decodings) -
             f"range {chosen.text(topic)} is not decoded; nothing was read; `{command('decode', topic, '--due')}` decodes it"
         )
     paths = [decoded.path_of(chosen)] if decoding.rows else []
-    return _rows_of(decoded, decodings.lake, paths, within([chosen], '"'))
+    return _rows_of(decoded, decodings.lake, paths, within([chosen]))
 
 
 def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:

@@ -104,8 +104,10 @@ def verify_staged(
     ]
     if missing.unexplained:
         violations[-1] += (
-            "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how "
-            "to land it then, or to leave it out"
+            ": it has records there, which the read left out"
+            if missing.unread
+            else "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says "
+            "how to land it then, or to leave it out"
         )
     gone = sum(hole.end - hole.start for hole in missing.holes)
     gone += sum(end - start for start, end in missing.unexplained)

@@ -104,10 +104,11 @@ def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> li
 
 
 class Missing(NamedTuple):
-    """Offsets without rows: the holes that have a cause, and those that nothing explains."""
+    """Offsets without rows: the holes that have a cause, and those that nothing explains; of `unread` the log has records."""
 
     holes: tuple[Interval, ...]
     unexplained: Sequence[tuple[int, int]] = ()
+    unread: Sequence[tuple[int, int]] = ()
 
 
 def explain_holes(
@@ -141,10 +142,10 @@ def explain_holes(
         rest = subtract_intervals(left, by_kind[kind])
         explained += [Interval(start, end, cause) for start, end in subtract_intervals(left, rest)]
         left = rest
+    kept = subtract_intervals(left, subtract_intervals(left, merge_intervals(unread)))
     if compacted_from is not None:
         gone = subtract_intervals(left, [(compacted_from, left[-1][1])]) if left else []
-        kept = subtract_intervals(left, subtract_intervals(left, merge_intervals(unread)))
         rest = merge_intervals([*gone, *kept])
         explained += [Interval(start, end, Cause.COMPACTED) for start, end in subtract_intervals(left, rest)]
         left = rest
-    return Missing(tuple(sorted(explained)), left)
+    return Missing(tuple(sorted(explained)), left, kept)

@@ -53,7 +53,7 @@ class PlanLog:
 
     def __post_init__(self) -> None:
         skipped, broken = _find_skipped(self.topic, self.steps)
-        violations = [*tiling_violations(self.topic, self.newer, self.base), *broken]
+        violations = [*_step_violations(self.topic, self.newer, self.base), *broken]
         if violations:
             raise BrokenPlanLog(
                 f"the plan log of topic {self.topic} does not tile; nothing is planned or landed from it: restore the "
@@ -127,7 +127,7 @@ class PlanLog:
         return self.state.generation
 
 
-def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
+def _step_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None) -> Iterator[str]:
     """Name every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
     log_state = LogState() if base is None else base.state
     # where the links of a (generation, Kafka partition) end so far

@@ -6,7 +6,7 @@ the new leader holds; nothing is inferred.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,7 +122,7 @@ def lose_leader(cluster: Cluster, topic: str, guarantees: Guarantees) -> Produce
         wait_until(lambda: all(cluster.log_bytes(node, topic, 0) == quiet for node in followers), "followers that have it all")
         is_answered = guarantees.acks != "all"  # else the leader takes no second request before the first is answered
 
-        def send_to(nodes: Iterable[int], first: int, end: int) -> None:
+        def send_to(nodes: Sequence[int], first: int, end: int) -> None:
             send(first, end)
             least = quiet + ((end - third) * RECORD_BYTES if is_answered else 1)
             wait_until(lambda: all(cluster.log_bytes(node, topic, 0) >= least for node in nodes), f"{first} to {end} in a log")

@@ -288,4 +288,4 @@ class Arena:
         base, _, name = self.settings.lake.rpartition("/")
         store = Lake(base).store
         if store.is_remote:
-            store.delete_folder(name)
+            store.delete(name)

@@ -4,6 +4,7 @@ Descriptions, owners, tags, where the files lie, and which document to read on i
 """
 
 import re
+import warnings
 from textwrap import dedent
 from typing import Any
 
@@ -20,6 +21,8 @@ from ...topics import LAND_PENDING, TOPIC_TAG, Topic
 
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _SHOWN_TYPES = {RawType.INTEGER: "int", RawType.HEADERS: "array<struct<key: string, value: binary>>"}  # others as they are
+# Dagster says so of each asset at each load: thousands of lines of a log, and of what a person asks Dagster's commands
+warnings.filterwarnings("ignore", "Class `(LocalFileCodeReference|CodeReferencesMetadataValue)` is currently in beta")
 _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
 
 

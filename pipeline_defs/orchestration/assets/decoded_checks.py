@@ -165,7 +165,7 @@ def read_dead_letters(
     if not dead:
         return 0, [], []
     paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in dead})
-    rows = "true" if wanted is None else within([*dead], '"')
+    rows = "true" if wanted is None else within(dead)
     statement = _FIRST_DEAD_LETTERS.format(wanted=rows)
     return sum(dead.values()), *Duck(edges.lake, []).query(statement, [paths, limit])
 

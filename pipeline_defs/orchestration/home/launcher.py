@@ -17,7 +17,7 @@ from .run_locks import launch_path, lock_path
 from .waking_launcher import WakingRunLauncher
 
 # until a run's process has loaded the definitions and holds the lock itself: longer than `start_timeout_seconds`
-HANDOVER_SECONDS = 120.0
+HANDOVER_SECONDS = 240.0
 
 
 class LockingRunLauncher(WakingRunLauncher):

@@ -14,7 +14,7 @@ from typing import Any, Self
 import dagster as dg
 
 from ...adapters.kafka.kafka_transactions import OpenTransaction
-from ...core.advice import command
+from ...core.advice import command, counted
 from ...core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS, Tried
 from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
@@ -88,7 +88,7 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
     pending = found.coverage.pending()
     if pending:
         since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
-        head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
+        head = f"{counted(len(pending), 'range')} pending since {time_text(since_ms)}"
         held = sum(offsets in found.tries.held for offsets in pending)
         postponed = backing_off_text([found.tries.tried.get(o, NEVER_TRIED) for o in pending], now_ms, found.tries.of(ALL))
         return pending_text(head, found.blocked, "landing", held=held, postponed=postponed)
