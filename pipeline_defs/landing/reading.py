@@ -12,20 +12,25 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from ..adapters.lake import parquet
+from ..adapters.lake.layout import published_path
 from ..adapters.system.locks import scratch
+from ..adapters.tables.delta_log import raw_table_log
 from ..core.advice import command
 from ..core.errors import EngineUnavailable, LakeUnavailable, OffsetlakeError, ScanFailed, Unavailable
-from ..core.landing.verdicts import Verdict, failed
+from ..core.landing.verdicts import Outcome, Verdict, failed
 from ..core.log.delivery import Claim, Delivery
 from ..core.log.holes import Interval
 from ..core.log.losses import Reading, read_from
+from ..core.log.manifest import Manifest
 from ..core.log.plan_step import Watermarks
 from ..core.log.planning import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
+from ..core.tables.raw_table import is_compacted
 from .attempt import Work
 from .redo import verify_expired
 from .staging_places import told_if_gone
+from .standing import why_not_as_landed
 
 if TYPE_CHECKING:
     from ..adapters.kafka.kafka_log import LogRecord
@@ -46,14 +51,36 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
         if is_current and offsets.partition in seen.leaderless:
             where = offsets.text(work.topic)
             reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
-        manifest = work.coverage.manifests.get(offsets)
-        if reading is not None:
+        manifest, is_landed = work.coverage.manifests.get(offsets), work.coverage.is_landed(offsets)
+        is_short = (reading is None or bool(reading.lost)) and work.attempt.on_change != "replace"
+        if is_short and manifest is not None and not is_landed and (left := _leave_to_table(work, manifest)) is not None:
+            verdicts.append(left)
+        elif reading is not None:
             readings.append(reading)
-        elif manifest is not None and work.coverage.is_landed(offsets):
+        elif manifest is not None and is_landed:
             verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
         else:
             verdicts.append(replace(failed(offsets, reason), is_unread=True))
     return verdicts, readings
+
+
+def _leave_to_table(work: Work, manifest: Manifest) -> Verdict | None:
+    """Say of a range that was landed that its file is dropped, where that is gone and a compacted one has its rows.
+
+    Else none. Kafka does not have them any more, and nothing else does.
+    """
+    lake, file = work.tools.lake, work.table_files.find_at(manifest)
+    if file is None or not is_compacted(file) or lake.store.size(published_path(manifest)) is not None:
+        return None
+    try:
+        if why_not_as_landed(file, [manifest], raw_table_log(work.topic, lake.store).folder, lake):
+            return None
+        standing = lake.commit_manifest(manifest.dropped(work.tools.now_ms()))
+    except OffsetlakeError as error:
+        return failed(manifest.offsets, error.reason)
+    work.tools.on_step("left_to_table", key=manifest.offsets.key)
+    note = "its file in `data/` is gone, and Kafka has not all of it any more: the raw table has its rows, as of a dropped file"
+    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, standing, (note,)) if standing.is_dropped else None
 
 
 def _read_or_reason(

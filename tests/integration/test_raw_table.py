@@ -377,6 +377,36 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
 
 
 @in_each_place
+@pytest.mark.parametrize("on_loss", ["fail", "record"])
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_a_landed_file_that_only_a_compacted_one_can_stand_for_counts_as_dropped(
+    world: SmallWorld, on_loss: str, *, is_recreated: bool
+) -> None:
+    """[R-83] Its advice was to accept the loss of rows that the table has; a killed run is followed by any."""
+    world.compact(world.lake)
+    first, second = manifests(world)
+    world.lake.store.delete(published_path(first))
+    if is_recreated:
+        world.kafka.recreate(1, 4)
+        world.plan()
+    else:
+        world.kafka.now.partitions[0].earliest = 3
+    world.lake = world.open(Writer())
+    assert not world.coverage.is_landed(first.offsets), "the fault"
+    world.die("left_to_table", "redo" if is_recreated else "land", on_loss=on_loss, only=first.offsets)
+    assert world.coverage.is_landed(first.offsets) and world.coverage.dropped() == {first.offsets: 0}
+    assert world.in_table() == dict.fromkeys(range(6), 1) and world.shown() == dict.fromkeys(range(3, 6), 1)
+    assert check_table(TOPIC, world.lake).violations == ()
+    world.lake.store.delete(published_path(second))
+    (compacted,) = raw_table_log(TOPIC, world.lake.store).read().files
+    world.lake.store.delete(f"tables/raw/{TOPIC}/{compacted}")
+    world.lake = world.open(Writer())
+    world.kafka.now.partitions[0].earliest = 0 if is_recreated else 6
+    (verdict,) = world.land("redo", only=second.offsets)
+    assert verdict.outcome is Outcome.FAILED, "the control: the table does not have them either"
+
+
+@in_each_place
 def test_rows_that_stand_in_a_compacted_file_alone_are_not_taken_out_without_a_person(world: SmallWorld) -> None:
     """[R-83] The range's file was deleted, and Kafka has less of it: it stays pending, and says why, until it is replaced."""
     world.compact(world.lake)

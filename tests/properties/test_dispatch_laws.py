@@ -101,9 +101,15 @@ def test_what_waits_is_due_unless_a_run_is_at_it_or_it_backs_off(
 
 
 def test_the_back_off_doubles_and_is_bounded() -> None:
-    """[R-33] 10 seconds at first, never more than 10 minutes."""
-    waits = [next(s for s in range(10**5) if Tried(n, EPOCH_MS).is_due(EPOCH_MS + s * 1000)) for n in range(12)]
+    """[R-33] 10 seconds at first, never more than 10 minutes; a killed run doubles nothing."""
+
+    def wait_of(failures: int, killed: int = 0) -> int:
+        tried = Tried(failures + killed, EPOCH_MS, killed=killed)
+        return next(seconds for seconds in range(10**5) if tried.is_due(EPOCH_MS + seconds * 1000))
+
+    waits = [wait_of(failures) for failures in range(12)]
     assert waits == [0, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
+    assert [wait_of(failures, 7) for failures in range(12)] == [10, *waits[1:]]
     assert (waits[1], waits[-1]) == (dispatch.BACKOFF_FIRST_SECONDS, BACKOFF_LAST_SECONDS)
 
 

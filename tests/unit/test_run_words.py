@@ -286,7 +286,7 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
-        "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path, alert_urls=("json://taken", "json://busy"))),
+        "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path / "home", alert_urls=("json://taken", "json://busy"))),
         "send_alert": send,
         "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,
@@ -300,7 +300,8 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         monkeypatch.setattr(up, name, fake)
     told = CliRunner().invoke(up.up, []).output
     assert is_taken.wait(PATIENCE_SECONDS) and [[*each] for each in asked] == [["json://taken", "json://busy"], ["json://busy"]]
-    assert all("unable to open database file" in text for each in asked for text in each.values())
+    assert all(f"the folder {tmp_path / 'home'} is gone" in text for each in asked for text in each.values())
+    assert (tmp_path / "home" / "dagster.yaml").is_file(), "where it was deleted a history begins anew"
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
     assert looks.call_count == 5 and told.endswith("everything is stopped; what is landed stays landed\n")
 

@@ -20,12 +20,12 @@ from ...adapters.system.java import find_java
 from ...adapters.system.locks import Holder
 from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
-from ...core.errors import EmptySelection, LakeUnavailable, first_line
+from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
 from ...orchestration.home.daemons import read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
-from ...orchestration.home.project import find_other_config, write_env
+from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ...orchestration.topic_set import TopicFiles, read_stamps
 from ...resources import Edges
@@ -76,7 +76,7 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history = set[Holder](), _History(edges)
+            told, history = set[Holder](), _History(edges, project)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -100,6 +100,7 @@ class _History:
     """Dagster's history as `up` asks it: where it does not answer, on a full disk, say, that is told once, and all goes on."""
 
     edges: Edges
+    project: Path
     is_silent: bool = field(default=False, init=False)
 
     @contextmanager
@@ -107,9 +108,12 @@ class _History:
         try:
             yield
         except SQLAlchemyError as error:
+            home = self.edges.settings.dagster_home
             if not self.is_silent:
-                _alarm(_SILENT.format(why_silent(error, self.edges.settings.dagster_home)), self.edges)
+                _alarm(_SILENT.format(why_silent(error, home)), self.edges)
             self.is_silent = True
+            with suppress(BadSetting):  # it is tried again
+                make_home(home, self.project)  # one that was deleted begins anew, and the next tick tells it what the lake has
             return
         if self.is_silent:
             _say("Dagster's history answers again")

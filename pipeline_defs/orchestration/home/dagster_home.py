@@ -53,8 +53,10 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 
 def why_silent(error: Exception, home: Path) -> str:
-    """Return why a history does not answer: what its driver says, without the statement, and whether its disk is full."""
+    """Return why a history does not answer: what its driver says, without the statement; that it is gone, or its disk full."""
     cause = first_line(getattr(error, "orig", None) or error)
+    if not home.exists():
+        return f"{cause}: the folder {home} is gone"
     is_full = shutil.disk_usage(home).free < _ROOM_BYTES
     return f"{cause}: the disk of {home} is full, make room there" if is_full else cause
 

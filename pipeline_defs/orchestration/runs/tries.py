@@ -32,8 +32,8 @@ class _Entry(Tried):
     run_id: str = ""
     began_ms: int = 0
 
-    def failed(self, ended_ms: int) -> _Entry:
-        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms)))
+    def failed(self, ended_ms: int, *, is_killed: bool = False) -> _Entry:
+        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_killed=is_killed)))
 
 
 _Entries = dict[str, _Entry]
@@ -140,7 +140,7 @@ def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dic
             ended[run.run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
     settled = {
         duty: {
-            key: entry.failed(ended[entry.run_id] or entry.began_ms) if entry.run_id in ended else entry
+            key: entry.failed(ended[entry.run_id] or entry.began_ms, is_killed=True) if entry.run_id in ended else entry
             for key, entry in entries.items()
         }
         for duty, entries in known.items()
