@@ -111,7 +111,7 @@ def latency_text(document: dict[str, Any]) -> str:
     if document.get("latency_p95_seconds") is None:
         return ""
     half, most = (duration_text(document[f"latency_p{share}_seconds"]) for share in (50, 95))
-    return f"records of the last hour within {half} (p50), {most} (p95)"
+    return f"records of the last hour within {half} (p50), {most} (p95) of their timestamps"
 
 
 def table_text(document: dict[str, Any], now_ms: int) -> str:

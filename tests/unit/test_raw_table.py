@@ -286,7 +286,7 @@ def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, na
     """Identifiers are read without case: instead of the wrong rows there is an error that says so."""
     duck = Duck(lake, [*names, "other"])
     assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
-    with pytest.raises(Refused, match=f"(?i)topic {names[-1]} has no view: DuckDB cannot tell it from"):
+    with pytest.raises(Refused, match=f"topic {names[-1]} has no view: DuckDB cannot tell it from"):
         duck.query(f'SELECT * FROM main."{names[-1]}"' if len(names) > 1 else f'SELECT * FROM decoded."{names[-1]}"')
 
 

@@ -162,9 +162,10 @@ class Duck:
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
         """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
         plain, schemas = statement.replace('"', ""), "|".join(("main", *DECODED_VIEWS, "latest"))
+        as_written_first = sorted(self._unreadable.items(), key=lambda each: each[0] not in plain)
         return [
             reason
-            for name, reason in self._unreadable.items()
+            for name, reason in as_written_first
             if re.search(rf"(?<![\w.-])(?:(?:{schemas})\.)?{re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
         ]
 
