@@ -104,7 +104,7 @@ def write_landed(root: Path, topic: str, step: PlanStep) -> None:
     """Write the ranges of a plan step as they are once they are landed, below a lake's folder: one file with many names."""
     content = _file_of(topic, [OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
     digest, at_ms = hashlib.sha256(content).hexdigest(), step.planned_at_ms
-    source = root / "staging" / "history" / f"{step.seq}.parquet"
+    source = root / "staging" / "history" / topic / f"{step.seq}.parquet"
     _write(source, content)
     for offsets in step.ranges:
         staged = f"staging/00000000-00000000/{offsets.key}.parquet"
