@@ -18,6 +18,7 @@ import fastavro
 import pyarrow.parquet
 import pytest
 
+from pipeline_defs.adapters.formats import spark_wire
 from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
@@ -354,6 +355,20 @@ def test_bytes_of_other_formats_take_no_ids_place(engine: Engine, registry: Runn
     records = [*garbage, head_of(known) + avro(ORDER, {"id": 1, "note": None})]
     outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
     assert outcomes.classes == [*["not_wire_format"] * len(garbage), None]
+
+
+def test_an_id_that_was_not_asked_for_is_not_called_unknown(
+    engine: Engine, registry: RunningRegistry, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the most records are asked for; the control is one id less."""
+    ids = [registry.register(f"{topic}-{number}", json.dumps({**ORDER, "doc": str(number)})) for number in range(2)]
+    registry.register(f"{topic}-value", json.dumps(ORDER))
+    records = [head_of(each) + avro(ORDER, {"id": 1, "note": None}) for each in (ids[0], ids[0], ids[1])]
+    for most, classes in ((2, [None] * 3), (1, [None, None, "unknown_schema_id"])):
+        monkeypatch.setattr(spark_wire, "MOST_IDS", most)
+        outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
+        assert outcomes.classes == classes
+    assert f"has no schema {ids[1]}, or was not asked for it, as rows have more than 1 ids" in outcomes.rows[2].failure.error
 
 
 def test_references_are_followed(engine: Engine, registry: RunningRegistry, topic: str) -> None:
