@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -33,19 +34,20 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_runs_to_should_retry
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from pipeline_defs.adapters.system.locks import share, share_for_life
+from pipeline_defs.adapters.system.locks import own_name, share, share_for_life
 from pipeline_defs.adapters.system.processes import is_stopped, read_process
 from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
 from pipeline_defs.orchestration.home import run_locks, waking_launcher
+from pipeline_defs.orchestration.home.daemons import FOLDER
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
-from pipeline_defs.orchestration.runs.tries import UPDATE, read_tries, trying, trying_all
+from pipeline_defs.orchestration.runs.tries import ALL, UPDATE, read_tries, trying, trying_all
 from pipeline_defs.settings import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
@@ -439,7 +441,28 @@ def test_a_run_that_is_killed_has_failed_at_what_it_was_at(fresh: dg.DagsterInst
     assert read_tries(fresh, TOPIC.landing).tried[RANGES[0]].attempts == 1
     attempt(fresh, RANGES[:1], set(), NOW_MS)
     found = read_tries(fresh, TOPIC.landing).tried[RANGES[0]]
-    assert (found.attempts, found.killed) == (2, 1), "the next run adds to it"
+    assert (found.attempts, found.cut_off) == (2, 0), "the next run adds to it"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_run_that_ended_with_all_of_dagster_lengthens_no_back_off(tmp_path: Path, *, is_restarted: bool) -> None:
+    """[R-33] The plug was pulled seven times: ten seconds later all goes on. A run that is killed alone does: the control."""
+    (tmp_path / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
+    now_ms = int(time.time() * 1000)
+    with open_instance(tmp_path) as opened:
+        descriptor = share(tmp_path / FOLDER / "daemon", own_name())
+        os.utime(tmp_path / FOLDER / "daemon", (now_ms / 1000 + (3600 if is_restarted else -3600),) * 2)
+        killed = []  # one that is collected would end with a word
+        for _ in range(7):
+            run = create_run(opened, DagsterRunStatus.STARTED)
+            killed.append(trying(opened, TOPIC.landing, [RANGES[0].key, ALL], run.run_id, lambda: now_ms))
+            killed[-1].__enter__()
+            opened.report_run_failed(run)
+        tries = read_tries(opened, TOPIC.landing)
+        assert tries.of(ALL).attempts == tries.tried[RANGES[0]].attempts == 7
+        soon_ms = tries.of(ALL).last_ended_ms + 10_000
+        assert tries.choose_due(RANGES[:1], soon_ms) == (RANGES[:1] if is_restarted else [])
+        os.close(descriptor)
 
 
 def test_what_is_tried_for_the_first_time_beside_what_was_tried_before_is_noted(fresh: dg.DagsterInstance) -> None:

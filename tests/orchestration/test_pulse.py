@@ -4,6 +4,7 @@ Or a run of each lane does.
 """
 
 import dataclasses
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.adapters.system.locks import own_name, share
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
@@ -26,6 +28,7 @@ from pipeline_defs.core.landing.dispatch import APART, lane_of
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets.checks import QUICK, build_checks
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
+from pipeline_defs.orchestration.home.daemons import FOLDER
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse import pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
@@ -112,6 +115,12 @@ def test_runs_that_die_early_back_off(world: World) -> None:
         for seconds, asked in ((wait - 1, False), (wait, True)):
             world.edges.now_ms = lambda at=ended_ms + seconds * 1000: at  # type: ignore[misc]
             assert is_asked(world) is asked
+    descriptor = share((lock := world.settings.dagster_home / FOLDER / "daemon"), own_name())
+    for seconds, asked in ((-3600, False), (3600, True)):
+        os.utime(lock, (ended_ms / 1000 + seconds,) * 2)
+        world.edges.now_ms = lambda: ended_ms + 10_000
+        assert is_asked(world) is asked, "after a power cut it does not, however often the plug was pulled"
+    os.close(descriptor)
     world.instance.add_run_tags(run.run_id, {TOOK_TAG: "yes"})
     world.edges.now_ms = lambda: ended_ms
     assert is_asked(world), "the control"

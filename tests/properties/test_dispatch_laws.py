@@ -101,10 +101,10 @@ def test_what_waits_is_due_unless_a_run_is_at_it_or_it_backs_off(
 
 
 def test_the_back_off_doubles_and_is_bounded() -> None:
-    """[R-33] 10 seconds at first, never more than 10 minutes; a killed run doubles nothing."""
+    """[R-33] 10 seconds at first, never more than 10 minutes; a power cut doubles nothing."""
 
-    def wait_of(failures: int, killed: int = 0) -> int:
-        tried = Tried(failures + killed, EPOCH_MS, killed=killed)
+    def wait_of(failures: int, cut_off: int = 0) -> int:
+        tried = Tried(failures + cut_off, EPOCH_MS, cut_off=cut_off)
         return next(seconds for seconds in range(10**5) if tried.is_due(EPOCH_MS + seconds * 1000))
 
     waits = [wait_of(failures) for failures in range(12)]

@@ -32,18 +32,18 @@ def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> 
 class Tried:
     """How often in a row runs that covered a range have failed, and when the last one ended, well or not.
 
-    Times are ms since 1970; the run is the last one that failed. `killed` are the attempts that ended without a word.
+    Times are ms since 1970; the run is the last one that failed. `cut_off` are the attempts that ended with all of Dagster.
     """
 
     attempts: int
     last_ended_ms: int
     first_failed_ms: int = 0
     failed_run: str = ""
-    killed: int = 0
+    cut_off: int = 0
 
-    def then_failed(self, run_id: str, ended_ms: int, *, is_killed: bool = False) -> Tried:
+    def then_failed(self, run_id: str, ended_ms: int, *, is_cut_off: bool = False) -> Tried:
         """Return this and one more failure after it."""
-        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id, self.killed + is_killed)
+        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id, self.cut_off + is_cut_off)
 
     @property
     def is_stalled(self) -> bool:
@@ -53,7 +53,7 @@ class Tried:
     def is_due(self, now_ms: int) -> bool:
         """Return whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes.
 
-        A killed run doubles nothing: after a power cut all goes on.
+        A power cut doubles nothing: afterwards all goes on.
         An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
         """
         return self.due_in_seconds(now_ms) <= 0
@@ -62,7 +62,7 @@ class Tried:
         """Return for how long the back-off still lasts; 0 where it is over."""
         if self.attempts == 0:
             return 0.0
-        doublings = max(self.attempts - self.killed, 1) - 1
+        doublings = max(self.attempts - self.cut_off, 1) - 1
         wait: int = min(BACKOFF_FIRST_SECONDS * 2**doublings, BACKOFF_LAST_SECONDS)
         since = (now_ms - self.last_ended_ms) / 1000
         return max(0.0, wait - since) if since > -wait else 0.0

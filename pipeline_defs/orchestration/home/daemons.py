@@ -56,6 +56,16 @@ def find_daemons(home: str | Path) -> list[Holder]:
     return [each for each in found if each is not None]
 
 
+def running_since(home: str | Path) -> float:
+    """Return since when the newest daemon of a home runs, in seconds since 1970; 0 where none does.
+
+    A run that began before, and ended without a word, was cut off with all of Dagster: by a power cut, say.
+    """
+    folder = Path(home) / FOLDER
+    found = folder.iterdir() if folder.is_dir() else ()
+    return max((path.stat().st_mtime for path in found if find_holder(path) is not None), default=0.0)
+
+
 class Listener:
     """What is known of processes by listening: one hangs that was heard, and has been silent while somebody listened.
 

@@ -7,17 +7,19 @@ file or broker that is broken stops no other.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import takewhile
 
 import dagster as dg
 from dagster import RunsFilter
-from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
+from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG, RUN_FAILURE_REASON_TAG
 from dagster_pyspark import LazyPySparkResource
 
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
 from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
+from ..home.daemons import running_since
 from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, is_slow, read_known, read_slow
 from ..runs.moments import duration_text
@@ -171,7 +173,10 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
     if not early:
         return ""
     last = early[0]
-    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000))
+    since = datetime.fromtimestamp(running_since(instance.root_directory), UTC)
+    wordless = [each for each in early if RUN_FAILURE_REASON_TAG not in each.dagster_run.tags]
+    cut_off = [each.create_timestamp.replace(tzinfo=UTC) < since for each in wordless]
+    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000), cut_off=sum(cut_off))
     if tried.is_due(now_ms):
         return ""
     return (

@@ -17,6 +17,7 @@ from dagster import RunsFilter
 from ...core.landing.dispatch import Tried, choose_due
 from ...core.offsets import OffsetRange
 from ...topics import Duty, Topic
+from ..home.daemons import running_since
 from .projection import ACTIVE, parsed
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
@@ -32,8 +33,8 @@ class _Entry(Tried):
     run_id: str = ""
     began_ms: int = 0
 
-    def failed(self, ended_ms: int, *, is_killed: bool = False) -> _Entry:
-        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_killed=is_killed)))
+    def failed(self, ended_ms: int, *, is_cut_off: bool = False) -> _Entry:
+        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_cut_off=is_cut_off)))
 
 
 _Entries = dict[str, _Entry]
@@ -138,14 +139,14 @@ def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dic
             names[run.run_id] = f"run {run.run_id[:8]} ({run.status.value})"
         else:
             ended[run.run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
-    settled = {
-        duty: {
-            key: entry.failed(ended[entry.run_id] or entry.began_ms, is_killed=True) if entry.run_id in ended else entry
-            for key, entry in entries.items()
-        }
-        for duty, entries in known.items()
-    }
-    return settled, names
+    since_ms = running_since(instance.root_directory) * 1000 if ended else 0.0
+
+    def settle(entry: _Entry) -> _Entry:
+        if entry.run_id not in ended:
+            return entry
+        return entry.failed(ended[entry.run_id] or entry.began_ms, is_cut_off=entry.began_ms < since_ms)
+
+    return {duty: {key: settle(entry) for key, entry in entries.items()} for duty, entries in known.items()}, names
 
 
 def _read(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, _Entries]:
