@@ -379,18 +379,15 @@ def test_a_landed_file_that_somebody_deleted_is_given_back_by_the_table(world: S
 @in_each_place
 @pytest.mark.parametrize("on_loss", ["fail", "record"])
 @pytest.mark.parametrize("is_recreated", [False, True])
-def test_a_landed_file_that_only_a_compacted_one_can_stand_for_counts_as_dropped(
-    world: SmallWorld, on_loss: str, *, is_recreated: bool
-) -> None:
+def test_what_only_a_compacted_file_has_counts_as_dropped(world: SmallWorld, on_loss: str, *, is_recreated: bool) -> None:
     """[R-83] Its advice was to accept the loss of rows that the table has; a killed run is followed by any."""
     world.compact(world.lake)
     first, second = manifests(world)
     world.lake.store.delete(published_path(first))
+    world.kafka.now.partitions[0].earliest = 3
     if is_recreated:
         world.kafka.recreate(1, 4)
         world.plan()
-    else:
-        world.kafka.now.partitions[0].earliest = 3
     world.lake = world.open(Writer())
     assert not world.coverage.is_landed(first.offsets), "the fault"
     world.die("left_to_table", "redo" if is_recreated else "land", on_loss=on_loss, only=first.offsets)

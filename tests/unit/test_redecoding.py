@@ -478,10 +478,8 @@ def test_a_login_in_what_a_store_says_is_not_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=DeltaError(said)))
     monkeypatch.setattr(DeltaLog, "_run", Mock(side_effect=OSError(said)))
     lake = Lake(str(tmp_path))
-    for failing in (
-        lambda: LatestTable(lake, TOPIC).start(pa.schema([("key", pa.binary())]), anew=False),
-        raw_table_log(TOPIC, lake.store).write_checkpoint,
-    ):
+    table, columns = LatestTable(lake, TOPIC), pa.schema([("key", pa.binary())])
+    for failing in (lambda: table.start(columns, anew=False), raw_table_log(TOPIC, lake.store).write_checkpoint):
         with pytest.raises(LakeUnavailable, match=r"error: error sending request for url \(http://proxy:1/b\)") as told:
             failing()
         assert "hush" not in f"{told.value}{told.value.__cause__}"

@@ -243,10 +243,8 @@ def test_a_run_of_all_topics_is_told_by_its_job() -> None:
         assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
         whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
         assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
-        slow = fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
-        assert failed.read(now) == [
-            f"run {slow} of {LAND_PENDING} failed: this machine is too busy to start it in time; it is tried again"
-        ]
+        fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
+        assert failed.read(now)[0].endswith("this machine is too busy to start it in time; it is tried again")
 
 
 def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
@@ -267,10 +265,7 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a full disk, say; also while a defs.yaml is read that somebody saved, which Dagster looks up there.
-
-    Dagster's sensors do not run then, so `up` tells who is to be alerted, again where they do not take it.
-    """
+    """Of a full disk, say, also while a saved defs.yaml is read; as no sensor runs then, it tells the receivers of alerts."""
     asked, is_taken = list[dict[str, str]](), threading.Event()
 
     def send(title: str, bodies: dict[str, str]) -> dict[str, str]:
