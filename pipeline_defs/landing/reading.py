@@ -47,13 +47,15 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
     verdicts, readings = [], []
     for offsets in ranges:
         is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
-        reading, reason = _read_or_reason(work, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        marks = watermarks.get(offsets.partition)
+        reading, reason = _read_or_reason(work, offsets, marks, is_current=is_current)
         if is_current and offsets.partition in seen.leaderless:
             where = offsets.text(work.topic)
             reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
         manifest, is_landed = work.coverage.manifests.get(offsets), work.coverage.is_landed(offsets)
-        is_short = (reading is None or bool(reading.lost)) and work.attempt.on_change != "replace"
-        if is_short and manifest is not None and not is_landed and (left := _leave_to_table(work, manifest)) is not None:
+        is_gone = not is_current or (marks is not None and offsets.start < marks.earliest)  # for good, not while none leads
+        may_leave = is_gone and not is_landed and work.attempt.on_change != "replace"
+        if may_leave and manifest is not None and (left := _leave_to_table(work, manifest)) is not None:
             verdicts.append(left)
         elif reading is not None:
             readings.append(reading)

@@ -384,6 +384,10 @@ def test_what_only_a_compacted_file_has_counts_as_dropped(world: SmallWorld, on_
     world.compact(world.lake)
     first, second = manifests(world)
     world.lake.store.delete(published_path(first))
+    world.lake, world.kafka.leaderless = world.open(Writer()), {0}
+    (verdict,) = world.land(only=first.offsets)
+    assert (verdict.outcome, world.coverage.dropped()) == (Outcome.FAILED, {}), "nobody leads: Kafka may have it all"
+    world.kafka.leaderless = set()
     world.kafka.now.partitions[0].earliest = 3
     if is_recreated:
         world.kafka.recreate(1, 4)
