@@ -7,7 +7,7 @@ A heartbeat is 30 seconds apart from the next, and outlives its daemon; a lock e
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
@@ -48,12 +48,7 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
 
 def find_daemons(home: str | Path) -> list[Holder]:
     """Find the daemons of a home that run now; files of those that have ended are removed."""
-    folder = Path(home) / FOLDER
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        remove_unheld(path)
-        found.append(find_holder(path))
-    return [each for each in found if each is not None]
+    return [daemon for _, daemon in _locks(home)]
 
 
 def running_since(home: str | Path) -> float:
@@ -61,9 +56,16 @@ def running_since(home: str | Path) -> float:
 
     A run that began before, and ended without a word, was cut off with all of Dagster: by a power cut, say.
     """
+    return max((path.stat().st_mtime for path, _ in _locks(home)), default=0.0)
+
+
+def _locks(home: str | Path) -> Iterator[tuple[Path, Holder]]:
+    """Yield the lock file of each daemon that runs, with whose it is; those of others are removed."""
     folder = Path(home) / FOLDER
-    found = folder.iterdir() if folder.is_dir() else ()
-    return max((path.stat().st_mtime for path in found if find_holder(path) is not None), default=0.0)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        remove_unheld(path)
+        if (daemon := find_holder(path)) is not None:
+            yield path, daemon
 
 
 class Listener:
