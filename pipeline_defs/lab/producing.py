@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import distribution
 from itertools import chain
@@ -104,9 +103,8 @@ def read_flights(table: DataFrame, skip: Mapping[int, int]) -> Iterator[Record]:
     since = (hours + minutes) - pandas.Timestamp(0, tz="UTC")
     departures = (since // pandas.Timedelta(milliseconds=1)).tolist()
     left = dict(skip)
-    columns = list(table.columns)
-    rows = (dict(zip(columns, row, strict=True)) for row in table.itertuples(index=False, name=None))
-    values = chain((json.dumps(_flight(row)).encode() for row in rows), POISON)
+    # pandas has whole numbers as floats where one of them is missing, unless it is asked for dtypes that know of missing ones
+    values = chain(table.convert_dtypes().to_json(orient="records", lines=True).encode().splitlines(), POISON)
     tail_numbers = chain(table["tailnum"], ["N14228"] * len(POISON))
     for number, (value, tail_number) in enumerate(zip(values, tail_numbers, strict=True)):
         key = tail_number.encode() if isinstance(tail_number, str) else None
@@ -115,9 +113,3 @@ def read_flights(table: DataFrame, skip: Mapping[int, int]) -> Iterator[Record]:
             left[partition] -= 1
             continue
         yield Record(key, value, departures[min(number, len(departures) - 1)], partition)
-
-
-def _flight(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a flight without what is not known of it; pandas has whole numbers as floats where one of them is missing."""
-    known = {name: value for name, value in row.items() if value == value}  # noqa: PLR0124 (NaN)
-    return {name: int(value) if isinstance(value, float) else value for name, value in known.items()}
