@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -48,7 +49,7 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
 
 def find_daemons(home: str | Path) -> list[Holder]:
     """Find the daemons of a home that run now; files of those that have ended are removed."""
-    return [daemon for _, daemon in _locks(home)]
+    return [daemon for _, daemon in _running(home)]
 
 
 def running_since(home: str | Path) -> float:
@@ -56,16 +57,18 @@ def running_since(home: str | Path) -> float:
 
     A run that began before, and ended without a word, was cut off with all of Dagster: by a power cut, say.
     """
-    return max((path.stat().st_mtime for path, _ in _locks(home)), default=0.0)
+    return max((since for since, _ in _running(home)), default=0.0)
 
 
-def _locks(home: str | Path) -> Iterator[tuple[Path, Holder]]:
-    """Yield the lock file of each daemon that runs, with whose it is; those of others are removed."""
+def _running(home: str | Path) -> Iterator[tuple[float, Holder]]:
+    """Yield each daemon that runs, with since when, in seconds since 1970; lock files of others are removed."""
     folder = Path(home) / FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         remove_unheld(path)
-        if (daemon := find_holder(path)) is not None:
-            yield path, daemon
+        with suppress(FileNotFoundError):  # it has ended just now, and another process looked
+            since = path.stat().st_mtime
+            if (daemon := find_holder(path)) is not None:
+                yield since, daemon
 
 
 class Listener:
