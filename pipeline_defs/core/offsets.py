@@ -23,6 +23,9 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 Place = tuple[int, int]
 """A generation and a Kafka partition."""
 
+Stretches = Sequence[tuple[int, int]]
+"""Half-open intervals of contiguous offsets; those of rows in the order of their file."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
@@ -150,9 +153,18 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
     return merged
 
 
-def find_backward(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def find_backward(stretches: Stretches) -> list[tuple[int, int]]:
     """Return where a half-open interval begins before the one in front of it ends: that end, and the beginning."""
-    return [(end, start) for (_, end), (start, _) in pairwise(runs) if start < end]
+    return [(end, start) for (_, end), (start, _) in pairwise(stretches) if start < end]
+
+
+def find_misplaced(where: str, offsets: OffsetRange, stretches: Stretches) -> list[str]:
+    """Return in words which rows of a file go back, or are outside of the range that it is of; `where` names the file."""
+    backward = find_backward(stretches)
+    found = [f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing" for end, start in backward]
+    if stretches and not (offsets.start <= stretches[0][0] and stretches[-1][1] <= offsets.end):
+        found.append(f"{where}: found offsets {stretches[0][0]} to {stretches[-1][1] - 1}, outside of it")
+    return found
 
 
 def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """The columns of a landed row, in their order. Every schema of landed rows is made of these; none is edited by hand.
 
-What a column is taken from is told in `adapters/spark/spark.py` (`select_raw`), in the same order; and, of a range whose times
-Spark cannot say, in `landing/reading.py` (`_raw_row`).
+What a column is taken from is told by `select_raw` in `adapters/spark/spark.py`; and, of a range whose times Spark cannot say,
+by `_raw_row` in `landing/reading.py`. A new column goes last: tables of before are known by how many they have.
 """
 
 from dataclasses import dataclass
@@ -24,17 +24,24 @@ class RawType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A column: its name, type and what it is, for a person."""
+    """A column: its name, type and what it is, for a person; whether files have a dictionary and statistics of it."""
 
     name: str
     type: RawType
-    text: str
+    description: str
+    has_dictionary: bool = False  # which saves where there are few values, and costs time elsewhere
+    has_statistics: bool = True  # which serve no reader where values are of no order
 
 
 RAW_COLUMNS = (
-    RawColumn("topic", RawType.STRING, "Kafka topic name"),
-    RawColumn("generation", RawType.INTEGER, "incarnation of the topic: 0, and one more for each time it was recreated"),
-    RawColumn("partition", RawType.INTEGER, "Kafka partition number"),
+    RawColumn("topic", RawType.STRING, "Kafka topic name", has_dictionary=True, has_statistics=False),
+    RawColumn(
+        "generation",
+        RawType.INTEGER,
+        "incarnation of the topic: 0, and one more for each time it was recreated",
+        has_dictionary=True,
+    ),
+    RawColumn("partition", RawType.INTEGER, "Kafka partition number", has_dictionary=True),
     RawColumn(
         "offset",
         RawType.LONG,
@@ -45,9 +52,14 @@ RAW_COLUMNS = (
         RawType.TIMESTAMP,
         "record timestamp, UTC, to the millisecond as Kafka has it; null before 1900 and beyond the year 294247",
     ),
-    RawColumn("timestamp_type", RawType.INTEGER, "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)"),
-    RawColumn("key", RawType.BINARY, "key bytes as produced, null where there is none"),
-    RawColumn("value", RawType.BINARY, "value bytes as produced, null for a tombstone"),
+    RawColumn(
+        "timestamp_type",
+        RawType.INTEGER,
+        "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)",
+        has_dictionary=True,
+    ),
+    RawColumn("key", RawType.BINARY, "key bytes as produced, null where there is none", has_statistics=False),
+    RawColumn("value", RawType.BINARY, "value bytes as produced, null for a tombstone", has_statistics=False),
     RawColumn(
         "headers", RawType.HEADERS, "headers in order: list of (key, value), a value may be null; null where there is none"
     ),

@@ -47,20 +47,21 @@ def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake:
             its = parquet.read_part(found)
             if its is None or (part is not None and parquet.rows_beyond(part.path, found, in_common=True) is not None):
                 return None
-            file, runs = parquet.staged_file(its, f"staging/{ours.provenance.attempt}/{path}"), parquet.read_runs(found)
+            file = parquet.staged_file(its, f"staging/{ours.provenance.attempt}/{path}")
+            stretches = parquet.read_stretches(found)
     except (FileNotFoundError, DamagedFile):
         return None
-    holes = tuple(each for hole in ours.holes for each in _left_of(hole, runs))
+    holes = tuple(each for hole in ours.holes for each in _left_of(hole, stretches))
     ids = TopicIds(ours.provenance.topic_id, None)
     is_explained = all(hole.cause in MAY_BE_THERE or hole in holes for hole in ours.holes)
-    if not is_explained or verify_staged(ours.topic, ours.offsets, file, runs, Missing(holes), (ids, ids, ids)):
+    if not is_explained or verify_staged(ours.topic, ours.offsets, file, stretches, Missing(holes), (ids, ids, ids)):
         return None
     _, ending = range_of("data", ours.topic, path)
     return replace(ours, file=file, holes=holes, named_after=ending.removeprefix("."), schema=its.schema)
 
 
-def _left_of(hole: Interval, runs: Iterable[tuple[int, int]]) -> list[Interval]:
-    left = subtract_intervals([(hole.start, hole.end)], merge_intervals(runs))
+def _left_of(hole: Interval, stretches: Iterable[tuple[int, int]]) -> list[Interval]:
+    left = subtract_intervals([(hole.start, hole.end)], merge_intervals(stretches))
     return [Interval(start, end, hole.cause) for start, end in left]
 
 

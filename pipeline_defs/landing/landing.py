@@ -1,7 +1,8 @@
-"""THE PROTOCOL: find -> scan -> stage -> verify -> commit -> publish -> report, as `land` below reads.
+"""THE PROTOCOL: find -> scan -> stage -> verify -> commit -> publish -> report, as `land_topics` below does it.
 
-A range is landed when its manifest exists and its file is published. The manifest decides, by put-if-absent; before
-it nothing is visible, after it anyone can finish. docs/protocol.md numbers the requirements.
+It asks `_find`, `finish_known`, `split_readable`, `_land_group`, `_land_scan`, `_decide_staged`, `decide` and `_end`. A range
+is landed when its manifest exists and its file is published. The manifest decides, by put-if-absent; before it nothing is
+visible, after it anyone can finish. docs/protocol.md numbers the requirements.
 """
 
 from collections import defaultdict

@@ -25,7 +25,7 @@ from ..core.log.manifest import Manifest
 from ..core.log.plan_step import Watermarks
 from ..core.log.planning import refuse_other_cluster
 from ..core.offsets import OffsetRange
-from ..core.raw_columns import TIMES_FROM_MS, TIMES_TO_MS
+from ..core.raw_columns import RAW_COLUMNS, TIMES_FROM_MS, TIMES_TO_MS
 from ..core.tables.raw_table import is_compacted
 from .attempt import Work
 from .redo import verify_expired
@@ -48,7 +48,7 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
     for offsets in ranges:
         is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
         marks = watermarks.get(offsets.partition)
-        reading, reason = _read_or_reason(work, offsets, marks, is_current=is_current)
+        reading, reason = _readable_or_reason(work, offsets, marks, is_current=is_current)
         if is_current and offsets.partition in seen.leaderless:
             where = offsets.text(work.topic)
             reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
@@ -85,7 +85,7 @@ def _leave_to_table(work: Work, manifest: Manifest) -> Verdict | None:
     return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, standing, (note,)) if standing.is_dropped else None
 
 
-def _read_or_reason(
+def _readable_or_reason(
     work: Work, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
 ) -> tuple[Reading | None, str]:
     """Return what may be read of a range, or why nothing may."""
@@ -158,17 +158,18 @@ def stage_log(work: Work, reading: Reading, folder: PurePath) -> None:
 def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[object, ...]:
     """Return a record's values in the order of the raw columns."""
     ms = record.timestamp_ms
-    return (
-        topic,
-        offsets.generation,
-        offsets.partition,
-        record.offset,
-        ms * 1000 if TIMES_FROM_MS <= ms <= TIMES_TO_MS else None,
-        record.timestamp_type,
-        record.key,
-        record.value,
-        record.headers or None,
-    )
+    told: dict[str, object] = {
+        "topic": topic,
+        "generation": offsets.generation,
+        "partition": offsets.partition,
+        "offset": record.offset,
+        "timestamp": ms * 1000 if TIMES_FROM_MS <= ms <= TIMES_TO_MS else None,
+        "timestamp_type": record.timestamp_type,
+        "key": record.key,
+        "value": record.value,
+        "headers": record.headers or None,
+    }
+    return tuple(told[column.name] for column in RAW_COLUMNS)
 
 
 def split_planned(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:

@@ -134,9 +134,9 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
 def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, work: Work) -> tuple[Manifest | None, list[str]]:
     """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), work.attempt, work.tools
-    file, runs = _facts(part, staged_name(topic, offsets), work.staging) if part else (None, ())
-    absent = missing_offsets(reading.rest, runs) if reading.rest else []
-    rows = Rows(reading.rest or offsets, runs)
+    file, stretches = _facts(part, staged_name(topic, offsets), work.staging) if part else (None, ())
+    absent = missing_offsets(reading.rest, stretches) if reading.rest else []
+    rows = Rows(reading.rest or offsets, stretches)
     is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
     spans = tools.kafka.read_spans(topic, offsets.partition, absent, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
@@ -145,7 +145,7 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, w
     missing = missing._replace(holes=(*reading.lost, *missing.holes))
     before, after = staged.ids
     after = tools.kafka.read_ids(topic) if absent else after  # the evidence must be of the same topic too
-    violations = verify_staged(topic, offsets, file, runs, missing, (step.ids, before, after))
+    violations = verify_staged(topic, offsets, file, stretches, missing, (step.ids, before, after))
     if part is not None and not part.is_raw:
         violations.append(
             f"Spark wrote columns of {part.schema}, expected {', '.join(parquet.RAW_SCHEMA.names)} of their types"
@@ -176,7 +176,7 @@ def staged_name(topic: str, offsets: OffsetRange) -> str:
 def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
     file = staging.settle(part, name)
     with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
-        return file, parquet.read_runs(part.path)
+        return file, parquet.read_stretches(part.path)
 
 
 def stage_empty(

@@ -140,12 +140,12 @@ def why_not_as_landed(file: TableFile, manifests: Sequence[Manifest], folder: st
     """Return why a compacted file has not as many rows of some ranges as are landed; none where it has."""
     try:
         with table_file(file, folder, lake) as copy:
-            runs = parquet.read_runs(copy)
+            stretches = parquet.read_stretches(copy)
     except DamagedFile as error:
         return str(error)
     for manifest in manifests:
         start, end = manifest.offsets.start, manifest.offsets.end
-        rows = sum(max(0, min(end, last) - max(start, first)) for first, last in runs)
+        rows = sum(max(0, min(end, last) - max(start, first)) for first, last in stretches)
         if rows != manifest.rows:
             return f"the table has {rows} rows of range {manifest.offsets.text(manifest.topic)}, its manifest {manifest.rows}"
     return None

@@ -94,7 +94,7 @@ class RawTable:
     def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files, one by one."""
         difference = parquet.differing_from_all(files, part.path)
-        return verify_compacted(self.topic, group, part.rows, parquet.read_runs(part.path), difference)
+        return verify_compacted(self.topic, group, part.rows, parquet.read_stretches(part.path), difference)
 
     def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it after the offsets between which it has all ranges."""

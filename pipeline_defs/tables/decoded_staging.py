@@ -136,9 +136,9 @@ def find_violations(work: DecodeWork, ours: Decoding, manifest: Manifest, batch:
     if not landed.is_of(manifest):
         torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
         return [f"{torn}; nothing was decoded; `{command('audit', work.topic)}` says more"]
-    parts = batch.decoded.get(manifest.offsets), dead
-    runs = [parquet.read_runs(path) if path else () for path in (landed.path, *(part and part.path for part in parts))]
-    violations = verify_decoding(work.topic, manifest.offsets, *runs)
+    parts = landed, batch.decoded.get(manifest.offsets), dead
+    stretches = (parquet.read_stretches(part.path) if part else () for part in parts)
+    violations = verify_decoding(work.topic, manifest.offsets, *stretches)
     budget = work.tools.decode.budget
     if dead is not None and not budget.allows(ours.dead, manifest.rows):
         classes = ", ".join(f"{count} {name}" for name, count in ours.error_classes.items())

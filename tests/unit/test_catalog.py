@@ -72,7 +72,7 @@ def test_every_asset_says_what_it_is_whose_it_is_and_where_to_read_on() -> None:
         assert {str(PROJECT / "docs" / name) for name in ("runbook.md", "dagster.md")} <= named
     raw = found[dg.AssetKey(["raw", "orders"])]
     columns = {column.name: column.description for column in raw.metadata["dagster/column_schema"].columns}
-    assert columns == {column.name: column.text for column in RAW_COLUMNS}
+    assert columns == {column.name: column.description for column in RAW_COLUMNS}
     assert raw.metadata["dagster/uri"] == "/srv/lake/data/orders"
     assert raw.metadata["files"].value == "/srv/lake/data/orders/**/*.parquet"
 

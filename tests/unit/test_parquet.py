@@ -185,14 +185,14 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(staged: Stage
     part, known = parquet.read_part(file), parquet.read_part(here)
     assert part is not None and known is not None
     assert (part.rows, part.min_offset, part.max_offset, part.schema) == (ROWS, 0, ROWS - 1, known.schema)
-    assert parquet.read_runs(file) == ((0, ROWS),)
+    assert parquet.read_stretches(file) == ((0, ROWS),)
     assert sum(read) < size / 10
     read.clear()
     assert parquet.digest(file) == parquet.digest(here) and sum(read) == size
     assert parquet.differing_rows(file, here) is None
     lake.store.delete(path)
     with pytest.raises(FileNotFoundError):
-        parquet.read_runs(file)
+        parquet.read_stretches(file)
 
 
 def test_a_file_that_changed_after_its_digest_was_read_is_not_taken(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,7 @@ def test_a_run_of_all_topics_is_told_by_its_job() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
         reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
-        run = fail(instance, LAND_PENDING, error=RangesFailed("0 ranges landed, and there were 3 failures", reasons))
+        run = fail(instance, LAND_PENDING, error=RangesFailed("ranges landed: 0, failures: 3", reasons))
         now = datetime.now(UTC)
         assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
         whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))

@@ -108,8 +108,8 @@ def read_schema(path: File) -> pa.Schema:
     return pq.read_schema(source(path))
 
 
-def read_runs(path: File) -> tuple[tuple[int, int], ...]:
-    """Read the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
+def read_stretches(path: File) -> tuple[tuple[int, int], ...]:
+    """Read the offset column as contiguous half-open stretches in file order; a repeated or lower offset begins another."""
     column = _read_columns(path, "offset").column("offset")
     offsets = column.to_numpy()
     if not len(offsets):

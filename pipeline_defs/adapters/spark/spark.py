@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...core.landing.scans import Read, Scan
 from ...core.log.delivery import Delivery
-from ...core.raw_columns import TIMES_FROM_MS
+from ...core.raw_columns import RAW_COLUMNS, TIMES_FROM_MS
 from ..kafka.access import OPEN, Access
 from ..store.remote_file import RemoteFile
 from .engine import Engine
@@ -49,7 +49,6 @@ _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
 _LEVEL = "parquet.compression.codec.zstd.level"
-REPEATING = ("topic", "generation", "partition", "timestamp_type")  # columns of one value; others cost more than they save
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
 # sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
 # encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
@@ -58,10 +57,8 @@ PARQUET_OPTIONS: Mapping[str, str] = {
     _LEVEL: str(ZSTD_LEVEL),
     "parquet.compression.codec.zstd.bufferPool.enabled": "false",  # reusing its buffers costs more than new ones
     "parquet.enable.dictionary": "false",
-    **dict.fromkeys((f"parquet.enable.dictionary#{name}" for name in REPEATING), "true"),
-    "parquet.column.statistics.enabled#topic": "false",
-    "parquet.column.statistics.enabled#key": "false",
-    "parquet.column.statistics.enabled#value": "false",
+    **{f"parquet.enable.dictionary#{column.name}": "true" for column in RAW_COLUMNS if column.has_dictionary},
+    **{f"parquet.column.statistics.enabled#{column.name}": "false" for column in RAW_COLUMNS if not column.has_statistics},
     "parquet.size.statistics.enabled": "false",
     "maxRecordsPerFile": "0",
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
@@ -212,17 +209,12 @@ def select_raw(source: DataFrame, generation: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     is_right = f.col("timestamp") >= f.timestamp_millis(f.lit(TIMES_FROM_MS))
-    return source.select(
-        "topic",
-        f.lit(generation).alias("generation"),
-        "partition",
-        "offset",
-        f.when(is_right, f.col("timestamp")).alias("timestamp"),
-        f.col("timestampType").alias("timestamp_type"),
-        "key",
-        "value",
-        "headers",
-    )
+    made = {
+        "generation": f.lit(generation),
+        "timestamp": f.when(is_right, f.col("timestamp")),
+        "timestamp_type": f.col("timestampType"),
+    }
+    return source.select(*(made.get(each.name, f.col(each.name)).alias(each.name) for each in RAW_COLUMNS))
 
 
 def paths_of(files: Iterable[Path | RemoteFile | str]) -> list[str]:

@@ -91,9 +91,9 @@ def _generation(read: Read) -> int:
 def _reads(ranges: Iterable[TopicRange]) -> Iterator[Read]:
     """Divide ranges into reads.
 
-    The largest size leads: of each Kafka partition a read takes a contiguous run of that size, or, where there is
-    none, one range, which is no larger and which Spark then leaves whole. So a backlog takes one read, and its tails
-    of other sizes one more.
+    A read has the largest size that is left: of each Kafka partition it takes the first contiguous stretch of ranges of that
+    size, or, where there is none, one range, which is smaller and which Spark then leaves whole. So a backlog takes one
+    read, and its tails of other sizes one more.
     """
     left: dict[tuple[int, str, int], list[OffsetRange]] = defaultdict(list)
     for each in sorted(set(ranges)):
@@ -104,19 +104,18 @@ def _reads(ranges: Iterable[TopicRange]) -> Iterator[Read]:
         size = max(len(offsets) for _, waiting in here for offsets in waiting)
         taken: list[TopicRange] = []
         for topic, waiting in here:
-            run = _first_run(waiting, size) or waiting[:1]
-            in_run = set(run)
-            waiting[:] = [offsets for offsets in waiting if offsets not in in_run]
-            taken += (TopicRange(topic, offsets) for offsets in run)
+            stretch = _first_stretch(waiting, size) or waiting[:1]
+            in_stretch = set(stretch)
+            waiting[:] = [offsets for offsets in waiting if offsets not in in_stretch]
+            taken += (TopicRange(topic, offsets) for offsets in stretch)
         yield Read(tuple(taken), size)
 
 
-def _first_run(waiting: list[OffsetRange], size: int) -> list[OffsetRange]:
-    run: list[OffsetRange] = []
+def _first_stretch(waiting: list[OffsetRange], size: int) -> list[OffsetRange]:
+    stretch: list[OffsetRange] = []
     for offsets in waiting:
-        if len(offsets) != size or (run and offsets.start != run[-1].end):
-            if run:
-                break
-            continue
-        run.append(offsets)
-    return run
+        if len(offsets) == size and (not stretch or offsets.start == stretch[-1].end):
+            stretch.append(offsets)
+        elif stretch:
+            break
+    return stretch

@@ -3,14 +3,14 @@
 Invariant: nothing becomes visible for a range that `verify_staged` has a violation for.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ..log.holes import Missing
 from ..log.manifest import Manifest, StagedFile
 from ..log.plan_step import TopicIds, are_two
-from ..offsets import OffsetRange, find_backward
+from ..offsets import OffsetRange, Stretches, find_misplaced
 
 
 class Outcome(StrEnum):
@@ -66,13 +66,13 @@ def verify_staged(
     topic: str,
     offsets: OffsetRange,
     file: StagedFile | None,
-    stretches: Sequence[tuple[int, int]],
+    stretches: Stretches,
     missing: Missing,
     ids: tuple[TopicIds, TopicIds, TopicIds],
 ) -> list[str]:
     """Return every law that a staged range breaks; none means it may be committed.
 
-    `stretches` are the file's offsets in file order as half-open intervals: a row that repeats or goes back begins a new one.
+    `stretches` are the file's offsets: a row that repeats or goes back begins a new one.
     `ids` are the planned ones and those read before and after the scan.
     """
     where = offsets.text(topic)
@@ -92,12 +92,7 @@ def verify_staged(
     found = sum(end - start for start, end in stretches)
     if rows != found:
         violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
-    violations += [
-        f"range {where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
-        for end, start in find_backward(stretches)
-    ]
-    if stretches and not (offsets.start <= stretches[0][0] and stretches[-1][1] <= offsets.end):
-        violations.append(f"range {where}: found offsets {stretches[0][0]} to {stretches[-1][1] - 1}, outside the range")
+    violations += find_misplaced(f"range {where}", offsets, stretches)
     violations += [
         f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
         for start, end in missing.unexplained

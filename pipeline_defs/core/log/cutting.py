@@ -20,12 +20,12 @@ def cut_ranges(log_state: LogState, partition: int, end: int, grid: int, *, cut_
     |---|---|
     | the next multiple of `grid` | unless one of these comes first |
     | where the partition's log ended at a growth | |
-    | `end` | where `cut_tail` says so: else the rest waits to be a whole range |
+    | `end` | with `cut_tail`, as what is left has waited for long or a person says so: else it waits to be a whole range |
     """
     head = log_state.heads[partition].offset
-    growths = [growth[partition] for growth in log_state.growths if partition in growth]
+    log_ends = [growth[partition] for growth in log_state.growths if partition in growth]
     while head < end:
-        cut = min([(head // grid + 1) * grid, *(growth for growth in growths if growth > head)])
+        cut = min([(head // grid + 1) * grid, *(each for each in log_ends if each > head)])
         if cut > end and not cut_tail:
             return
         cut = min(cut, end)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from ..offsets import OffsetRange, merge_intervals, subtract_intervals
+from ..offsets import OffsetRange, Stretches, merge_intervals, subtract_intervals
 
 
 class Cause(StrEnum):
@@ -61,12 +61,12 @@ class BatchSpan:
 class Rows:
     """Offsets of a range that have rows; says what a record batch's header must count for none of its records to be missing."""
 
-    def __init__(self, offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, offsets: OffsetRange, stretches: Stretches) -> None:
         self._offsets = offsets
-        self._runs = merge_intervals(runs)
-        self._starts = [start for start, _ in self._runs]
+        self._stretches = merge_intervals(stretches)
+        self._starts = [start for start, _ in self._stretches]
         self._before = [0]
-        for start, end in self._runs:
+        for start, end in self._stretches:
             self._before.append(self._before[-1] + end - start)
 
     def count(self, start: int, end: int) -> int:
@@ -77,7 +77,7 @@ class Rows:
         at = bisect_right(self._starts, offset)
         if not at:
             return 0
-        start, end = self._runs[at - 1]
+        start, end = self._stretches[at - 1]
         return self._before[at - 1] + min(offset, end) - start
 
     def are_all_of(self, span: BatchSpan) -> bool:
@@ -92,15 +92,15 @@ class Rows:
             return []
         if span.offsets is not None:
             there = merge_intervals((offset, offset + 1) for offset in span.offsets if start <= offset < end)
-            return subtract_intervals(there, self._runs)
+            return subtract_intervals(there, self._stretches)
         elsewhere = (span.end - span.start) - (end - start)  # as many of its records may lie outside of the range
         is_short = self.count(start, end) + elsewhere < span.records
-        return subtract_intervals([(start, end)], self._runs) if is_short else []
+        return subtract_intervals([(start, end)], self._stretches) if is_short else []
 
 
-def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the half-open intervals of the range that the rows leave out; `runs` are the offsets that have rows."""
-    return subtract_intervals([(offsets.start, offsets.end)], runs)
+def missing_offsets(offsets: OffsetRange, stretches: Stretches) -> list[tuple[int, int]]:
+    """Return the half-open intervals of the range that the rows leave out; `stretches` are the offsets that have rows."""
+    return subtract_intervals([(offsets.start, offsets.end)], stretches)
 
 
 class Missing(NamedTuple):

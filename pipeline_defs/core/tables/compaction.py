@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from ..log.coverage import Coverage, State
 from ..log.manifest import Manifest
-from ..offsets import OffsetRange, find_backward
+from ..offsets import OffsetRange, Stretches, find_misplaced
 from .delta import File, Snapshot
 from .raw_table import WEIGHT, RangeFiles, offsets_of, ranges_by_file
 
@@ -187,22 +187,14 @@ def weight_of(file: File) -> int:
     return max(own, int(file.tags.get(WEIGHT, 0)))
 
 
-def verify_compacted(
-    topic: str, group: RawGroup, rows: int, runs: Sequence[tuple[int, int]], difference: str | None
-) -> list[str]:
+def verify_compacted(topic: str, group: RawGroup, rows: int, stretches: Stretches, difference: str | None) -> list[str]:
     """Return every law that a staged compacted file breaks; none means it may be committed.
 
-    `rows` is what its footer says, `runs` are the contiguous half-open runs of its offsets in file order, `difference` is
-    what differs from its files, row by row.
+    `rows` is what its footer says, `stretches` are its offsets, `difference` is what differs from its files, row by row.
     """
     where = f"compacted file of {group.offsets.text(topic)}"
-    found = sum(end - start for start, end in runs)
+    found = sum(end - start for start, end in stretches)
     violations = [f"{where}: {difference}"] if difference else []
     if not group.rows == rows == found:
         violations.append(f"{where}: its files have {group.rows} rows, its footer says {rows}, its offset column has {found}")
-    violations += [
-        f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing" for end, start in find_backward(runs)
-    ]
-    if runs and not (group.offsets.start <= runs[0][0] and runs[-1][1] <= group.offsets.end):
-        violations.append(f"{where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside of it")
-    return violations
+    return violations + find_misplaced(where, group.offsets, stretches)

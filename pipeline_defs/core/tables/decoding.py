@@ -5,7 +5,7 @@ the landed range, each row in one of them; with its holes and losses the equatio
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -13,7 +13,7 @@ from typing import Any, Self
 from ..log.coverage import Coverage
 from ..log.document import FORMAT, take_offsets
 from ..log.manifest import Manifest, Provenance, StagedFile
-from ..offsets import OffsetRange, find_backward, merge_intervals
+from ..offsets import OffsetRange, Stretches, find_misplaced, merge_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +165,12 @@ def completeness_of(
     return violations
 
 
-Runs = Sequence[tuple[int, int]]
-"""Contiguous half-open runs of offsets, in file order."""
-
-
-def verify_decoding(topic: str, offsets: OffsetRange, landed: Runs, decoded: Runs, dead: Runs) -> list[str]:
+def verify_decoding(topic: str, offsets: OffsetRange, landed: Stretches, decoded: Stretches, dead: Stretches) -> list[str]:
     """Return every law that a staged decoding breaks: each landed row must stand in one of its two files, once."""
     where = offsets.text(topic)
-    violations = [
-        f"range {where}: offset {start} follows {end - 1} in its {name}: offsets are not strictly increasing"
-        for name, runs in (("decoded rows", decoded), ("dead letters", dead))
-        for end, start in find_backward(runs)
-    ]
-    rows, kept, aside = (sum(end - start for start, end in runs) for runs in (landed, decoded, dead))
+    violations = find_misplaced(f"decoded rows of range {where}", offsets, decoded)
+    violations += find_misplaced(f"dead letters of range {where}", offsets, dead)
+    rows, kept, aside = (sum(end - start for start, end in stretches) for stretches in (landed, decoded, dead))
     if kept + aside != rows or merge_intervals([*decoded, *dead]) != merge_intervals(landed):
         violations.append(
             f"range {where}: {kept} decoded rows + {aside} dead letters are not its {rows} landed rows, each once; nothing "

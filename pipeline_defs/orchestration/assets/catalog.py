@@ -85,7 +85,7 @@ def raw_spec(topic: Topic, lake: str) -> dg.AssetSpec:
         - Offsets without a record (compaction, transaction markers) are explained in the metadata as `holes`.
         """
     shown = [(each, _SHOWN_TYPES.get(each.type, each.type.value)) for each in RAW_COLUMNS]
-    columns = [dg.TableColumn(each.name, type=kind, description=each.text) for each, kind in shown]
+    columns = [dg.TableColumn(each.name, type=kind, description=each.description) for each, kind in shown]
     metadata = {"dagster/column_schema": dg.TableSchema(columns=columns), **_files("data", topic, lake), **_read_on()}
     metadata["files"] = dg.MetadataValue.path(f"{metadata['dagster/uri']}/**/*.parquet")
     kinds = {"kafka", "spark", "parquet"}

@@ -65,12 +65,8 @@ def land_and_derive(
         run.check()
         failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
         if failures:
-            landed = sum(run.landed.values())
-            raise RangesFailed(
-                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again, but for what "
-                "at_most_once has claimed",
-                failures,
-            )
+            counts = f"ranges landed: {sum(run.landed.values())}, failures: {len(failures)}"
+            raise RangesFailed(f"{counts}; what failed is tried again, but for what at_most_once has claimed", failures)
 
 
 @dataclass
