@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..adapters.kafka.kafka import Kafka
 from ..adapters.lake.lake import Lake
-from ..core.log.planning import refuse_recreated
+from ..core.log.topic_state import refuse_recreated
 
 
 def mirror_frontier(topic: str, group: str, lake: Lake, kafka: Kafka) -> Mapping[int, int]:

@@ -23,7 +23,7 @@ from ..core.log.holes import Interval
 from ..core.log.losses import Reading, read_from
 from ..core.log.manifest import Manifest
 from ..core.log.plan_step import Watermarks
-from ..core.log.planning import refuse_other_cluster
+from ..core.log.topic_state import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.raw_columns import RAW_COLUMNS, TIMES_FROM_MS, TIMES_TO_MS
 from ..core.tables.raw_table import is_compacted

@@ -10,7 +10,7 @@ from ..adapters.tables.topic_rows import within
 from ..core.advice import command
 from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherCluster, Refused, UnknownTopic
 from ..core.log.coverage import State
-from ..core.log.planning import refuse_other_cluster
+from ..core.log.topic_state import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding

@@ -14,7 +14,8 @@ from pipeline_defs.core.errors import BrokenPlanLog, NoLeader
 from pipeline_defs.core.log import planning
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState, grid_of, plan
+from pipeline_defs.core.log.planning import Policy, grid_of, plan
+from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support import strategies
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, logs, open_log, planned, scripts, step_of

@@ -23,7 +23,8 @@ from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
 from pipeline_defs.core.log.plan_step import LogState, TopicIds, Watermarks
-from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher
 from pipeline_defs.landing.attempt import Tools

@@ -24,7 +24,8 @@ from pipeline_defs.core.log.expiry import read_durability
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, TopicState, plan
+from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.topic_state import TopicState
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.orchestration.runs.ledger import check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import TELL_MS, pace_text, telling_pace

@@ -42,7 +42,8 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
-from pipeline_defs.core.log.planning import PartitionState, Policy, TopicState
+from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.landing import planner
 from pipeline_defs.landing.planner import Planner

@@ -17,7 +17,7 @@ from ...adapters.testbed.class_archive import make_archive
 from ...core.advice import meant, some_of
 from ...core.errors import OffsetlakeError, Refused
 from ...core.log.expiry import Durability
-from ...core.log.planning import refuse_other_cluster
+from ...core.log.topic_state import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.topic_set import TopicFiles
 from ...resources import Edges

@@ -10,8 +10,9 @@ import dagster as dg
 from ...core.advice import command, counted
 from ...core.errors import EmptySelection, Refused
 from ...core.log.plan_step import PlanStep
-from ...core.log.planning import TopicState, WaitingTail, find_waiting_tail
+from ...core.log.planning import WaitingTail, find_waiting_tail
 from ...core.log.planning import plan as decide
+from ...core.log.topic_state import TopicState
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.rebuilding import rebuild_topic
 from ...orchestration.runs.moments import duration_text

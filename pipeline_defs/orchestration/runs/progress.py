@@ -20,7 +20,7 @@ from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences
 from ...core.log.coverage import Coverage
 from ...core.log.losses import Loss, all_losses
 from ...core.log.plan_step import Watermarks
-from ...core.log.planning import refuse_recreated
+from ...core.log.topic_state import refuse_recreated
 from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding
 from ...resources import Edges
