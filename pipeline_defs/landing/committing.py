@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path, range_of
 from ..adapters.lake.parquet import PartFile
@@ -45,7 +45,7 @@ def _manifest_of(path: str, ours: Manifest, part: parquet.PartFile | None, lake:
     try:
         with lake.store.local_copy(path) as found, parquet.told_if_damaged(lake.store.url(path)):
             its = parquet.read_part(found)
-            if its is None or (part is not None and parquet.rows_beyond(part.path, found, in_common=True) is not None):
+            if its is None or (part is not None and comparing.rows_beyond(part.path, found, in_common=True) is not None):
                 return None
             file = parquet.staged_file(its, f"staging/{ours.provenance.attempt}/{path}")
             stretches = parquet.read_stretches(found)
@@ -97,7 +97,7 @@ def _rows_beyond(path: str, manifest: Manifest, lake: Lake) -> str | None:
             if manifest.file is None:
                 return None if parquet.read_part(double) is None else "no row is landed"
             with landed_files([manifest], lake) as files:
-                return parquet.rows_beyond(double, files[manifest.offsets].path)
+                return comparing.rows_beyond(double, files[manifest.offsets].path)
     except FileNotFoundError:
         return "the landed file, or this one, is not there"
     except DamagedFile as error:

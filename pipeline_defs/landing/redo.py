@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
 from ..core.advice import counted, replace_command
@@ -144,7 +144,9 @@ def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake
         with lake.store.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
             if parquet.digest(found) == ours.digest:
                 return None
-            return parquet.differing_rows(found, part.path, as_landed=True) or "" if part else "the broker has no row of it now"
+            if part is None:
+                return "the broker has no row of it now"
+            return comparing.differing_rows(found, part.path, as_landed=True) or ""
     except FileNotFoundError:
         return None
     except DamagedFile as error:
@@ -171,7 +173,7 @@ def _difference(
     for _ in range(TRIES):
         try:
             with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
-                return parquet.differing_rows(files[standing.offsets].path, part.path, as_landed=as_landed)
+                return comparing.differing_rows(files[standing.offsets].path, part.path, as_landed=as_landed)
         except FileNotFoundError:  # dropped since it was found
             continue
     raise StagedFileGone(

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.lake.layout import published_path
 from ..adapters.store.remote_file import File
@@ -119,7 +119,7 @@ def find_otherwise(
                 with lake.store.local_copy(own) if own else nullcontext() as landed:
                     if landed is not None and parquet.digest(landed) != manifest.digest:
                         continue  # it is the one to be mended
-                    alone = parquet.count_alone(rows, landed)
+                    alone = comparing.count_alone(rows, landed)
             except FileNotFoundError:
                 continue
             if alone is not None or not is_as_landed(file, manifest):
@@ -132,7 +132,7 @@ def count_only_in_table(manifest: Manifest, table: RangeFiles, staged: File | No
     file = table.find_at(manifest)
     if file is not None:
         with suppress(DamagedFile), table_file(file, raw_table_log(manifest.topic, lake.store).folder, lake) as copy:
-            return sum(parquet.count_alone(rows, staged) or 0 for _, rows in parquet.read_ranges(copy, [manifest.offsets]))
+            return sum(comparing.count_alone(rows, staged) or 0 for _, rows in parquet.read_ranges(copy, [manifest.offsets]))
     return 0
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
@@ -93,7 +93,7 @@ class RawTable:
 
     def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files, one by one."""
-        difference = parquet.differing_from_all(files, part.path)
+        difference = comparing.differing_from_all(files, part.path)
         return verify_compacted(self.topic, group, part.rows, parquet.read_stretches(part.path), difference)
 
     def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.store.remote_file import File
 from ..adapters.tables.decodings import Decodings, decoded_table_log
 from ..adapters.tables.delta_log import DeltaLog
@@ -57,7 +57,7 @@ class DecodedTable:
 
     def verify(self, group: DecodedGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files."""
-        difference = parquet.differing_in_any_order(files, part.path)
+        difference = comparing.differing_in_any_order(files, part.path)
         if difference is None and part.rows != group.rows:
             difference = f"its footer says {part.rows} rows, its files have {group.rows}"
         return [f"compacted file of {self.topic}, {group.key}: {difference}"] if difference else []

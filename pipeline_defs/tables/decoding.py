@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePath
 
-from ..adapters.lake import parquet
+from ..adapters.lake import comparing, parquet
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.columns_of_table import ColumnsDiffer
 from ..adapters.tables.decodings import decoded_table_log
@@ -308,7 +308,7 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
             continue
         try:
             with table_file(before, folder, lake) as there, lake.store.local_copy(f"{folder}/{now.path}") as here:
-                if parquet.differing_range(there, ours.offsets, here) is not None:
+                if comparing.differing_range(there, ours.offsets, here) is not None:
                     return False
         except (FileNotFoundError, OffsetlakeError):
             return False  # somebody has deleted or changed it: what was decoded now takes its place

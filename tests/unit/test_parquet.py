@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_defs.adapters.lake import parquet
+from pipeline_defs.adapters.lake.comparing import differing_from_all, differing_in_any_order, differing_rows
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.parquet import differing_from_all, differing_in_any_order, differing_rows, read_ranges
+from pipeline_defs.adapters.lake.parquet import read_ranges
 from pipeline_defs.adapters.spark.spark_files import Digest
 from pipeline_defs.adapters.store.object_store import hadoop_url
 from pipeline_defs.adapters.store.remote_file import RemoteFile
@@ -189,7 +190,7 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(staged: Stage
     assert sum(read) < size / 10
     read.clear()
     assert parquet.digest(file) == parquet.digest(here) and sum(read) == size
-    assert parquet.differing_rows(file, here) is None
+    assert differing_rows(file, here) is None
     lake.store.delete(path)
     with pytest.raises(FileNotFoundError):
         parquet.read_stretches(file)
