@@ -25,7 +25,7 @@ from .choosing import Choice, select_ranges
 from .home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from .runs.moments import time_text
 from .runs.projection import register_keys
-from .runs.runs import BACKFILL_TAG
+from .runs.siblings import BACKFILL_TAG
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000

@@ -16,7 +16,7 @@ from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.runs.projection import ACTIVE
-from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG, LANDED_BY_TAG
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, LANDED_BY_TAG
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
 from tests.support.killing import stopped_at, work_off
 from tests.support.pulse import ask, queue_asset_run, run_pulse

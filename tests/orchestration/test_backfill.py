@@ -15,7 +15,7 @@ from pipeline_defs.orchestration.assets.raw_asset import land_config
 from pipeline_defs.orchestration.backfilling import BackfillRequest, follow_backfill, launch_backfill
 from pipeline_defs.orchestration.choosing import Choice, select_ranges
 from pipeline_defs.orchestration.runs.ledger import accept_loss
-from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.topics import REDO_TAG
 from tests.support.commands import commands_of
 from tests.support.power import Power

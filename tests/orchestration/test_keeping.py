@@ -32,7 +32,7 @@ from pipeline_defs.orchestration.backfilling import BackfillRequest, launch_back
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger, standing
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
-from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import pruning
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP

@@ -34,7 +34,7 @@ from pipeline_defs.orchestration.pulse import pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
-from pipeline_defs.orchestration.runs.runs import BACKFILL_TAG
+from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT

@@ -39,8 +39,8 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance, why_sil
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, DagsterUnavailable
 from pipeline_defs.orchestration.runs.known import Known
 from pipeline_defs.orchestration.runs.projection import ACTIVE, RANGE_END, RANGE_START, read_reason
-from pipeline_defs.orchestration.runs.runs import selected_keys
 from pipeline_defs.orchestration.runs.waiting import why_blocked
+from pipeline_defs.orchestration.runs.work import selected_keys
 from pipeline_defs.orchestration.topic_set import Broken, TopicFiles
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import PATIENCE_SECONDS

@@ -30,8 +30,8 @@ from ...tables.decoding import decode
 from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
 from ..runs.projection import read_data_versions
-from ..runs.runs import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from ..runs.tries import trying
+from ..runs.work import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from .catalog import decoded_spec
 from .checks import Ask, build_check, evaluation_of
 from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside

@@ -25,8 +25,8 @@ from ...landing.staging_places import staging_here
 from ...resources import Edges
 from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
 from ...topics import Topic, op_name
-from ..runs.runs import Context, new_attempt, run_of, step_logger
 from ..runs.tries import UPDATE, trying
+from ..runs.work import Context, new_attempt, run_of, step_logger
 from .catalog import latest_spec
 from .checks import build_check
 

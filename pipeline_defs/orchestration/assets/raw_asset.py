@@ -25,8 +25,9 @@ from ...landing.standing import standing_path
 from ...resources import Edges
 from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
-from ..runs.runs import end_siblings, new_attempt, read_landed_by, read_siblings, run_of, selected_keys, step_logger, tell_range
+from ..runs.siblings import end_siblings, read_landed_by, read_siblings
 from ..runs.tries import read_tries, trying
+from ..runs.work import new_attempt, run_of, selected_keys, step_logger, tell_range
 from .catalog import raw_spec
 from .checks import check_quickly
 

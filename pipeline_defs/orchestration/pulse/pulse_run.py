@@ -34,9 +34,9 @@ from ..assets.latest_asset import check_share, is_check_due, share_of, update_an
 from ..assets.raw_asset import landed_lineage, materialization
 from ..runs.known import SLOW_SECONDS, is_slow, note_speed, read_known, read_slow
 from ..runs.moments import telling_pace
-from ..runs.runs import StepSummary, at_work, attempt_of
 from ..runs.tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 from ..runs.waiting import read_undecoded
+from ..runs.work import StepSummary, at_work, attempt_of
 from .ticking import run_latest_tick
 
 LAND_AND_DERIVE = "land_and_derive"  # the op

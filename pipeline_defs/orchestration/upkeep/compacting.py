@@ -12,7 +12,7 @@ from ...resources import Edges
 from ...tables.compaction import RawTable, compact, compact_table
 from ...tables.decoded_compaction import DecodedTable
 from ...topics import Topic
-from ..runs.runs import attempt_of, step_logger
+from ..runs.work import attempt_of, step_logger
 
 
 def may_be_due(topic: Topic, edges: Edges) -> bool:
